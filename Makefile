@@ -1,0 +1,57 @@
+# make lab    set everything up and open JupyterLab on the first lecture
+# make test   set everything up and run every test and every notebook
+# make help   the other commands
+
+PYTHON ?= python3
+VENV   ?= .venv
+RUN    := $(VENV)/bin/python
+JOBS   ?= 2
+DIR    ?= labs
+LAB_ARGS ?= $(if $(filter 0,$(shell id -u)),--allow-root,)
+# A cell that takes longer than this fails (seconds); it also bounds the wait for a kernel that died.
+CELL_TIMEOUT ?= 120
+NBVAL  := $(RUN) -m pytest -q -n $(JOBS) --dist loadfile --nbval-current-env \
+          --nbval-cell-timeout=$(CELL_TIMEOUT) --nbval-sanitize-with tests/nbval_sanitize.cfg
+
+.PHONY: help setup lab test lint tests notebooks labs grade benchmarks clean
+
+help:
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(VENV)/.ready  ## make the environment and install everything into it
+
+$(VENV)/.ready: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "This course needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --editable '.[test]'
+	@touch $@
+
+lab: setup  ## set up and open JupyterLab on the first lecture
+	$(VENV)/bin/jupyter lab $(LAB_ARGS) notebooks/00_start_here.ipynb
+
+test: setup lint tests notebooks  ## set up and run every test and every notebook
+
+lint: setup  ## ruff: format and lint
+	$(RUN) -m ruff format --check .
+	$(RUN) -m ruff check .
+
+tests: setup  ## tests of utils, of the checks and of the repository's habits
+	$(RUN) -m pytest -n $(JOBS) --dist loadfile tests
+
+notebooks: setup  ## execute every notebook: strict for lectures and solutions, lax for labs
+	$(NBVAL) --nbval notebooks solutions
+	$(NBVAL) --nbval-lax labs
+
+labs: setup  ## make labs/ from solutions/
+	$(RUN) -m utils.labs build
+
+grade: setup  ## grade a folder of learners' labs: make grade DIR=folder
+	@$(RUN) -m utils.labs grade $(DIR)
+
+benchmarks: setup  ## print this project's figures beside its peers'
+	$(RUN) -m pip install --quiet --editable '.[test,benchmarks]'
+	$(RUN) benchmarks/launcher.py
+
+clean:  ## remove the environment
+	rm -rf $(VENV)

@@ -1,0 +1,36 @@
+"""The small package behind the notebooks: cells on ranks, pictures, checks.
+
+``%load_ext utils`` gives a notebook the magics ``%%ranks`` and ``%ranks``; ``utils.launch`` runs a function on ranks.
+Nothing heavy is imported here: a notebook's first cell should not wait for what it may never use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from utils.ranks import launch
+
+__all__ = ["launch", "load_ipython_extension", "unload_ipython_extension"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "launch":
+        from utils.ranks import launch
+
+        return launch
+    raise AttributeError(f"module 'utils' has no attribute {name!r}")
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """What ``%load_ext utils`` calls."""
+    from utils.ranks import magics
+
+    magics.load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """What ``%unload_ext utils`` calls: the ranks end."""
+    from utils.ranks import magics
+
+    magics.unload(shell)

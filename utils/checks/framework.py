@@ -1,0 +1,175 @@
+"""Exercises: a function that judges an answer, with what a learner and a grader need to know about it.
+
+In a lab's module of checks (``lab_06.py``, say):
+
+    @exercise(lab="06_ddp_and_bucketing", title="Average the gradients", difficulty=2, minutes=15)
+    def average_gradients(average):
+        results = run(average, torch.ones(3), ranks=4, changes_arguments=True)
+        expect("The sum is not divided by the world size", results[0], …)
+        return {"ranks": 4}
+
+and in the lab ``check.average_gradients(average)``. The parameters of the check are called as the functions
+that the learner writes. A check returns figures to show (a dict, a string or None) or raises ``Wrong``;
+whatever else happens ends in a sentence too.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from utils.checks.answers import Answer
+from utils.checks.memory import remember
+from utils.checks.sandbox import deadline
+from utils.checks.verdicts import (
+    HANDED_IN,
+    NOT_STARTED,
+    RIGHT,
+    WRONG,
+    NotStarted,
+    Verdict,
+    Wrong,
+    figures_text,
+)
+
+#: When set, checks write the answers to this folder for the grader and judge nothing.
+HAND_IN_TO = "COURSE_ANSWERS"
+_LAB = re.compile(r"\d\d_[a-z0-9_]+")
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One exercise of a lab; call it with the learner's functions and it shows a verdict.
+
+    Args:
+        judge: the check's function; gets one ``Answer`` per parameter.
+        lab: number and slug of the lab, "06_ddp_and_bucketing".
+        name: what notebooks call it.
+        title: what people call it.
+        difficulty: 1 to 3.
+        minutes: how long a learner takes.
+        timeout: seconds after which the whole check ends.
+    """
+
+    judge: Callable[..., Any] = field(repr=False)
+    lab: str
+    name: str
+    title: str
+    difficulty: int
+    minutes: int
+    timeout: float
+
+    @property
+    def parameters(self) -> list[str]:
+        """The names of the functions that a learner writes for this exercise."""
+        return list(inspect.signature(self.judge).parameters)
+
+    @property
+    def stars(self) -> str:
+        return "●" * self.difficulty + "○" * (3 - self.difficulty)
+
+    def __repr__(self) -> str:
+        call = f"check.{self.name}({', '.join(self.parameters)})"
+        return f"{self.title} ({self.stars}, {self.minutes} minutes): {call}"
+
+    def __call__(self, *functions: Any) -> Verdict:
+        """Judge the learner's functions, remember the result for ``progress()``, return the verdict."""
+        if folder := os.environ.get(HAND_IN_TO):
+            return self._hand_in(Path(folder), functions)
+        verdict = self.verdict(*functions)
+        remember(self.lab, self.name, verdict.state)
+        return verdict
+
+    def verdict(self, *functions: Any) -> Verdict:
+        """Judge functions, or answers that were sealed before, without remembering the result."""
+        try:
+            answers = self._seal(functions)
+            with deadline(self.timeout):
+                figures = self.judge(*answers)
+            return Verdict(RIGHT, figures_text(figures))
+        except NotStarted:
+            return Verdict(NOT_STARTED)
+        except Wrong as wrong:
+            return Verdict(WRONG, wrong.text, wrong.details)
+        except Exception as error:
+            # A check that stumbles over an answer is not the learner's fault alone, but must not stop their
+            # notebook.
+            what = " ".join(f"{type(error).__name__}: {error}".split())
+            return Verdict(WRONG, f"the check could not make sense of the answer ({what}).")
+
+    def _seal(self, functions: tuple[Any, ...]) -> list[Answer]:
+        names = self.parameters
+        if len(functions) != len(names):
+            needs = f"{len(names)} function{'s' if len(names) != 1 else ''}"
+            raise Wrong(f"this check takes {needs}: check.{self.name}({', '.join(names)}).")
+        pairs = zip(functions, names, strict=True)
+        return [given if isinstance(given, Answer) else Answer.of(given, name) for given, name in pairs]
+
+    def _hand_in(self, folder: Path, functions: tuple[Any, ...]) -> Verdict:
+        record: dict[str, Any] = {"lab": self.lab, "exercise": self.name}
+        try:
+            record["answers"] = [answer.to_json() for answer in self._seal(functions)]
+        except Wrong as wrong:
+            record["refused"] = wrong.text
+        try:
+            number = len(list(folder.glob("*.json")))
+            (folder / f"{number:04d}.json").write_text(json.dumps(record), encoding="utf-8")
+        except OSError as error:
+            return Verdict(WRONG, f"the answer could not be handed in ({error}).")
+        return Verdict(HANDED_IN)
+
+
+def exercise(
+    *, lab: str, title: str, difficulty: int = 1, minutes: int = 10, timeout: float = 30
+) -> Callable[[Callable[..., Any]], Exercise]:
+    """Make an exercise of a function that judges answers.
+
+    Args:
+        lab: number and slug of the lab, "06_ddp_and_bucketing".
+        title: a few words for the overview.
+        difficulty: 1, 2 or 3.
+        minutes: how long a learner takes.
+        timeout: seconds after which the check ends, whatever the answer does.
+    """
+    if not _LAB.fullmatch(lab):
+        raise ValueError(f"a lab is named by number and slug, such as 06_ddp_and_bucketing, not {lab!r}")
+    if difficulty not in (1, 2, 3):
+        raise ValueError(f"difficulty is 1, 2 or 3, not {difficulty!r}")
+
+    def make(judge: Callable[..., Any]) -> Exercise:
+        made = Exercise(judge, lab, judge.__name__, title, difficulty, minutes, timeout)
+        object.__setattr__(made, "__doc__", judge.__doc__)  # for help() and Shift-Tab
+        return made
+
+    return make
+
+
+def exercises_in(module: ModuleType) -> list[Exercise]:
+    """The exercises that a module defines, in the order in which they stand there."""
+    return [thing for thing in vars(module).values() if isinstance(thing, Exercise)]
+
+
+def lab_modules() -> tuple[list[ModuleType], list[str]]:
+    """All modules ``utils/checks/lab_*.py``, and a sentence for each that cannot be imported."""
+    import importlib
+
+    modules, problems = [], []
+    for path in sorted(Path(__file__).parent.glob("lab_*.py")):
+        try:
+            modules.append(importlib.import_module(f"utils.checks.{path.stem}"))
+        except Exception as error:
+            problems.append(f"utils/checks/{path.name} cannot be imported ({type(error).__name__}: {error}).")
+    return modules, problems
+
+
+def all_exercises() -> list[Exercise]:
+    """The exercises of every lab of the course, lab by lab."""
+    modules, _ = lab_modules()
+    return sorted((found for module in modules for found in exercises_in(module)), key=lambda item: item.lab)

@@ -1,0 +1,260 @@
+"""What a check runs inside a rank process: the learner's function, and a watch over what it does there.
+
+Every way in which it can fail is turned into an ``Outcome``, which is written to a small file that the check
+reads. (A file and not a return value, because the other ranks must see an exception: they may be waiting.)
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import io
+import json
+import linecache
+import os
+import sys
+import traceback
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from utils.checks.plain import Opaque, opaque_in, shorten, to_bytes
+from utils.checks.verdicts import NotStarted, Wrong
+
+_GIVEN = ("rank", "world_size", "local_rank", "device", "torch", "dist", "display")
+_setattr = setattr  # a learner's function may overwrite the builtin
+
+
+class Outcome(BaseException):
+    """Ends a rank; its text says how. No Exception, so that no ``except Exception`` on the way stops it."""
+
+    def __init__(self, kind: str, sentence: str = "", figures: str = "", details: str = "") -> None:
+        self.record = {"kind": kind, "sentence": sentence, "figures": figures, "details": details}
+        super().__init__(sentence or kind)
+
+
+def run_cases_in_rank(payload: bytes, notes: str, rules: dict[str, Any]) -> bytes:
+    """Call a function on every case and return the results as plain bytes.
+
+    Args:
+        payload: cloudpickled (function, list of argument tuples).
+        notes: the folder that the check reads when this rank does not come to the end.
+        rules: ``changes_arguments``, ``returns_none``: what the learner's function may do.
+    """
+    import torch.distributed as dist
+
+    rank = dist.get_rank()
+    try:
+        import cloudpickle
+
+        function, cases = cloudpickle.loads(payload)
+        results = []
+        for number, arguments in enumerate(cases):
+            _write(f"{notes}/case.{rank}", str(number))
+            results.append(_run_case(function, arguments, rules))
+        return to_bytes(results)
+    except BaseException as error:
+        outcome = error if isinstance(error, Outcome) else _outcome_of(error)
+        _write(f"{notes}/outcome.{rank}", json.dumps(outcome.record))
+        # The learner's own exception, where there is one: from its frames the launcher sees whether this rank
+        # failed by itself or only because another one has gone.
+        raise outcome.__cause__ or error  # noqa: B904
+
+
+def _run_case(function: Callable[..., Any], arguments: tuple[Any, ...], rules: dict[str, Any]) -> Any:
+    is_answer = isinstance(function, OpenAnswer)
+    watch = is_answer and not rules["changes_arguments"]
+    before = [to_bytes(argument) for argument in arguments] if watch else []
+    result = function(*arguments)
+    for index, was in enumerate(before):
+        if to_bytes(arguments[index]) != was:
+            raise Outcome(
+                "wrong",
+                f"{function.name} changes its {_ordinal(index)} argument; "
+                "whoever calls it may still need the old value: work on a copy.",
+                f"now: {shorten(arguments[index])}",
+            )
+    if is_answer:
+        if result is None and not rules["returns_none"]:
+            raise Outcome("wrong", f"{function.name} returned None: is the `return` missing?")
+        try:
+            opaque = opaque_in(_plain(result))
+        except RecursionError:
+            opaque = Opaque(type(result).__name__, "")
+        if opaque is not None:
+            where = "" if isinstance(_plain(result), Opaque) else f"{_article(type(result).__name__)} with "
+            raise Outcome(
+                "wrong",
+                f"{function.name} returned {where}{_article(opaque.kind)}, which cannot leave the process "
+                "that made it: return numbers, text, tensors, or lists and dicts of them.",
+            )
+    return _plain(result)
+
+
+class OpenAnswer:
+    """The learner's function inside a rank: quiet, and with every failure turned into an Outcome."""
+
+    def __init__(self, name: str, function: Callable[..., Any], files: list[str]) -> None:
+        self.name, self.function, self.files = name, function, files
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        before = _watched()
+        streams = sys.stdout, sys.stderr
+        sys.stdout = sys.stderr = _Nowhere()
+        failure: BaseException | None = None
+        result = None
+        try:
+            result = self.function(*arguments, **named)
+        except BaseException as error:
+            failure = error
+        # From here on nothing may rely on a builtin before those are put back.
+        changed = None
+        for place, module, name, value in before:
+            if module.__dict__.get(name) is not value:
+                _setattr(module, name, value)
+                changed = changed or place + name
+        sys.stdout, sys.stderr = streams
+        if changed is not None:
+            raise Outcome(
+                "wrong",
+                f"{self.name} replaces {changed} for the whole process: leave the libraries as they are, "
+                "give your own function another name.",
+            )
+        if failure is not None:
+            self._fail(failure)
+        return result
+
+    def __getattr__(self, name: str) -> Any:  # attributes of a learner's class
+        return getattr(self.function, name)
+
+    def _fail(self, failure: BaseException) -> None:
+        if isinstance(failure, KeyboardInterrupt) and not _was_raised(failure):
+            raise failure  # the reader's own interrupt, which ends the check
+        if isinstance(failure, NotImplementedError) and _was_raised(failure, within=self.files):
+            raise Outcome("not started")
+        if isinstance(failure, Wrong | Outcome | NotStarted):
+            raise failure  # from a piece of the check that the learner's function was given
+        if isinstance(failure, SystemExit):
+            raise Outcome(
+                "wrong",
+                f"{self.name} calls sys.exit(){self._line(failure)}, which ends the whole program: "
+                "use `return` to leave a function.",
+            )
+        kind, message = type(failure).__name__, " ".join(str(failure).split())
+        message = f": {message[:300]}" if message else ""
+        raise Outcome(
+            "wrong", f"{self.name} raised {kind}{message.rstrip('.')}{self._line(failure)}."
+        ) from failure
+
+    def _line(self, failure: BaseException) -> str:
+        place = None
+        for frame in traceback.walk_tb(failure.__traceback__):
+            if frame[0].f_code.co_filename in self.files:
+                place = frame[0].f_code.co_filename, frame[1]
+        if place is None:
+            return ""
+        return f", in line {place[1]}: `{linecache.getline(*place).strip()}`"
+
+
+def open_answer(name: str, payload: bytes, sources: dict[str, str]) -> OpenAnswer:
+    """Unpickle a learner's function in the rank, with the names that every rank gives (rank, dist, …)."""
+    import cloudpickle
+
+    for file, text in sources.items():
+        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    try:
+        function = cloudpickle.loads(payload)
+    except BaseException as error:
+        raise Outcome(
+            "wrong",
+            f"{name} cannot be opened in another process ({type(error).__name__}: {error}): "
+            "does it use a module that only the notebook's folder has?",
+        ) from error
+    given = {key: value for key, value in vars(sys.modules["__main__"]).items() if key in _GIVEN}
+    for part in (function, *(vars(function).values() if isinstance(function, type) else ())):
+        part = getattr(part, "__func__", part)
+        if isinstance(part, types.FunctionType):
+            for key, value in given.items():
+                part.__globals__.setdefault(key, value)
+    return OpenAnswer(name, function, list(sources))
+
+
+class _Nowhere(io.TextIOBase):
+    """Swallows what a learner's function prints, so that a million lines cost nothing."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+def _watched() -> list[tuple[str, Any, str, Any]]:
+    """The public functions and classes of Python and torch that an answer must leave as they are."""
+    import torch
+    import torch.distributed as dist
+    from torch.nn import functional
+
+    places = {
+        "the builtin ": builtins,
+        "torch.": torch,
+        "torch.Tensor.": torch.Tensor,
+        "torch.distributed.": dist,
+        "torch.nn.functional.": functional,
+    }
+    return [
+        (place, module, name, value)
+        for place, module in places.items()
+        for name, value in list(vars(module).items())
+        if callable(value) and (not name.startswith("_") or name == "__import__")
+    ]
+
+
+def _was_raised(error: BaseException, within: list[str] | None = None) -> bool:
+    """Whether a ``raise`` statement made it (in one of these files), and not C++ or a signal."""
+    frames = list(_tracebacks(error))
+    if not frames:
+        return False
+    last = frames[-1]
+    code = last.tb_frame.f_code
+    if within and code.co_filename not in within:
+        return False
+    return dis.opname[code.co_code[last.tb_lasti]] == "RAISE_VARARGS"
+
+
+def _tracebacks(error: BaseException) -> Iterator[types.TracebackType]:
+    trace = error.__traceback__
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
+def _outcome_of(error: BaseException) -> Outcome:
+    """For an exception that came from the check's own code in the rank, not from the learner's."""
+    if isinstance(error, Wrong):
+        return Outcome("wrong", error.sentence, error.figures, error.details)
+    if isinstance(error, NotStarted):
+        return Outcome("not started")
+    message = " ".join(str(error).split())[:300]
+    return Outcome(
+        "wrong", f"the check could not use what your function gave it ({type(error).__name__}: {message})."
+    )
+
+
+def _plain(value: Any) -> Any:
+    from utils.checks.plain import to_plain
+
+    return to_plain(value)
+
+
+def _write(path: str, text: str) -> None:
+    # Renamed into place: the check may read after this process was killed in the middle.
+    with open(f"{path}.new", "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(f"{path}.new", path)
+
+
+def _ordinal(index: int) -> str:
+    words = ("first", "second", "third", "fourth", "fifth")
+    return words[index] if index < len(words) else f"{index + 1}th"
+
+
+def _article(kind: str) -> str:
+    return f"{'an' if kind[:1].lower() in 'aeiou' else 'a'} {kind}"

@@ -1,0 +1,94 @@
+"""The vocabulary of the checks: not started, wrong (with a sentence), right (with figures)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from utils.checks.plain import shorten
+
+NOT_STARTED, WRONG, RIGHT, HANDED_IN = "not started", "wrong", "right", "handed in"
+SIGNS = {NOT_STARTED: "○", WRONG: "✗", RIGHT: "✓", HANDED_IN: "→"}
+# Okabe-Ito; the sign and the word carry the meaning, the colour only helps.
+COLOURS = {NOT_STARTED: "#666666", WRONG: "#D55E00", RIGHT: "#009E73", HANDED_IN: "#0072B2"}
+_MISSING: Any = object()
+
+
+class NotStarted(Exception):
+    """The learner's function still raises NotImplementedError."""
+
+
+class Wrong(Exception):
+    """The answer is wrong, and this sentence names the likely mistake.
+
+    Args:
+        sentence: one sentence for the learner, plain English.
+        measured: what the learner's code did.
+        expected: what it should have done.
+        details: more lines to show beneath, for example the table of waiting ranks.
+    """
+
+    def __init__(
+        self, sentence: str, *, measured: Any = _MISSING, expected: Any = _MISSING, details: str = ""
+    ) -> None:
+        self.sentence = sentence.strip()
+        self.details = details
+        parts = []
+        if measured is not _MISSING:
+            parts.append(f"measured: {_figure(measured)}")
+        if expected is not _MISSING:
+            parts.append(f"expected: {_figure(expected)}")
+        self.figures = "; ".join(parts)
+        super().__init__(self.text)
+
+    @property
+    def text(self) -> str:
+        return f"{self.sentence} ({self.figures})" if self.figures else self.sentence
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a check found. True exactly when the answer is right.
+
+    Args:
+        state: "not started", "wrong" or "right".
+        text: the sentence (wrong) or the figures (right).
+        details: further lines, shown beneath.
+    """
+
+    state: str
+    text: str = ""
+    details: str = ""
+
+    def __bool__(self) -> bool:
+        return self.state in (RIGHT, HANDED_IN)
+
+    def __repr__(self) -> str:
+        line = f"{SIGNS[self.state]} {self.state}" + (f": {self.text}" if self.text else "")
+        return f"{line}\n{self.details}" if self.details else line
+
+    def _repr_html_(self) -> str:
+        word = f"{SIGNS[self.state]} {self.state}"
+        text = escape(f": {self.text}") if self.text else ""
+        more = f"<pre>{escape(self.details)}</pre>" if self.details else ""
+        return f'<div><b style="color:{COLOURS[self.state]}">{word}</b>{text}{more}</div>'
+
+
+def figures_text(figures: Any) -> str:
+    """The figures that a check returns, as text: a dict as ``name: value`` pairs, a string as it is."""
+    if figures is None:
+        return ""
+    if isinstance(figures, dict):
+        return "; ".join(f"{name}: {_figure(value)}" for name, value in figures.items())
+    return str(figures)
+
+
+def _figure(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return shorten(value)

@@ -1,0 +1,138 @@
+"""The map of the kinds of parallelism: what each one splits, and what it sends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from utils.draw import palette
+from utils.draw.show import Picture
+from utils.draw.svg import Canvas
+
+LAYERS = 4
+PANEL_WIDTH, PANEL_GAP, LEFT = 182, 10, 15
+GPU_WIDTH, GPU_TOP, LAYER_TOP, LAYER_STEP, LAYER_HEIGHT = 70, 98, 122, 34, 26
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of parallelism, as it is told under its panel."""
+
+    name: str
+    splits: str
+    sends: str
+
+
+KINDS: tuple[Kind, ...] = (
+    Kind("data", "the batch", "gradients, once per step (all-reduce)"),
+    Kind("model (layers)", "the layers", "activations forward, gradients back; one GPU waits for the other"),
+    Kind("pipeline", "the layers, and the batch into micro-batches", "the same, but both GPUs work at once"),
+    Kind("tensor", "every layer", "activations, in every layer (all-reduce)"),
+    Kind("sharded", "the batch, and the store of parameters",
+         "parameters before use (all-gather), gradients after (reduce-scatter)"),
+)  # fmt: skip
+
+
+def parallelism_map() -> Picture:
+    """Five panels with the same model of four layers on two GPUs, split in five ways."""
+    alt = "Five ways to split the training of one model of four layers over two GPUs. " + " ".join(
+        f"{kind.name.capitalize()} parallelism splits {kind.splits}; it sends {kind.sends}." for kind in KINDS
+    )
+    canvas = Canvas(985, 420, "One model of four layers on two GPUs: five ways to split the work", alt)
+    for number, kind in enumerate(KINDS):
+        left = LEFT + number * (PANEL_WIDTH + PANEL_GAP)
+        canvas.box(left, 44, PANEL_WIDTH, 362, fill=palette.NODE, radius=10)
+        canvas.text(left + PANEL_WIDTH / 2, 66, kind.name, size=16, bold=True)
+        _panel(canvas, left, kind.name)
+        y = canvas.paragraph(left + 10, 302, f"Splits: {kind.splits}.", PANEL_WIDTH - 16, size=12.5, bold=True)
+        canvas.paragraph(left + 10, y + 4, f"Sends: {kind.sends}.", PANEL_WIDTH - 16, size=12.5)
+    return canvas.picture()
+
+
+def _panel(canvas: Canvas, left: float, name: str) -> None:
+    """The two GPUs of one panel: batch on top, layers below it, and what is sent between them (green)."""
+    first, second = left + 13, left + PANEL_WIDTH - 13 - GPU_WIDTH
+    for gpu, x in enumerate((first, second)):
+        canvas.box(x, GPU_TOP, GPU_WIDTH, 180)
+        canvas.text(x + GPU_WIDTH / 2, GPU_TOP + 173, f"GPU {gpu}", size=12)
+    draw = {"data": _data, "model (layers)": _layers, "pipeline": _pipeline, "tensor": _tensor, "sharded": _sharded}
+    draw[name](canvas, first, second)
+
+
+def _layer_y(layer: int) -> float:
+    return LAYER_TOP + layer * LAYER_STEP - 14
+
+
+def _layer(canvas: Canvas, x: float, layer: int, left: float = 0, right: float = 1, text: str = "") -> None:
+    """A layer, or the part of it between ``left`` and ``right`` (0 to 1), in the GPU box at ``x``."""
+    inner = GPU_WIDTH - 12
+    canvas.box(x + 6 + left * inner, _layer_y(layer), (right - left) * inner, LAYER_HEIGHT, text,
+               fill=palette.SKY_BLUE, size=12, radius=3)  # fmt: skip
+
+
+def _ghost(canvas: Canvas, x: float, layer: int, left: float, right: float) -> None:
+    """The place of a part that this GPU does not keep."""
+    inner = GPU_WIDTH - 12
+    canvas.box(x + 6 + left * inner, _layer_y(layer), (right - left) * inner, LAYER_HEIGHT, fill=palette.PANEL,
+               dash="3 3", radius=3)  # fmt: skip
+
+
+def _batch(canvas: Canvas, x: float, text: str) -> None:
+    canvas.box(x, 74, GPU_WIDTH, 18, text, role=None, fill=palette.YELLOW, size=12, radius=3)
+
+
+def _wire(canvas: Canvas, first: float, second: float, y: float, arrow: str = "both") -> None:
+    canvas.line([(first + GPU_WIDTH - 4, y), (second + 4, y)], palette.GREEN, 3, arrow=arrow)
+
+
+def _data(canvas: Canvas, first: float, second: float) -> None:
+    for x in (first, second):
+        _batch(canvas, x, "½ batch")
+        for layer in range(LAYERS):
+            _layer(canvas, x, layer, text=f"layer {layer + 1}")
+    _wire(canvas, first, second, GPU_TOP + 154)
+
+
+def _layers(canvas: Canvas, first: float, second: float) -> None:
+    _batch(canvas, first, "batch")
+    _cut(canvas, first, second)
+
+
+def _cut(canvas: Canvas, first: float, second: float) -> None:
+    """Layers 1 and 2 on the first GPU, 3 and 4 on the second."""
+    for layer in range(LAYERS):
+        _layer(canvas, first if layer < 2 else second, layer, text=f"layer {layer + 1}")
+    y = (_layer_y(1) + LAYER_HEIGHT + _layer_y(2)) / 2
+    corner = second + GPU_WIDTH / 2
+    canvas.line([(first + GPU_WIDTH / 2, y - 4), (first + GPU_WIDTH / 2, y + 20), (second + 6, y + 20)],
+                palette.GREEN, 3, arrow="end")  # fmt: skip
+    canvas.line([(corner, y + 4), (corner, y - 16), (first + GPU_WIDTH - 6, y - 16)], palette.GREEN, 3, arrow="end",
+                dash="5 3")  # fmt: skip
+
+
+def _pipeline(canvas: Canvas, first: float, second: float) -> None:
+    width = GPU_WIDTH / 4
+    for part in range(4):
+        canvas.box(first + part * width, 74, width, 18, str(part + 1), fill=palette.YELLOW, size=12, radius=3)
+    _cut(canvas, first, second)
+
+
+def _tensor(canvas: Canvas, first: float, second: float) -> None:
+    for gpu, x in enumerate((first, second)):
+        _batch(canvas, x, "batch")
+        for layer in range(LAYERS):
+            _ghost(canvas, x, layer, 0.5 - gpu / 2, 1 - gpu / 2)
+            _layer(canvas, x, layer, gpu / 2, 0.5 + gpu / 2, text=f"½ {layer + 1}")
+    for layer in range(LAYERS):
+        _wire(canvas, first, second, _layer_y(layer) + LAYER_HEIGHT / 2)
+
+
+def _sharded(canvas: Canvas, first: float, second: float) -> None:
+    for gpu, x in enumerate((first, second)):
+        _batch(canvas, x, "½ batch")
+        for layer in range(LAYERS):
+            if layer == 1:  # the layer in work: gathered for a moment
+                _layer(canvas, x, layer, text="layer 2")
+            else:
+                _ghost(canvas, x, layer, 0.5 - gpu / 2, 1 - gpu / 2)
+                _layer(canvas, x, layer, gpu / 2, 0.5 + gpu / 2, text=f"½ {layer + 1}")
+    _wire(canvas, first, second, _layer_y(1) + LAYER_HEIGHT / 2)

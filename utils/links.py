@@ -1,0 +1,321 @@
+"""How long does it take to send data? The α–β model, and what the links of a cluster can do.
+
+A message of n bytes over a link takes
+
+    time = α + n·β        α: latency in seconds per message,   β = 1 / bandwidth: seconds per byte
+
+This module is the only home of that formula and of the link data: the lectures, the simulated clusters and
+the pictures all read from here. It needs neither torch nor numpy (only ``fit`` uses numpy).
+
+Two things are often mixed up, so this module is strict about them:
+
+- **One direction or both.** Data sheets of NVLink add both directions together: the 900 GB/s of an H100 is
+  450 GB/s out *and* 450 GB/s in, at the same time. ``Link.bytes_per_s`` is always one direction. Network
+  speeds are sold per direction already.
+- **Bits or bytes.** Networks are sold in bits per second (25 Gbit/s = 3.125 GB/s), everything inside a
+  machine in bytes per second. ``Link.bytes_per_s`` is always bytes. 1 GB is 10⁹ bytes.
+
+The bandwidths are peaks from standards and data sheets; a real program gets less. Latencies are
+hardly ever in a data sheet: ``Link.alpha_source`` says where each one is from, or that it is assumed.
+
+Sources of the formulas:
+    Thakur, Rabenseifner, Gropp: Optimization of Collective Communication Operations in MPICH, International
+    Journal of High Performance Computing Applications 19(1), 2005, pages 49–66 (the α–β model, trees).
+    Patarasuk, Yuan: Bandwidth optimal all-reduce algorithms for clusters of workstations, Journal of Parallel
+    and Distributed Computing 69(2), 2009, pages 117–124 (the ring, and the proof that it sends the least).
+
+All formulas count communication only. The additions of a reduction (Thakur's γ) are left out: a GPU or CPU
+adds numbers much faster than a link brings them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Link:
+    """One kind of connection between two places, in one direction.
+
+    Args:
+        name: what people call it, for example "NVLink 4 (H100)".
+        alpha_s: α, the latency of one message, in seconds.
+        bytes_per_s: peak bandwidth of ONE direction, in bytes per second.
+        year: when the standard or product came out, or when it was measured.
+        source: where the bandwidth is from.
+        alpha_source: where the latency is from.
+        in_bits: True if people quote this link in bits per second (networks).
+    """
+
+    name: str
+    alpha_s: float
+    bytes_per_s: float
+    year: int
+    source: str
+    alpha_source: str = "assumed"
+    in_bits: bool = False
+
+    def __post_init__(self) -> None:
+        if self.alpha_s < 0 or self.bytes_per_s <= 0:
+            raise ValueError(f"{self.name}: a link needs a latency of at least 0 and a bandwidth above 0")
+
+    @property
+    def beta_s_per_byte(self) -> float:
+        """β, the time that each further byte costs, in seconds."""
+        return 1.0 / self.bytes_per_s
+
+    @property
+    def both_directions_bytes_per_s(self) -> float:
+        """The two directions added up, as the data sheets of NVLink quote it, in bytes per second."""
+        return 2.0 * self.bytes_per_s
+
+    @property
+    def speed(self) -> str:
+        """The bandwidth of one direction as people quote it: "450 GB/s" or "25 Gbit/s"."""
+        if self.in_bits:
+            return f"{self.bytes_per_s * 8 / 1e9:.4g} Gbit/s"
+        return f"{self.bytes_per_s / 1e9:.4g} GB/s"
+
+    @property
+    def label(self) -> str:
+        """Name and bandwidth in bytes, for pictures: "Ethernet 25 Gbit/s: 3.125 GB/s each way"."""
+        return f"{self.name}: {self.bytes_per_s / 1e9:.4g} GB/s each way"
+
+    def shared_by(self, users: float) -> Link:
+        """The link as one of several equal users sees it: the same latency, a part of the bandwidth."""
+        return replace(self, bytes_per_s=self.bytes_per_s / max(1.0, users))
+
+
+# --- What links can do --------------------------------------------------------------------------------------
+
+_NCCL = (
+    "the latency per ring step (protocol Simple) that NCCL itself reckons with when it chooses an algorithm: "
+    "NVLink 3.4 µs, PCIe 5.7 µs, network 14 µs (NVIDIA/nccl, src/graph/tuning.cc, table hwLat, seen in 2025)"
+)
+_TCP = (
+    "assumed: half of a TCP round trip of 100 µs in a quiet data centre. In a public cloud it can be more: "
+    "E. Jones (Network Latencies in the Data Center, 2021) found round trips of 500 µs at the 80th percentile"
+)
+
+
+def _pcie(generation: int, gigatransfers: float, year: int) -> Link:
+    """PCI Express with 16 lanes: each lane carries 128 bits of data in every 130 bits on the wire."""
+    source = (
+        f"PCI-SIG, PCI Express Base Specification {generation}.0: {gigatransfers:g} GT/s, 128b/130b, 16 lanes"
+    )
+    speed = gigatransfers * 1e9 * 128 / 130 * 16 / 8
+    return Link(f"PCIe {generation}.0 x16", 5.7e-6, speed, year, source, _NCCL)
+
+
+def _nvlink(generation: int, gpu: str, links: int, year: int, source: str) -> Link:
+    """NVLink 2, 3 and 4 all carry 25 GB/s per link and direction; newer GPUs have more links."""
+    source = (
+        f"{source}: {links} links × 25 GB/s per direction = {links * 50} GB/s in both directions together"
+    )
+    return Link(f"NVLink {generation} ({gpu})", 3.4e-6, links * 25e9, year, source, _NCCL)
+
+
+def _network(name: str, gigabits: float, alpha_s: float, year: int, source: str, alpha_source: str) -> Link:
+    return Link(name, alpha_s, gigabits * 1e9 / 8, year, source, alpha_source, in_bits=True)
+
+
+DDR5 = Link(
+    "DDR5-4800, one channel",
+    0.1e-6,
+    4800e6 * 8,
+    2020,
+    "JEDEC JESD79-5: 4800 million transfers per second × 8 bytes. A copy reads and writes: half of it",
+    "assumed: 100 ns, the usual order of one access to main memory",
+)
+PCIE3 = _pcie(3, 8, 2010)
+PCIE4 = _pcie(4, 16, 2017)
+PCIE5 = _pcie(5, 32, 2019)
+NVLINK2 = _nvlink(2, "V100", 6, 2017, "NVIDIA Tesla V100 GPU Architecture white paper")
+NVLINK3 = _nvlink(3, "A100", 12, 2020, "NVIDIA A100 Tensor Core GPU Architecture white paper")
+NVLINK4 = _nvlink(4, "H100", 18, 2022, "NVIDIA H100 Tensor Core GPU Architecture white paper")
+ETHERNET_10 = _network("Ethernet 10 Gbit/s", 10, 50e-6, 2002, "IEEE 802.3ae-2002", _TCP)
+ETHERNET_25 = _network("Ethernet 25 Gbit/s", 25, 50e-6, 2016, "IEEE 802.3by-2016", _TCP)
+ETHERNET_100 = _network("Ethernet 100 Gbit/s", 100, 50e-6, 2010, "IEEE 802.3ba-2010", _TCP)
+_ADAPTER = "; the adapter alone needs less than 1 µs"
+INFINIBAND_HDR = _network(
+    "InfiniBand HDR 200 Gbit/s",
+    200,
+    14e-6,
+    2018,
+    "InfiniBand roadmap (IBTA): HDR, 4 lanes; NVIDIA ConnectX-6",
+    _NCCL + _ADAPTER,
+)
+INFINIBAND_NDR = _network(
+    "InfiniBand NDR 400 Gbit/s",
+    400,
+    14e-6,
+    2022,
+    "InfiniBand roadmap (IBTA): NDR, 4 lanes; NVIDIA ConnectX-7",
+    _NCCL + _ADAPTER,
+)
+
+ALL: tuple[Link, ...] = (
+    ETHERNET_10,
+    ETHERNET_25,
+    ETHERNET_100,
+    PCIE3,
+    INFINIBAND_HDR,
+    PCIE4,
+    DDR5,
+    INFINIBAND_NDR,
+    PCIE5,
+    NVLINK2,
+    NVLINK3,
+    NVLINK4,
+)
+"""Every link above, from the slowest to the fastest."""
+
+
+# --- How long operations take -------------------------------------------------------------------------------
+
+
+def _check(nbytes: float, ranks: int) -> None:
+    if nbytes < 0:
+        raise ValueError(f"nbytes must be at least 0, not {nbytes}")
+    if ranks < 1:
+        raise ValueError(f"there must be at least one rank, not {ranks}")
+
+
+def point_to_point(nbytes: float, link: Link) -> float:
+    """Seconds to send one message of ``nbytes`` bytes: α + n·β."""
+    _check(nbytes, 1)
+    return link.alpha_s + nbytes * link.beta_s_per_byte
+
+
+def ring_reduce_scatter(nbytes: float, ranks: int, link: Link) -> float:
+    """Seconds until each rank holds its 1/p of the sum: p−1 steps, each with one chunk of n/p bytes.
+
+    (p−1)·α + (p−1)/p·n·β. An all-gather around the ring costs the same (``ring_all_gather``).
+    """
+    _check(nbytes, ranks)
+    return (ranks - 1) * point_to_point(nbytes / ranks, link)
+
+
+def ring_all_gather(nbytes: float, ranks: int, link: Link) -> float:
+    """Seconds until every rank has all p chunks of n/p bytes: (p−1)·α + (p−1)/p·n·β."""
+    return ring_reduce_scatter(nbytes, ranks, link)
+
+
+def ring_all_reduce(nbytes: float, ranks: int, link: Link) -> float:
+    """Seconds for a ring all-reduce: 2(p−1)·α + 2(p−1)/p·n·β.
+
+    Args:
+        nbytes: n, the size of the tensor on each rank, in bytes.
+        ranks: p, the number of ranks in the ring. Each sends to its right neighbour while it receives from
+            its left.
+        link: what connects neighbours (both directions are used at once).
+
+    Source: Patarasuk and Yuan 2009; Thakur, Rabenseifner and Gropp 2005.
+    """
+    return ring_reduce_scatter(nbytes, ranks, link) + ring_all_gather(nbytes, ranks, link)
+
+
+def ring_all_reduce_bytes_per_rank(nbytes: float, ranks: int) -> float:
+    """Bytes that each rank sends (and receives) in a ring all-reduce: 2(p−1)/p·n.
+
+    No all-reduce can do with less when every rank sends the same amount (Patarasuk and Yuan 2009).
+    """
+    _check(nbytes, ranks)
+    return 2 * (ranks - 1) / ranks * nbytes
+
+
+def mixed_ring_all_reduce(nbytes: float, links: Sequence[Link]) -> float:
+    """Seconds for a ring in which each hop has its own link: the slowest link rules.
+
+    All ranks step together, so each of the 2(p−1) steps takes as long as its slowest hop:
+    2(p−1)·max(α + n/p·β). ``links[i]`` connects rank i with rank i+1; the last one closes the ring.
+    """
+    ranks = len(links)
+    _check(nbytes, ranks)
+    return 2 * (ranks - 1) * max(point_to_point(nbytes / ranks, link) for link in links)
+
+
+def flat_ring_all_reduce(nbytes: float, nodes: int, per_node: int, inside: Link, between: Link) -> float:
+    """Seconds for ONE ring through all ranks of all nodes, which does not care where the nodes end.
+
+    The ring leaves each node once, so one hop of every node is ``between``; see ``mixed_ring_all_reduce``.
+    """
+    _check(nbytes, min(nodes, per_node))
+    if nodes == 1:
+        return ring_all_reduce(nbytes, per_node, inside)
+    return mixed_ring_all_reduce(nbytes, [*[inside] * (per_node - 1), between] * nodes)
+
+
+def tree_all_reduce(nbytes: float, ranks: int, link: Link) -> float:
+    """Seconds for a reduce up a binary (binomial) tree and a broadcast down again: 2·⌈log₂ p⌉·(α + n·β).
+
+    Few steps, but each carries the whole tensor: good for small tensors. The tensor is not cut into pieces
+    here; libraries that do so (NCCL's trees) bring the second part down towards 2·n·β.
+
+    Source: Thakur, Rabenseifner and Gropp 2005 (binomial trees).
+    """
+    _check(nbytes, ranks)
+    return 2 * math.ceil(math.log2(ranks)) * point_to_point(nbytes, link)
+
+
+def naive_all_reduce(nbytes: float, ranks: int, link: Link) -> float:
+    """Seconds if rank 0 collects every tensor, adds them, and sends the sum back: 2(p−1)·(α + n·β).
+
+    Rank 0 has one link, so the messages queue: the time grows with the number of ranks.
+    """
+    _check(nbytes, ranks)
+    return 2 * (ranks - 1) * point_to_point(nbytes, link)
+
+
+def hierarchical_all_reduce(
+    nbytes: float, nodes: int, per_node: int, inside: Link, between: Link, nics_per_node: int = 1
+) -> float:
+    """Seconds for an all-reduce in three phases that keeps most of the traffic inside the nodes.
+
+    1. reduce-scatter inside each node, so that each of the L local ranks holds 1/L of the node's sum;
+    2. all-reduce between the nodes, one ring for each local rank, n/L bytes each, all L rings at the same
+       time;
+    3. all-gather inside each node.
+
+    Time: 2(L−1)·α_in + 2(L−1)/L·n·β_in  +  2(N−1)·α_out + 2(N−1)/N·(n/L)·β_out·L/min(L, nics)
+
+    Args:
+        nbytes: n, the size of the tensor on each rank, in bytes.
+        nodes: N, the number of nodes.
+        per_node: L, the number of ranks on each node.
+        inside: link between ranks of a node.
+        between: what ONE network card (NIC) does.
+        nics_per_node: network cards of a node. With one card the L rings share its bandwidth.
+    """
+    _check(nbytes, min(nodes, per_node, nics_per_node))
+    shared = between.shared_by(per_node / min(per_node, nics_per_node))
+    return (
+        ring_reduce_scatter(nbytes, per_node, inside)
+        + ring_all_reduce(nbytes / per_node, nodes, shared)
+        + ring_all_gather(nbytes, per_node, inside)
+    )
+
+
+# --- From measurements to a link ----------------------------------------------------------------------------
+
+
+def fit(sizes: Sequence[float], times: Sequence[float], name: str = "measured here", year: int = 0) -> Link:
+    """The link whose α + n·β is nearest to measured times (least squares of the RELATIVE error).
+
+    Relative, because otherwise the largest messages alone would decide and α would be noise.
+
+    Args:
+        sizes: message sizes in bytes, at least two different ones.
+        times: seconds each of them took.
+    """
+    import numpy as np
+
+    n, t = np.asarray(sizes, dtype=float), np.asarray(times, dtype=float)
+    if n.shape != t.shape or len(set(n.tolist())) < 2 or (t <= 0).any():
+        raise ValueError("fit needs as many times as sizes, times above 0, and at least two different sizes")
+    (alpha, beta), *_ = np.linalg.lstsq(np.stack([1 / t, n / t], axis=1), np.ones_like(t), rcond=None)
+    if beta <= 0:
+        raise ValueError("larger messages were not slower: measure larger ones, or more often")
+    return Link(name, max(0.0, float(alpha)), 1.0 / float(beta), year, "measured", "measured")

@@ -1,0 +1,261 @@
+"""What the reader sees when a cell on ranks fails, hangs or is interrupted.
+
+The rank that failed first comes first, with its traceback; the others say what they were waiting in, and for whom.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from utils.ranks.transcript import label
+
+KEPT = "The ranks live on with all their variables."
+REMADE = (
+    "The ranks live on with all their variables; their process group was made again "
+    "(make process groups of your own and DistributedDataParallel wrappers again too)."
+)
+LOST = "This world has ended: the next %%ranks cell starts a new one, without the variables of the former."
+
+_CONNECTION_WORDS = ("connection closed by peer", "connection reset", "gloo", "nccl", "socket", "broken pipe")
+
+
+@dataclass
+class Outcome:
+    """How a cell went on one rank.
+
+    Attributes:
+        state: "finished", "raised", "killed", "stopped" (by us, while it was busy or waiting), "absent" (--only).
+        place: where it was, for "stopped" and "raised": see :func:`utils.ranks.locate.place`; None if it did not say.
+        at: monotonic time of its end, in seconds.
+    """
+
+    rank: int
+    state: str
+    at: float = 0.0
+    value: str | None = None
+    blob: bytes = b""
+    error: dict[str, Any] | None = None
+    code: int | None = None
+    last_words: str = ""
+    place: dict[str, Any] | None = None
+
+    @property
+    def lost_connection(self) -> bool:
+        """Whether its error only says that another rank has gone from a collective."""
+        if self.state != "raised" or self.error is None or self.error["place"]["call"] is None:
+            return False
+        message = self.error["message"].lower()
+        return any(word in message for word in _CONNECTION_WORDS)
+
+    @property
+    def waiting(self) -> bool:
+        return self.state == "stopped" or self.lost_connection
+
+    def where(self) -> dict[str, Any]:
+        place = self.error["place"] if self.state == "raised" and self.error else self.place
+        return place or {"line": None, "code": None, "call": None, "ranks": None, "peer": None}
+
+
+@dataclass
+class RankFailure:
+    """One rank's failure.
+
+    Attributes: rank; ename and message of the exception (or the signal that killed it); its traceback as text; line
+    and code of the reader's own code that it came from, where known.
+    """
+
+    rank: int
+    ename: str
+    message: str
+    traceback: str
+    line: int | None
+    code: str | None
+
+
+class RankError(RuntimeError):
+    """A cell or function failed on some ranks. ``failures``: the rank that failed first is first."""
+
+    def __init__(self, sentence: str, failures: Sequence[RankFailure] = (), report: str = "") -> None:
+        super().__init__(sentence)
+        self.failures = list(failures)
+        self.report = report
+
+    def _render_traceback_(self) -> list[str]:
+        return _rendered(self)
+
+
+class RankTimeout(RankError):
+    """A cell or function did not end within its time-out; ``report`` is the table of who waits where for whom."""
+
+
+class RanksInterrupted(KeyboardInterrupt):
+    """The reader stopped a cell; ``report`` is the table of who waits where for whom."""
+
+    def __init__(self, sentence: str, report: str) -> None:
+        super().__init__(sentence)
+        self.report = report
+
+    def _render_traceback_(self) -> list[str]:
+        return _rendered(self)
+
+
+def _rendered(error: RankError | RanksInterrupted) -> list[str]:
+    """What IPython shows in place of the notebook's own traceback, which would only show our insides."""
+    return [*error.report.splitlines(), "", f"{type(error).__name__}: {error}"]
+
+
+def exit_reason(code: int | None) -> str:
+    """``killed by SIGKILL`` or ``ended with exit code 3``."""
+    if code is None:
+        return "lost"
+    if code < 0:
+        try:
+            return f"killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"killed by signal {-code}"
+    return f"ended with exit code {code}"
+
+
+def failure_of(outcome: Outcome) -> RankFailure:
+    if outcome.state == "killed":
+        reason = exit_reason(outcome.code)
+        if outcome.code == -signal.SIGKILL:
+            reason += " (by hand, or by the system when memory ran out)"
+        return RankFailure(outcome.rank, "Killed", reason, outcome.last_words, None, None)
+    error = outcome.error or {}
+    place = outcome.where()
+    return RankFailure(
+        outcome.rank,
+        error.get("ename", ""),
+        error.get("message", ""),
+        error.get("traceback", ""),
+        place["line"],
+        place["code"],
+    )
+
+
+def rank_error(outcomes: Sequence[Outcome], what_survives: str) -> RankError:
+    """The exception for a cell in which at least one rank failed."""
+    failed = [outcome for outcome in outcomes if outcome.state in ("raised", "killed")]
+    # A broken connection is an echo of another rank's failure, also when its message is quicker.
+    failed.sort(key=lambda outcome: (outcome.lost_connection, outcome.at, outcome.rank))
+    failures = [failure_of(outcome) for outcome in failed]
+    first = failures[0]
+    same = [f.rank for f in failures if (f.ename, f.message, f.line) == (first.ename, first.message, first.line)]
+    sentence = f"{label(same)} {_what(first)}"
+
+    lines = []
+    if first.traceback:
+        lines += [
+            f"{label([first.rank])}{' (first)' if len(failures) > 1 else ''}:",
+            first.traceback.rstrip(),
+            "",
+        ]
+    told = set(same)
+    for outcome, failure in zip(failed, failures, strict=True):
+        if failure.rank in told or outcome.lost_connection:
+            continue
+        told.add(failure.rank)
+        place = f", in line {failure.line}" if failure.line else ""
+        lines.append(f"rank {failure.rank} {_what(failure)}{place}")
+    doing: dict[str, list[int]] = {}
+    for outcome in outcomes:
+        if outcome.rank not in told and outcome.waiting:
+            doing.setdefault(_was_doing(outcome), []).append(outcome.rank)
+    for what, ranks in doing.items():
+        lines.append(f"{label(ranks)} {'were' if len(ranks) > 1 else 'was'} {what}")
+    if what_survives:
+        lines.append(what_survives)
+    return RankError(sentence, failures, "\n".join(lines))
+
+
+def hang_report(outcomes: Sequence[Outcome], what_survives: str) -> str:
+    """The table of a cell that was stopped: who was where, and who was waiting for whom."""
+    rows = [("rank", "state", "line", "code")]
+    for outcome in outcomes:
+        place = outcome.where()
+        rows.append((str(outcome.rank), _state(outcome), str(place["line"] or ""), place["code"] or ""))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    table = [
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3][:80]]).rstrip()
+        for row in rows
+    ]
+    return "\n".join([*table, "", *diagnosis(outcomes), what_survives]).rstrip()
+
+
+def diagnosis(outcomes: Sequence[Outcome]) -> list[str]:
+    """Who waits for whom, in sentences."""
+    by_rank = {outcome.rank: outcome for outcome in outcomes}
+    waits: dict[tuple[str, tuple[int, ...]], list[int]] = {}
+    for outcome in outcomes:
+        place = outcome.where()
+        if not outcome.waiting or place["call"] is None:
+            continue
+        if place["peer"] is not None:
+            others = [place["peer"]]
+        else:
+            group = place["ranks"] or list(by_rank)
+            others = [r for r in group if r in by_rank and not _in_same_call(by_rank[r], outcome)]
+        waits.setdefault((place["call"], tuple(others)), []).append(outcome.rank)
+    sentences = []
+    for (call, others), ranks in waits.items():
+        verb = "waits" if len(ranks) == 1 else "wait"
+        if others:
+            reasons = "; ".join(f"rank {r} {_excuse(by_rank.get(r))}" for r in others[:8])
+            sentences.append(f"{label(ranks)} {verb} in {call} for {label(others)}: {reasons}.")
+        else:
+            sentences.append(
+                f"{label(ranks)} {verb} in {call}, and all of its group are there: "
+                "their tensors may differ in size or type, or an earlier call was not the same on all ranks."
+            )
+    return sentences
+
+
+def _in_same_call(one: Outcome, other: Outcome) -> bool:
+    return one.waiting and one.where()["call"] == other.where()["call"]
+
+
+def _excuse(outcome: Outcome | None) -> str:
+    if outcome is None:
+        return "is not in this world"
+    place = outcome.where()
+    if outcome.state == "finished":
+        return "has finished the cell without that call"
+    if outcome.state == "absent":
+        return "was not asked to run this cell (--only)"
+    if place["call"]:
+        return f"is in {place['call']} (line {place['line']})"
+    return f"is {_state(outcome)}" + (f" in line {place['line']}" if place["line"] else "")
+
+
+def _state(outcome: Outcome) -> str:
+    place = outcome.where()
+    if outcome.state == "stopped" or outcome.lost_connection:
+        if place["call"]:
+            return f"waiting in {place['call']}"
+        return "busy" if place["line"] else "busy, did not answer"
+    if outcome.state == "raised":
+        return f"raised {outcome.error['ename']}" if outcome.error else "raised"
+    if outcome.state == "killed":
+        return exit_reason(outcome.code)
+    return {"finished": "finished the cell", "absent": "not asked (--only)"}[outcome.state]
+
+
+def _was_doing(outcome: Outcome) -> str:
+    place = outcome.where()
+    if place["call"]:
+        return f"waiting in {place['call']}, line {place['line']}: {place['code']}"
+    if place["line"]:
+        return f"stopped in line {place['line']}: {place['code']}"
+    return "stopped"
+
+
+def _what(failure: RankFailure) -> str:
+    if failure.ename == "Killed":
+        verb = "was " if failure.message.startswith(("killed", "lost")) else ""
+        return verb + failure.message
+    message = failure.message.split("\n")[0][:300]
+    return f"failed: {failure.ename}: {message}" if message else f"failed: {failure.ename}"

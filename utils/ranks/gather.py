@@ -1,0 +1,218 @@
+"""Waiting for the ranks: their answers and output, and what happens when they fail, hang, die or are interrupted.
+
+A cell that has to be stopped is stopped in steps: ask every busy rank where it is; cut its connections, which frees
+it from a collective; interrupt it; and only then kill it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from utils.ranks.failures import Outcome
+from utils.ranks.transcript import Transcript
+
+if TYPE_CHECKING:
+    from utils.ranks.world import RankHandle
+
+FAILURE_GRACE = 0.5  # seconds that the others have to end by themselves after one rank failed
+ANSWER_GRACE = 1.0  # … to say where they are
+FREE_GRACE = 0.4  # … to come back once they are cut loose, before they are interrupted
+STOP_GRACE = 3.0  # … to come back at all, before they are killed
+TICK = 0.2
+
+
+class InterruptFlag:
+    """Counts Ctrl-C instead of letting it strike between any two lines of ours; wakes a ``select``."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+
+    def strike(self, *_: Any) -> None:
+        self.count += 1
+        try:
+            os.write(self._wake_write, b"!")
+        except BlockingIOError:
+            pass
+
+    def close(self) -> None:
+        os.close(self.wake_read)
+        os.close(self._wake_write)
+
+
+@contextmanager
+def interrupts() -> Iterator[InterruptFlag]:
+    """While this context lasts, SIGINT only raises a flag (in the main thread; elsewhere Python has no say)."""
+    flag = InterruptFlag()
+    before = None
+    in_main = threading.current_thread() is threading.main_thread()
+    try:
+        if in_main:
+            before = signal.signal(signal.SIGINT, flag.strike)
+        yield flag
+    finally:
+        if in_main and before is not None:
+            signal.signal(signal.SIGINT, before)
+        flag.close()
+
+
+class Gathering:
+    """Collects the answers of some ranks to one command.
+
+    After :meth:`run`: ``outcomes`` has one entry per rank of the world, ``stopped_by`` is None, "failure",
+    "time-out" or "interrupt".
+    """
+
+    def __init__(
+        self,
+        handles: list[RankHandle],
+        busy: list[int],
+        number: int,
+        timeout: float | None,
+        transcript: Transcript,
+        flag: InterruptFlag,
+        on_output: Any = None,
+    ) -> None:
+        self._handles = handles
+        self._pending = set(busy)
+        self._number = number
+        self._deadline = time.monotonic() + timeout if timeout else None
+        self._transcript = transcript
+        self._flag = flag
+        self._on_output = on_output or (lambda: None)
+        self._places: dict[int, dict[str, Any] | None] = {}
+        self._stopped: set[int] = set()
+        self.stopped_by: str | None = None
+        self.names: list[str] | None = None
+        self.groups_alive: dict[int, bool] = {}
+        self.outcomes = [Outcome(handle.rank, "absent") for handle in handles]
+
+    def run(self) -> list[Outcome]:
+        """Wait until every rank has answered or is gone; never longer than the time-out and the graces."""
+        reason = self._wait_for_answers()
+        if reason is not None:
+            self.stopped_by = reason
+            self._stop(reason)
+        return self.outcomes
+
+    # ------------------------------------------------------------------ steps
+    def _wait_for_answers(self) -> str | None:
+        failed_at = None
+        while self._pending:
+            self._listen(TICK)
+            now = time.monotonic()
+            if self._flag.count:
+                return "interrupt"
+            if self._deadline is not None and now > self._deadline:
+                return "time-out"
+            if failed_at is None and any(o.state in ("raised", "killed") for o in self.outcomes):
+                failed_at = now
+            if failed_at is not None and now > failed_at + FAILURE_GRACE:
+                return "failure"
+        return None
+
+    def _stop(self, reason: str) -> None:
+        self._stopped = set(self._pending)
+        for rank in self._pending:
+            self._tell(rank, {"do": "where", "ask": self._number})
+        self._listen_until(ANSWER_GRACE, lambda: self._pending <= set(self._places))
+        for rank in self._pending:
+            self._tell(rank, {"do": "free"})
+        if reason == "failure":
+            self._listen_until(FREE_GRACE, lambda: not self._pending)
+        struck = self._flag.count
+        for rank in self._pending:
+            _signal(self._handles[rank].pid, signal.SIGINT)
+        self._listen_until(STOP_GRACE, lambda: not self._pending or self._flag.count > struck)
+        for rank in self._pending:
+            _signal(self._handles[rank].pid, signal.SIGKILL)
+        self._listen_until(STOP_GRACE, lambda: not self._pending)
+        for rank in list(self._pending):  # cannot be killed (stuck in the kernel): give it up
+            self._record(rank, Outcome(rank, "killed", time.monotonic(), code=-signal.SIGKILL))
+
+    def _listen_until(self, seconds: float, done: Any) -> None:
+        end = time.monotonic() + seconds
+        while not done() and time.monotonic() < end:
+            self._listen(min(TICK, max(0.0, end - time.monotonic())))
+
+    # ------------------------------------------------------------------ messages
+    def _listen(self, seconds: float) -> None:
+        """Wait for news up to so long, and take all that there is."""
+        channels = {h.channel: h for h in self._handles if not h.channel.eof and h.channel.fileno() >= 0}
+        starter_channel = self._handles[0].starter.channel()
+        sources: list[Any] = [*channels, self._flag.wake_read]
+        if starter_channel is not None and not starter_channel.eof:
+            sources.append(starter_channel)
+        readable, _, _ = select.select(sources, [], [], seconds)
+        if self._flag.wake_read in readable:
+            os.read(self._flag.wake_read, 512)
+        for channel in readable:
+            if channel in channels:
+                handle = channels[channel]
+                for message, blob in channel.take():
+                    self._on_message(handle, message, blob)
+        for rank in list(self._pending):
+            self._check_alive(self._handles[rank])
+        self._on_output()
+
+    def _on_message(self, handle: RankHandle, message: dict[str, Any], blob: bytes) -> None:
+        event, rank = message["event"], handle.rank
+        mine = self._transcript.by_rank.get(rank)
+        if event == "output" and mine is not None:
+            for stream, text in message["parts"]:
+                mine.text(stream, text)
+        elif event == "display" and mine is not None:
+            mine.show(message["data"], message["metadata"], message["display_id"], message["update"])
+        elif event == "clear" and mine is not None:
+            mine.clear()
+        elif event == "where" and message["ask"] == self._number:
+            self._places[rank] = message["place"]
+        elif event == "done" and message["cell"] == self._number and rank in self._pending:
+            self.names = message.get("names", self.names)
+            self.groups_alive[rank] = message["group"]
+            if message["ok"]:
+                outcome = Outcome(rank, "finished", value=message.get("value"), blob=blob)
+            else:
+                state = "stopped" if rank in self._stopped else "raised"
+                outcome = Outcome(rank, state, message["at"], error=message["error"])
+                outcome.place = self._places.get(rank) or message["error"]["place"]
+            self._record(rank, outcome)
+
+    def _check_alive(self, handle: RankHandle) -> None:
+        code = handle.starter.exit_code(handle.pid)
+        if code is None:
+            return
+        for message, blob in handle.channel.take():  # its last messages
+            self._on_message(handle, message, blob)
+        if handle.rank in self._pending:
+            words = handle.last_words()
+            if words and handle.rank in self._transcript.by_rank:
+                self._transcript.by_rank[handle.rank].text("stderr", words)
+            outcome = Outcome(handle.rank, "killed", time.monotonic(), code=code, last_words=words)
+            outcome.place = self._places.get(handle.rank)
+            self._record(handle.rank, outcome)
+
+    def _record(self, rank: int, outcome: Outcome) -> None:
+        self._pending.discard(rank)
+        self.outcomes[rank] = outcome
+
+    def _tell(self, rank: int, message: dict[str, Any]) -> None:
+        try:
+            self._handles[rank].channel.send(message)
+        except OSError:
+            pass  # it is gone; its exit is noticed by _check_alive
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass

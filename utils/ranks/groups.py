@@ -1,0 +1,186 @@
+"""A rank's process group: made without any fixed port, cut loose when it is stuck, made again after a failure."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import socket
+from typing import Any
+
+# The notebook's own time-out ends a hang with a table; the group's must not come first.
+_NEVER_FIRST = datetime.timedelta(hours=12)
+
+
+class Refused(ValueError):
+    """What was asked for cannot be had here; the text says why and what to do."""
+
+
+def choose_backend(asked: str, world_size: int) -> tuple[str, str]:
+    """The backend for a world, and a note for the reader where the choice may surprise.
+
+    NCCL needs a GPU of its own for every rank; gloo works everywhere.
+    """
+    import torch
+
+    from utils.ranks.zygote import count_gpus
+
+    gpus = count_gpus(torch)
+    have = f"this machine has {gpus or 'no'} GPU{'s' if gpus > 1 else ''} that torch can use"
+    if asked == "nccl" and gpus < world_size:
+        raise Refused(
+            f"NCCL needs a GPU for each rank: {world_size} rank{'s' if world_size != 1 else ''} were asked for, "
+            f"{have}. Use --backend gloo, or at most {gpus} ranks."
+            if gpus
+            else f"NCCL works on GPUs only, and {have}. Use --backend gloo (or leave --backend out)."
+        )
+    if asked == "auto" and 0 < gpus < world_size:
+        return "gloo", f"{world_size} ranks run on the CPU with gloo: NCCL needs a GPU for each rank, {have}."
+    if asked == "auto":
+        return ("nccl" if gpus else "gloo"), ""
+    return asked, ""
+
+
+def take_device(backend: str, rank: int, per_node: int) -> Any:
+    """The device of this rank. Under NCCL every node sees its own GPUs only, as real nodes do."""
+    import torch
+
+    if backend != "nccl":
+        return torch.device("cpu")
+    local_rank, node = rank % per_node, rank // per_node
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    if visible == [""]:
+        visible = [str(index) for index in range((node + 1) * per_node)]
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible[node * per_node : (node + 1) * per_node])
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+class Group:
+    """The default process group of one rank.
+
+    Args of the constructor: the store's path (a file that all ranks of this world share and nobody else knows), the
+    backend ("gloo" or "nccl"), rank and world size, and the device of this rank.
+    """
+
+    def __init__(self, store_path: str, backend: str, rank: int, world_size: int, device: Any) -> None:
+        import torch.distributed as dist
+
+        self._dist = dist
+        self._store = dist.FileStore(store_path, world_size)
+        self.backend, self.rank, self.world_size, self.device = backend, rank, world_size, device
+        self._generation = 0
+        self._made_by_cell = 0
+        self._real_init = dist.init_process_group
+        dist.init_process_group = self._init_from_cell
+        dist.distributed_c10d.init_process_group = self._init_from_cell
+
+    def make(self, generation: int) -> None:
+        """Make the default group; every rank calls this with the same generation."""
+        self._generation = generation
+        self._made_by_cell = 0
+        self._init(self.backend, f"generation {generation}", _NEVER_FIRST)
+
+    def remake(self, generation: int) -> None:
+        """Leave the group (and all groups made from it) and make it again."""
+        if self._dist.is_initialized():
+            try:
+                self._dist.destroy_process_group()
+            except Exception:
+                pass  # it was cut loose: there is nothing left to say goodbye to
+        self.make(generation)
+
+    def alive(self) -> bool:
+        return bool(self._dist.is_initialized())
+
+    def _init(self, backend: str, prefix: str, timeout: datetime.timedelta) -> None:
+        options: dict[str, Any] = {"device_id": self.device} if "nccl" in backend else {}
+        self._real_init(
+            backend,
+            store=self._dist.PrefixStore(prefix, self._store),
+            rank=self.rank,
+            world_size=self.world_size,
+            timeout=timeout,
+            **options,
+        )
+
+    def _init_from_cell(self, backend: str | None = None, *args: Any, **kwargs: Any) -> None:
+        """What ``dist.init_process_group`` is in a rank, so that a program written for torchrun runs unchanged.
+
+        The group exists already; calling this makes it again with the backend and time-out that were asked for,
+        over our own store instead of MASTER_ADDR and MASTER_PORT.
+        """
+        if kwargs.get("store") is not None or kwargs.get("init_method") not in (None, "env://"):
+            if self._dist.is_initialized():
+                self._dist.destroy_process_group()
+            self._real_init(backend, *args, **kwargs)
+            return
+        if self._dist.is_initialized():
+            self._dist.destroy_process_group()
+        self._made_by_cell += 1
+        prefix = f"generation {self._generation}, made by a cell {self._made_by_cell}"
+        self._init(backend or self.backend, prefix, kwargs.get("timeout") or _NEVER_FIRST)
+
+
+def cut_loose() -> None:
+    """Make a main thread that is stuck in a collective return with an error; the process and its variables live on.
+
+    Called from another thread. NCCL's communicators can be aborted. gloo's abort does nothing (torch 2.13), so its
+    connections are shut down instead, which the stuck collective reports as an error.
+    """
+    import torch
+    import torch.distributed as dist
+
+    if torch.cuda.is_initialized():
+        for group in list(dist.distributed_c10d._world.pg_map):
+            try:
+                group.abort()
+            except Exception:
+                pass  # a group without NCCL, or already aborted
+    for fd in _open_fds():
+        try:
+            with socket.socket(fileno=os.dup(fd)) as connection:
+                if connection.family in (socket.AF_INET, socket.AF_INET6):
+                    connection.getpeername()  # raises for a listening socket: those stay
+                    connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+
+def _open_fds() -> list[int]:
+    folder = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
+    fds = []
+    for name in os.listdir(folder):
+        try:
+            if os.path.exists(f"{folder}/{name}") or "socket" in os.readlink(f"{folder}/{name}"):
+                fds.append(int(name))
+        except OSError:
+            pass
+    return fds
+
+
+def set_environment(rank: int, world_size: int, nodes: int, port: int) -> None:
+    """The environment variables that torchrun sets (torch 2.13: torch/distributed/elastic/agent)."""
+    per_node = world_size // nodes
+    local_rank, node_rank = rank % per_node, rank // per_node
+    os.environ.update(
+        RANK=str(rank),
+        WORLD_SIZE=str(world_size),
+        LOCAL_RANK=str(local_rank),
+        LOCAL_WORLD_SIZE=str(per_node),
+        GROUP_RANK=str(node_rank),
+        GROUP_WORLD_SIZE=str(nodes),
+        ROLE_RANK=str(rank),
+        ROLE_WORLD_SIZE=str(world_size),
+        ROLE_NAME="default",
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+        TORCHELASTIC_RESTART_COUNT="0",
+        TORCHELASTIC_MAX_RESTARTS="0",
+        TORCHELASTIC_RUN_ID="none",
+    )
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if os.uname().sysname == "Linux":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    elif os.uname().sysname == "Darwin":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0")

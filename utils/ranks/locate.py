@@ -1,0 +1,76 @@
+"""Where a rank is: which line of the reader's code, which collective, and which ranks that collective needs."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+_LIBRARY = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")} | {HERE})
+_DISTRIBUTED = f"torch{os.sep}distributed{os.sep}"
+_NOT_A_CALL = {
+    "wrapper",
+    "_call_impl",
+    "_wrapped_call_impl",
+}  # they stand between the reader's call and the real one
+
+Frames = list[tuple[FrameType, int]]
+
+
+def frames_under(frame: FrameType | None) -> Frames:
+    """The frames of a running thread, outermost first, each with its line."""
+    frames = []
+    while frame is not None:
+        frames.append((frame, frame.f_lineno))
+        frame = frame.f_back
+    return frames[::-1]
+
+
+def frames_of(error: BaseException) -> Frames:
+    """The frames that an exception passed through, outermost first, each with its line."""
+    frames, trace = [], error.__traceback__
+    while trace is not None:
+        frames.append((trace.tb_frame, trace.tb_lineno))
+        trace = trace.tb_next
+    return frames
+
+
+def place(frames: Frames) -> dict[str, Any]:
+    """The innermost line of the reader's own code, and the collective called from there, if any."""
+    found: dict[str, Any] = {"line": None, "code": None, "call": None, "ranks": None, "peer": None}
+    mine = [index for index, (frame, _) in enumerate(frames) if _is_readers(frame.f_code.co_filename)]
+    if mine:
+        frame, line = frames[mine[-1]]
+        file = frame.f_code.co_filename
+        found |= {"line": line, "code": linecache.getline(file, line).strip() or None}
+    for frame, _ in frames[mine[-1] + 1 if mine else 0 :]:
+        code = frame.f_code
+        if _DISTRIBUTED in code.co_filename and code.co_name not in _NOT_A_CALL:
+            found |= {"call": code.co_name} | dict(_partners(frame))
+            break
+    return found
+
+
+def _is_readers(file: str) -> bool:
+    return not file.startswith(("<frozen", "<string", *_LIBRARY)) or f"{os.sep}ipykernel_" in file
+
+
+def _partners(frame: FrameType) -> Iterator[tuple[str, Any]]:
+    """From the arguments of a torch.distributed call: the ranks of its group, or its one partner."""
+    dist = sys.modules.get("torch.distributed")
+    arguments = frame.f_locals
+    name = frame.f_code.co_name
+    try:
+        if name in ("send", "isend") or name in ("recv", "irecv"):
+            peer = arguments.get("dst" if "send" in name else "src")
+            if peer is not None:
+                yield "peer", int(peer)
+        else:
+            yield "ranks", list(dist.get_process_group_ranks(arguments.get("group")))  # type: ignore[union-attr]
+    except Exception:
+        pass  # a call without a group, or a group that is gone

@@ -1,0 +1,308 @@
+"""The magics ``%%ranks`` (run a cell on ranks) and ``%ranks`` (status, pull, push, stop, restart).
+
+A thin shell over :class:`utils.ranks.world.World`: it reads options, keeps the current world, and shows the results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import atexit
+import difflib
+import re
+import traceback
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, line_cell_magic, magics_class
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+
+from utils.ranks import starters
+from utils.ranks.rank import dumps_plain
+from utils.ranks.status import Status, world_status
+from utils.ranks.transcript import label
+from utils.ranks.views import default_view
+from utils.ranks.world import DEFAULT_TIMEOUT, BadRequest, World, check_shape
+
+COMMANDS = ("status", "pull", "push", "stop", "restart")
+OPTIONS = ("-n", "--nodes", "--only", "--backend", "--timeout")
+DEFAULT_RANKS = 4
+
+
+class Values(dict):
+    """The value of the cell's last line on each rank, as text; shown like ``Out[…]``."""
+
+    def __repr__(self) -> str:
+        groups: dict[str, list[int]] = {}
+        for rank, text in self.items():
+            groups.setdefault(text, []).append(rank)
+        blocks = []
+        for text, ranks in groups.items():
+            name = f"{label(ranks)}: "
+            blocks.append(name + text.replace("\n", "\n" + " " * len(name)))
+        return "\n".join(blocks)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))
+
+
+class CellSyntaxError(Exception):
+    """A cell that is not Python. (No SyntaxError itself: IPython would show our insides with it.)"""
+
+    def __init__(self, error: SyntaxError) -> None:
+        super().__init__(f"{error.msg} (line {error.lineno})")
+        self._text = "".join(traceback.format_exception_only(error))
+
+    def _render_traceback_(self) -> list[str]:
+        return self._text.splitlines()
+
+
+@magics_class
+class RanksMagics(Magics):
+    """Holds the notebook's world, so that ranks and their variables live on from cell to cell."""
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell)
+        self.world: World | None = None
+        self._wanted: tuple[int, int, str] = (DEFAULT_RANKS, 1, "auto")
+        atexit.register(self.close)
+
+    @magic_arguments()
+    @argument("-n", type=int, metavar="RANKS", help="Run on so many ranks; without it, on those that live already.")
+    @argument("--nodes", type=int, help="Present the ranks as so many nodes (LOCAL_RANK, GROUP_RANK, … say so).")
+    @argument("--only", metavar="RANKS", help="Run on these ranks alone, for example 0,2 or 1-3.")
+    @argument("--backend", help="auto (the default), gloo or nccl.")
+    @argument("--timeout", type=float, help=f"Seconds the cell may take (default {DEFAULT_TIMEOUT:g}; 0: no limit).")
+    @argument(
+        "command",
+        nargs="*",
+        help="For %%ranks with one percent sign: status, pull NAME, push NAME, stop, restart.",
+    )
+    @line_cell_magic
+    def ranks(self, line: str, cell: str | None = None) -> Any:
+        """Run a cell on several ranks (processes that work together).
+
+        %%ranks -n 4            run this cell on four ranks; they live on, and so do their variables
+        %%ranks                 the same ranks again
+        %%ranks --only 0,2      on some of them
+        %%ranks -n 4 --nodes 2  the same four ranks, presented as two nodes of two
+
+        In a rank these names exist: rank, world_size, local_rank, device, torch, dist, display.
+
+        %ranks                  status: ranks, pids, backend, devices, memory
+        %ranks pull NAME        NAME becomes a list here: its value on rank 0, on rank 1, …
+        %ranks push NAME        every rank gets this notebook's NAME
+        %ranks stop             end the ranks
+        %ranks restart          new ranks, without variables
+        """
+        try:
+            options = _parse(self.ranks, line)
+            return self._line(options, line) if cell is None else self._cell(options, cell)
+        except BadRequest as error:
+            raise UsageError(str(error)) from None
+
+    # ------------------------------------------------------------------ %%ranks
+    def _cell(self, options: argparse.Namespace, source: str) -> Any:
+        if options.command:
+            extra = " ".join(options.command)
+            raise BadRequest(f"%%ranks takes options only, not {extra!r}; the code belongs on the lines below.")
+        _check_source(source)
+        shape = self._shape(options)
+        check_shape(*shape)
+        only = None if options.only is None else _rank_list(options.only, shape[0])
+        world = self._world_of(shape)
+        timeout = DEFAULT_TIMEOUT if options.timeout is None else options.timeout
+        if timeout < 0:
+            raise BadRequest("--timeout takes seconds: a positive number, or 0 for no limit.")
+        file = f"<cell {self.shell.execution_count} on ranks>"
+        values = world.run_cell(source, file, only, timeout or None, default_view(live=True))
+        return Values(values) if values else None
+
+    def _shape(self, options: argparse.Namespace) -> tuple[int, int, str]:
+        size, nodes, backend = self._wanted
+        if options.n is not None:
+            # Another number of ranks begins afresh: the former shape's nodes may not even divide it.
+            nodes = nodes if options.n == size else 1
+            size = options.n
+        return size, options.nodes or nodes if options.nodes != 0 else 0, options.backend or backend
+
+    def _world_of(self, shape: tuple[int, int, str]) -> World:
+        former, note = self.world, ""
+        if former is not None and former.open:
+            if dead := former.dead_ranks():
+                how = "; ".join(f"rank {rank} was {reason}" for rank, reason in dead.items())
+                note = f"Since the last cell {how}: here are new ranks, without the variables of the former."
+            elif shape == self._wanted:
+                return former
+            else:
+                note = f"New ranks ({_describe(shape)}) in place of the former ({_describe(self._wanted)}): "
+                note += "variables begin anew."
+        world = World(*shape)  # first, so that the former world is kept if this one cannot be had
+        self.close()
+        self.world, self._wanted = world, shape
+        for line in (note, world.note):
+            if line:
+                print(line)
+        return world
+
+    # ------------------------------------------------------------------ %ranks
+    def _line(self, options: argparse.Namespace, line: str) -> Any:
+        command, *names = options.command or ["status"]
+        if command not in COMMANDS:
+            near = difflib.get_close_matches(command, COMMANDS, 1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise BadRequest(
+                f"%ranks knows {', '.join(COMMANDS)}, not {command!r}.{hint} (A cell on ranks begins with %%ranks.)"
+            )
+        if any(getattr(options, name) is not None for name in ("n", "nodes", "only", "backend", "timeout")):
+            raise BadRequest("Options such as -n belong to a cell that begins with %%ranks (two percent signs).")
+        if command in ("pull", "push"):
+            if len(names) != 1:
+                raise BadRequest(f"%ranks {command} takes one name, for example: %ranks {command} loss")
+            return getattr(self, f"_{command}")(names[0])
+        if names:
+            raise BadRequest(f"%ranks {command} takes nothing more; {' '.join(names)!r} is too much.")
+        return getattr(self, f"_{command}")()
+
+    def _status(self) -> Status:
+        return world_status(self.world)
+
+    def _pull(self, name: str) -> list[Any]:
+        values = self._living().pull(name)
+        if name.isidentifier():
+            self.shell.user_ns[name] = values
+        return values
+
+    def _push(self, name: str) -> None:
+        if name not in self.shell.user_ns:
+            raise BadRequest(f"This notebook has no variable {name!r} to push.")
+        try:
+            blob = dumps_plain(self.shell.user_ns[name])
+        except Exception as error:
+            raise BadRequest(f"{name!r} cannot be sent to the ranks: {error}") from None
+        self._living().push(name, blob)
+
+    def _stop(self) -> None:
+        self.close()
+
+    def _restart(self) -> None:
+        self.close()
+        self._world_of(self._wanted)
+
+    def _living(self) -> World:
+        if self.world is None or not self.world.open:
+            raise BadRequest("There are no ranks yet: run a cell that begins with %%ranks -n 4 first.")
+        return self.world
+
+    def close(self) -> None:
+        """End the ranks."""
+        if self.world is not None:
+            self.world.close()
+            self.world = None
+
+    # ------------------------------------------------------------------ completion
+    def complete(self, context: Any) -> dict[str, Any]:
+        """IPython asks this for completions: options, commands, and the names that live in the ranks."""
+        from IPython.core.completer import SimpleCompletion
+
+        text = context.full_text
+        first, _, rest = text.lstrip().partition("\n")
+        word = re.split(r"[\s(){}\[\],=+*/:]", context.line_with_cursor[: context.cursor_position])[-1]
+        found: list[str] = []
+        if first.startswith(("%%ranks", "%ranks")) and context.cursor_line == 0:
+            choices = OPTIONS if first.startswith("%%") else COMMANDS
+            found = [choice for choice in choices if choice.startswith(word)]
+        elif first.startswith("%%ranks") and rest and self.world is not None and word:
+            found = self.world.complete(word)
+        return {
+            "completions": [SimpleCompletion(text=one, type="rank") for one in found],
+            "matched_fragment": word,
+            "suppress": False,
+        }
+
+
+def _parse(magic: Any, line: str) -> argparse.Namespace:
+    """Options of a line; an unknown one is answered with the nearest that exists."""
+    for word in line.split():
+        name = word.split("=")[0]
+        if re.match(r"--?[A-Za-z]", name) and name not in OPTIONS and not re.match(r"-n\d+$", name):
+            near = difflib.get_close_matches(name, OPTIONS, 1, 0.4)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise BadRequest(
+                f"%%ranks has no option {name}.{hint} It has {', '.join(OPTIONS)}; %%ranks? explains them."
+            )
+    try:
+        return parse_argstring(magic, line)
+    except UsageError as error:
+        raise BadRequest(f"{error}. For example: %%ranks -n 4 --timeout 120") from None
+
+
+def _rank_list(text: str, size: int) -> list[int]:
+    """``0,2`` and ``1-3`` as lists of ranks."""
+    ranks: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
+        if match is None:
+            raise BadRequest(f"--only takes ranks such as 0,2 or 1-3, not {text!r}.")
+        first = int(match[1])
+        ranks |= set(range(first, int(match[2] or first) + 1))
+    if wrong := [rank for rank in ranks if rank >= size]:
+        raise BadRequest(f"This world has ranks 0 to {size - 1}; there is no {label(wrong)}.")
+    if not ranks:
+        raise BadRequest(f"--only {text} names no rank: write the smaller one first, as in 1-3.")
+    return sorted(ranks)
+
+
+def _check_source(source: str) -> None:
+    """Stop at what would fail on every rank before any rank is troubled."""
+    try:
+        ast.parse(source, "<cell on ranks>")
+    except SyntaxError as error:
+        line = source.splitlines()[error.lineno - 1].lstrip() if error.lineno and source.strip() else ""
+        if line.startswith(("%", "!")):
+            raise BadRequest(
+                f"Line {error.lineno} ({line[:40]!r}) is a command of the notebook, and ranks run Python only: "
+                "give it a cell of its own."
+            ) from None
+        raise CellSyntaxError(error) from None
+
+
+def _describe(shape: tuple[int, int, str]) -> str:
+    size, nodes, backend = shape
+    text = f"{size} rank{'s' if size != 1 else ''}"
+    if nodes > 1:
+        text += f" on {nodes} nodes"
+    return text if backend == "auto" else f"{text}, {backend}"
+
+
+_loaded: RanksMagics | None = None
+
+
+def load(shell: Any) -> None:
+    """Register the magics, and begin to import torch in the background."""
+    global _loaded
+    starters.warm_up()
+    if _loaded is None:
+        _loaded = RanksMagics(shell)
+    shell.register_magics(_loaded)
+    matcher = _loaded.complete
+    if all(getattr(one, "__self__", None) is not _loaded for one in shell.Completer.custom_matchers):
+        from IPython.core.completer import context_matcher
+
+        def ranks_matcher(context: Any) -> Any:
+            return matcher(context)
+
+        shell.Completer.custom_matchers.append(context_matcher()(ranks_matcher))
+
+
+def unload(shell: Any) -> None:
+    """End the ranks and the process that forks them."""
+    global _loaded
+    if _loaded is not None:
+        _loaded.close()
+        atexit.unregister(_loaded.close)
+        _loaded = None
+    starters.shut_down()
+
+
+__all__ = ["RanksMagics", "Values", "load", "unload"]

@@ -1,0 +1,297 @@
+"""What runs inside one rank: it takes cells and functions from the notebook, runs them, and answers.
+
+The main thread runs the code. A second thread listens to the notebook meanwhile, because the main thread may sit in
+a collective that never ends: it says where the main thread is, cuts it loose, forwards output, and ends the process
+when the notebook is gone.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import linecache
+import os
+import pickle
+import queue
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+import types
+from typing import Any, NoReturn
+
+from utils.ranks import groups, locate
+from utils.ranks.inside import Outlet, Shower, Stream
+from utils.ranks.wire import Channel
+
+shower: Shower | None = None  # the figures backend finds it here
+
+_NO_INPUT = (
+    "input() cannot be used on ranks: several processes would ask at once. "
+    "Ask in an ordinary cell, then send the answer with `%ranks push NAME`."
+)
+
+
+def main(fds: list[int]) -> NoReturn:
+    """Be a rank. ``fds``: the socket to the notebook, both ends of the pipes for stdout and stderr, the store."""
+    control, out_read, out_write, err_read, err_write, store = fds
+    for pipe, standard in ((out_write, 1), (err_write, 2)):
+        os.dup2(pipe, standard)
+        os.close(pipe)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel = Channel(socket.socket(fileno=control))
+    outlet = Outlet(channel, out_read, err_read)
+    try:
+        config, _ = channel.receive()
+        rank = Rank(channel, outlet, config, store)
+    except (EOFError, OSError):
+        os._exit(1)
+    except BaseException as error:
+        refused = isinstance(error, groups.Refused)
+        text = str(error) if refused else traceback.format_exc()
+        channel.send({"event": "failed", "refused": refused, "text": text})
+        os._exit(1)
+    rank.serve()
+
+
+class Rank:
+    """One rank: its namespace, its process group, its conversation with the notebook."""
+
+    def __init__(self, channel: Channel, outlet: Outlet, config: dict[str, Any], store_fd: int) -> None:
+        global shower
+        os.environ.clear()
+        os.environ.update(config["environment"])
+        os.chdir(config["folder"])
+        sys.path[:] = config["path"]
+        sys.argv = [""]
+        os.environ["MPLBACKEND"] = "module://utils.ranks.figures"
+
+        import torch
+        import torch.distributed as dist
+
+        rank, size, nodes = config["rank"], config["size"], config["nodes"]
+        groups.set_environment(rank, size, nodes, config["port"])
+        backend, note = groups.choose_backend(config["backend"], size)
+        device = groups.take_device(backend, rank, size // nodes)
+        if size > 1:
+            torch.set_num_threads(1)  # as torchrun does; also makes sums come out the same on every machine
+        self.channel, self.outlet = channel, outlet
+        self.shower = shower = Shower(outlet)
+        self.group = groups.Group(config["store"] or f"/proc/self/fd/{store_fd}", backend, rank, size, device)
+        self.group.make(0)
+        self._work: queue.SimpleQueue[tuple[dict[str, Any], bytes]] = queue.SimpleQueue()
+        self._running = False
+        self._interrupted = False
+        self._cell: int | None = None
+        self._main_thread = threading.get_ident()
+
+        module = types.ModuleType("__main__")
+        sys.modules["__main__"] = module
+        self.namespace = module.__dict__
+        self.given = dict(
+            rank=rank,
+            world_size=size,
+            local_rank=rank % (size // nodes),
+            device=device,
+            torch=torch,
+            dist=dist,
+            display=self.shower.display,
+        )
+        self.namespace.update(self.given)
+        self._known = set(self.namespace)
+        sys.stdout, sys.stderr = Stream(outlet, "stdout", 1), Stream(outlet, "stderr", 2)
+        builtins.input = _refuse_input
+        sys.breakpointhook = _refuse_input
+        os.register_at_fork(after_in_child=_in_forked_child)
+        signal.signal(signal.SIGINT, self._on_interrupt)
+        threading.Thread(target=self._listen, daemon=True, name="notebook").start()
+        channel.send({"event": "up", "pid": os.getpid(), "backend": backend, "device": str(device), "note": note})
+
+    # ------------------------------------------------------------------ the main thread
+    def serve(self) -> NoReturn:
+        """Work until the notebook ends this process."""
+        while True:
+            message, blob = self._work.get()
+            self._cell = message["cell"]
+            answer: dict[str, Any] = {"event": "done", "cell": message["cell"], "ok": True}
+            result = b""
+            try:
+                self._running = True
+                try:
+                    result = self._do(message, blob, answer) or b""
+                finally:
+                    self._running = False
+            except BaseException as error:
+                self._running = False
+                answer |= {"ok": False, "error": self._describe(error), "at": time.monotonic()}
+                del error
+            if sys.stdout is not None:
+                self.outlet.finish()
+            answer["group"] = self.group.alive()
+            self._cell = None
+            self.outlet.send(answer, result)
+
+    def _do(self, message: dict[str, Any], blob: bytes, answer: dict[str, Any]) -> bytes | None:
+        what = message["do"]
+        if what == "cell":
+            answer["value"] = self._run_cell(message["source"], message["file"])
+            answer["names"] = sorted(set(self.namespace) - self._known)[:500]
+        elif what == "call":
+            return self._call(message["sources"], blob)
+        elif what == "pull":
+            return dumps(eval(compile(message["expression"], "<%ranks pull>", "eval"), self.namespace))
+        elif what == "push":
+            self.namespace[message["name"]] = pickle.loads(blob)
+        elif what == "remake":
+            self.group.remake(message["generation"])
+        return None
+
+    def _run_cell(self, source: str, file: str) -> str | None:
+        remember_source(file, source)
+        tree = ast.parse(source, file)
+        last = None
+        if tree.body and isinstance(tree.body[-1], ast.Expr) and not source.rstrip().endswith(";"):
+            last = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
+        exec(compile(tree, file, "exec"), self.namespace)
+        text = None
+        if last is not None:
+            text = self.shower.value(eval(compile(last, file, "eval"), self.namespace))
+        self.shower.figures()
+        return text
+
+    def _call(self, sources: dict[str, str], blob: bytes) -> bytes:
+        for file, source in sources.items():
+            remember_source(file, source)
+        function, args, kwargs = pickle.loads(blob)
+        if getattr(function, "__module__", None) == "__main__":
+            for name, value in self.given.items():
+                function.__globals__.setdefault(name, value)
+        result = function(*args, **kwargs)
+        self.shower.figures()
+        return dumps(result)
+
+    def _describe(self, error: BaseException) -> dict[str, Any]:
+        """What the notebook shows of an exception: its text, and where in the cell it came from."""
+        frames = locate.frames_of(error)
+        text = _traceback_text(error)
+        message = str(error)
+        if isinstance(error, SystemExit):
+            message = "sys.exit() was called: a rank ends with `%ranks stop`, not from inside"
+        return {
+            "ename": type(error).__name__,
+            "message": message[:2000],
+            "traceback": text if len(text) < 20_000 else text[:6000] + "\n…\n" + text[-6000:],
+            "interrupted": isinstance(error, KeyboardInterrupt) and self._interrupted,
+            "place": locate.place(frames),
+        }
+
+    def _on_interrupt(self, *_: Any) -> None:
+        if self._running:
+            self._interrupted = True
+            raise KeyboardInterrupt
+
+    # ------------------------------------------------------------------ the listening thread
+    def _listen(self) -> None:
+        pipes = self.outlet.pipes()
+        while True:
+            busy = self._cell is not None
+            readable, _, _ = select.select([self.channel, *pipes], [], [], 0.1 if busy else None)
+            try:
+                if self.channel in readable:
+                    self._hear(*self.channel.receive())
+                self.outlet.drain_pipes()
+                self.outlet.flush()
+            except (EOFError, OSError):
+                os.killpg(0, signal.SIGKILL)  # the notebook is gone
+
+    def _hear(self, message: dict[str, Any], blob: bytes) -> None:
+        what = message["do"]
+        if what == "where":
+            self.channel.send({"event": "where", "ask": message["ask"], "place": self._where()})
+        elif what == "free":
+            groups.cut_loose()
+        elif what == "complete":
+            matches = completions(message["text"], self.namespace)
+            self.channel.send({"event": "completions", "matches": matches})
+        else:
+            self._interrupted = False
+            self._cell = message["cell"]
+            self._work.put((message, blob))
+
+    def _where(self) -> dict[str, Any] | None:
+        """Where the main thread is now; None when it has finished the cell."""
+        if self._cell is None:
+            return None
+        return locate.place(locate.frames_under(sys._current_frames()[self._main_thread]))
+
+
+def _traceback_text(error: BaseException) -> str:
+    """The traceback as Python prints it, without the frames of this package."""
+    whole: traceback.TracebackException | None = traceback.TracebackException.from_exception(error)
+    one = whole
+    while one is not None:
+        one.stack = traceback.StackSummary.from_list(
+            [frame for frame in one.stack if not frame.filename.startswith(locate.HERE)]
+        )
+        one = one.__cause__ or one.__context__
+    return "".join(whole.format())
+
+
+def dumps(value: Any) -> bytes:
+    """Pickle a value for the notebook: what a cell defined by value, tensors of a GPU as tensors of the CPU."""
+    import io
+
+    import cloudpickle
+    import torch
+
+    class Pickler(cloudpickle.Pickler):
+        def reducer_override(self, thing: Any) -> Any:
+            if isinstance(thing, torch.Tensor) and thing.device.type != "cpu":
+                return thing.detach().cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+            return super().reducer_override(thing)
+
+    buffer = io.BytesIO()
+    Pickler(buffer).dump(value)
+    return buffer.getvalue()
+
+
+def dumps_plain(value: Any) -> bytes:
+    """Pickle a value of the notebook for the ranks, without importing torch for it."""
+    import cloudpickle
+
+    return cloudpickle.dumps(value)
+
+
+def completions(text: str, namespace: dict[str, Any]) -> list[str]:
+    """Names and attributes in this rank that begin with ``text``."""
+    import rlcompleter
+
+    completer = rlcompleter.Completer(namespace)
+    found: list[str] = []
+    try:
+        while len(found) < 300 and (match := completer.complete(text, len(found))) is not None:
+            found.append(match)
+    except Exception:
+        pass  # a property that raises: no completions
+    return [match.rstrip("( ") for match in found]
+
+
+def remember_source(file: str, source: str) -> None:
+    """Let tracebacks show the lines of code that is in no file."""
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+
+
+def _refuse_input(*_: Any, **__: Any) -> NoReturn:
+    raise RuntimeError(_NO_INPUT)
+
+
+def _in_forked_child() -> None:
+    # A data-loader worker, say: it prints to the rank's pipes and takes signals as any process does.
+    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,0 +1,207 @@
+"""How rank processes come to life: forked from the zygote (fast), or spawned as fresh interpreters (anywhere)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Protocol
+
+from utils.ranks.wire import Channel, pair
+
+_PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
+_PROGRAM = "import sys; sys.path.insert(0, {parent!r}); from utils.ranks.{module} import main; main({argument})"
+
+
+def default_method() -> str:
+    """``fork`` where it is safe (Linux), else ``spawn``; the environment variable RANKS_START overrides."""
+    asked = os.environ.get("RANKS_START")
+    if asked in ("fork", "spawn"):
+        return asked
+    return "fork" if sys.platform == "linux" else "spawn"
+
+
+class Starter(Protocol):
+    """Starts rank processes and knows how they ended."""
+
+    def start(self, fds: list[int]) -> int:
+        """Start one rank that owns these file descriptors; return its pid."""
+
+    def exit_code(self, pid: int) -> int | None:
+        """How the process ended (negative: the signal's number), None while it lives."""
+
+    def channel(self) -> Channel | None:
+        """What becomes readable when a process has ended, if there is such a thing."""
+
+    def forget(self, pid: int) -> None:
+        """The world of this rank is closed."""
+
+
+class Zygote:
+    """The notebook's side of the process that imports torch once and forks ranks."""
+
+    def __init__(self) -> None:
+        self._channel, theirs = pair()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the process)
+        self._process = _python("zygote", str(theirs.fileno()), [theirs.fileno()], self._errors)
+        theirs.close()
+        self.pid = self._process.pid
+        self.gpus: int | None = None
+        self.threads: int | None = None
+        self._forked: dict[int, int] = {}
+        self._exits: dict[int, int] = {}
+        self._tickets = 0
+
+    @property
+    def alive(self) -> bool:
+        return not self._channel.eof and self._process.poll() is None
+
+    def channel(self) -> Channel:
+        return self._channel
+
+    def start(self, fds: list[int]) -> int:
+        self._tickets += 1
+        ticket = self._tickets
+        self._channel.send({"do": "fork", "ticket": ticket}, fds=tuple(fds))
+        deadline = time.monotonic() + 120
+        while ticket not in self._forked:
+            self._wait_a_little()
+            self._read()
+            if not self.alive:
+                raise RuntimeError(f"The process that imports torch for the ranks ended. {self._last_words()}")
+            if time.monotonic() > deadline:
+                raise RuntimeError("The process that imports torch for the ranks did not answer in 120 s.")
+        return self._forked.pop(ticket)
+
+    def exit_code(self, pid: int) -> int | None:
+        self._read()
+        if pid not in self._exits and not self.alive:
+            return -signal.SIGKILL  # ranks do not outlive the zygote
+        return self._exits.get(pid)
+
+    def forget(self, pid: int) -> None:
+        self._exits.pop(pid, None)
+
+    def close(self) -> None:
+        """End the zygote, and with it every rank."""
+        self._channel.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._errors.close()
+
+    def _read(self) -> None:
+        if self._channel.eof:
+            return
+        for message, _ in self._channel.take():
+            if message["event"] == "ready":
+                self.gpus, self.threads = message["gpus"], message["threads"]
+            elif message["event"] == "forked":
+                self._forked[message["ticket"]] = message["pid"]
+            elif message["event"] == "exit":
+                self._exits[message["pid"]] = message["code"]
+
+    def _wait_a_little(self) -> None:
+        import select
+
+        select.select([self._channel], [], [], 0.1)
+
+    def _last_words(self) -> str:
+        self._errors.seek(0)
+        text = self._errors.read().decode(errors="replace").strip()
+        return f"Its last words:\n{text[-2000:]}" if text else ""
+
+
+class Spawner:
+    """Starts each rank as a fresh Python: slower, but needs no fork."""
+
+    def __init__(self) -> None:
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def channel(self) -> None:
+        return None
+
+    def start(self, fds: list[int]) -> int:
+        process = _python("rank", repr(fds), fds, None)
+        self._processes[process.pid] = process
+        return process.pid
+
+    def exit_code(self, pid: int) -> int | None:
+        process = self._processes.get(pid)
+        code = process.poll() if process else -signal.SIGKILL
+        if code is not None and process is not None:
+            _kill_group(pid)  # what it left behind
+        return code
+
+    def forget(self, pid: int) -> None:
+        process = self._processes.pop(pid, None)
+        if process is not None:
+            _kill_group(pid)
+            process.wait()
+
+
+_lock = threading.Lock()
+_zygote: Zygote | None = None
+_spawner = Spawner()
+
+
+def warm_up() -> None:
+    """Start the zygote now, so that torch is imported by the time a cell needs ranks."""
+    if default_method() == "fork":
+        starter("fork")
+
+
+def starter(method: str) -> Starter:
+    """The starter for ``fork`` or ``spawn``; one zygote serves all worlds of this process."""
+    global _zygote
+    if sys.platform == "win32":
+        raise RuntimeError("Cells on ranks need Linux or macOS. On Windows, run the course inside WSL2.")
+    if method == "spawn":
+        return _spawner
+    with _lock:
+        if _zygote is None or not _zygote.alive:
+            _zygote = Zygote()
+        return _zygote
+
+
+def shut_down() -> None:
+    """End the zygote (ranks end with it)."""
+    global _zygote
+    with _lock:
+        if _zygote is not None:
+            _zygote.close()
+            _zygote = None
+
+
+def _forget_parents_zygote() -> None:
+    global _zygote, _lock
+    _zygote, _lock = None, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_parents_zygote)
+
+
+def _python(module: str, argument: str, fds: list[int], stderr: object) -> subprocess.Popen[bytes]:
+    program = _PROGRAM.format(parent=_PACKAGE_PARENT, module=module, argument=argument)
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        pass_fds=fds,
+        stdin=subprocess.DEVNULL,
+        stderr=stderr,  # type: ignore[arg-type]
+        start_new_session=True,  # a terminal's Ctrl-C goes to the notebook, which passes it on
+    )
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass

@@ -1,0 +1,110 @@
+"""Where the output of ranks goes: into a notebook, a terminal, or nowhere.
+
+A notebook shows the output live, and once the cell is done shows it again in rank order: that is what is stored. A
+terminal shows each line as it comes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+from utils.ranks.transcript import Output, Transcript, label
+
+LIVE_AFTER = 0.5  # seconds: most cells are done before that, and need no live view
+LIVE_EVERY = 0.3
+LIVE_LINES = 30  # of each rank, while the cell runs
+
+
+class View:
+    """How output is shown; this one shows nothing."""
+
+    line: Any = None  # called with rank, stream and text of each finished line, if it is a function
+
+    def update(self, transcript: Transcript) -> None:
+        """There may be news; called often."""
+
+    def finish(self, transcript: Transcript) -> None:
+        """The cell is done."""
+
+
+class Quiet(View):
+    """Shows nothing."""
+
+
+class Terminal(View):
+    """Each line as it comes, with the rank that wrote it."""
+
+    def line(self, rank: int, stream: str, text: str) -> None:
+        print(f"{label([rank])}: {text}", file=getattr(sys, stream), flush=True)
+
+    def finish(self, transcript: Transcript) -> None:
+        for output in transcript.outputs():
+            if output["output_type"] == "display_data":
+                print(output["data"].get("text/plain", "(a picture)"))
+
+
+class Notebook(View):
+    """The ordered output at the end; while the cell runs, if ``live``, what there is so far."""
+
+    def __init__(self, live: bool) -> None:
+        self._live = live
+        self._start = self._drawn_at = time.monotonic()
+        self._drawn: str | None = None
+
+    def update(self, transcript: Transcript) -> None:
+        now = time.monotonic()
+        if not self._live or now < self._start + LIVE_AFTER or now < self._drawn_at + LIVE_EVERY:
+            return
+        outputs = transcript.outputs(last_lines=LIVE_LINES)
+        fingerprint = str(outputs)
+        if outputs and fingerprint != self._drawn:
+            self._clear(wait=True)
+            _show(outputs)
+            self._drawn = fingerprint
+        self._drawn_at = time.monotonic()
+
+    def finish(self, transcript: Transcript) -> None:
+        outputs = transcript.outputs()
+        if self._drawn is not None:
+            if self._drawn == str(outputs):
+                return
+            self._clear(wait=bool(outputs))
+        _show(outputs)
+
+    def _clear(self, wait: bool) -> None:
+        from IPython.display import clear_output
+
+        clear_output(wait=wait)
+
+
+def live_wanted() -> bool:
+    """RANKS_LIVE=0 turns the live view off, and so does running under pytest (nbval compares what is stored)."""
+    asked = os.environ.get("RANKS_LIVE")
+    return asked != "0" if asked is not None else "PYTEST_VERSION" not in os.environ
+
+
+def in_notebook() -> bool:
+    """Whether output goes to a notebook page, not a terminal."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell is not None and hasattr(shell, "kernel")
+
+
+def default_view(live: bool) -> View:
+    """The view for where this process runs. ``live``: may the page be redrawn while the ranks work?"""
+    return Notebook(live and live_wanted()) if in_notebook() else Terminal()
+
+
+def _show(outputs: list[Output]) -> None:
+    from IPython.display import publish_display_data
+
+    for output in outputs:
+        if output["output_type"] == "stream":
+            stream = getattr(sys, output["name"])
+            stream.write(output["text"])
+            stream.flush()
+        else:
+            publish_display_data(output["data"], output["metadata"])

@@ -1,0 +1,153 @@
+"""The process that imports torch once and forks ranks.
+
+Importing torch takes most of a cold start. This process pays for it once, while the reader still reads, and then
+forks a rank in milliseconds. Forking is only safe from a process with one thread that has not touched CUDA, so
+nothing else happens here: no parallel operator, no CUDA call (GPUs are counted through NVML).
+
+It is also the guardian: it reaps ranks and tells the notebook how each ended, ends whatever a rank left behind, and
+ends every rank when the notebook is gone, even if that was killed with SIGKILL.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+from typing import NoReturn
+
+from utils.ranks.wire import Channel
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value)
+
+
+def main(channel_fd: int) -> NoReturn:
+    """Serve fork requests from the notebook until it is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a dead rank leaves behind becomes our child, so we can end it
+    channel = Channel(socket.socket(fileno=channel_fd))
+    gpus = _import_torch()
+    gc.collect()
+    gc.freeze()  # the collector would touch, and so copy, every page that ranks share with us
+    channel.send({"event": "ready", "pid": os.getpid(), "gpus": gpus, "threads": _thread_count()})
+
+    ranks: set[int] = set()
+    wake_read, wake_write = os.pipe()
+    os.set_blocking(wake_write, False)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    try:
+        while True:
+            readable, _, _ = select.select([channel, wake_read], [], [])
+            if wake_read in readable:
+                os.read(wake_read, 512)
+                _reap(ranks, channel)
+            if channel in readable:
+                request, fds = channel.receive_with_fds()
+                pid = os.fork()
+                if pid == 0:
+                    _become_rank(channel, fds, (wake_read, wake_write))
+                ranks.add(pid)
+                for fd in fds:
+                    os.close(fd)
+                channel.send({"event": "forked", "ticket": request["ticket"], "pid": pid})
+    except (EOFError, OSError):
+        for pid in ranks:
+            _kill_group(pid)
+        _kill_adopted(set())
+        os._exit(0)
+
+
+def _import_torch() -> int:
+    """Import torch in a way that keeps forking safe; return the number of CUDA GPUs."""
+    # NVML instead of the CUDA runtime for is_available(); one BLAS thread, since threads do not survive a fork.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    import torch
+    import torch.distributed
+
+    return count_gpus(torch)
+
+
+def count_gpus(torch: object) -> int:
+    """CUDA GPUs in this machine, counted through NVML so that the process may still fork."""
+    if torch.version.cuda is None:  # type: ignore[attr-defined]
+        return 0
+    return max(0, torch.cuda._device_count_nvml())  # type: ignore[attr-defined]
+
+
+def _become_rank(channel: Channel, fds: list[int], not_mine: tuple[int, ...]) -> NoReturn:
+    try:
+        parent = os.getppid()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        channel.close()
+        for fd in not_mine:
+            os.close(fd)
+        os.setpgid(0, 0)  # a group of its own: its data-loader workers end with it
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before the line above
+            os._exit(1)
+        from utils.ranks.rank import main as rank_main
+
+        rank_main(fds)
+    finally:
+        os._exit(1)
+
+
+def _reap(ranks: set[int], channel: Channel) -> None:
+    """Tell the notebook which ranks have ended, and end what they left behind."""
+    ended = False
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            break
+        if pid == 0:
+            break
+        if pid in ranks:
+            ended = True
+            ranks.discard(pid)
+            _kill_group(pid)
+            channel.send({"event": "exit", "pid": pid, "code": os.waitstatus_to_exitcode(status)})
+    if ended:
+        _kill_adopted(ranks)
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def _kill_adopted(ranks: set[int]) -> None:
+    """End grandchildren that came to us because their rank died (they may have left its process group)."""
+    if sys.platform != "linux":
+        return
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children") as children:
+            pids = {int(pid) for pid in children.read().split()}
+    except OSError:
+        return
+    for pid in pids - ranks:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+def _thread_count() -> int:
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:
+        return 1
