@@ -47,6 +47,8 @@ class Link:
         source: where the bandwidth is from.
         alpha_source: where the latency is from.
         in_bits: True if people quote this link in bits per second (networks).
+        full_duplex: True if both directions run at full speed at the same time. Memory cannot do that: reads
+            and writes share the bandwidth.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Link:
     source: str
     alpha_source: str = "assumed"
     in_bits: bool = False
+    full_duplex: bool = True
 
     def __post_init__(self) -> None:
         if self.alpha_s < 0 or self.bytes_per_s <= 0:
@@ -69,7 +72,7 @@ class Link:
     @property
     def both_directions_bytes_per_s(self) -> float:
         """The two directions added up, as the data sheets of NVLink quote it, in bytes per second."""
-        return 2.0 * self.bytes_per_s
+        return (2.0 if self.full_duplex else 1.0) * self.bytes_per_s
 
     @property
     def speed(self) -> str:
@@ -81,7 +84,7 @@ class Link:
     @property
     def label(self) -> str:
         """Name and bandwidth in bytes, for pictures: "Ethernet 25 Gbit/s: 3.125 GB/s each way"."""
-        return f"{self.name}: {self.bytes_per_s / 1e9:.4g} GB/s each way"
+        return f"{self.name}: {self.bytes_per_s / 1e9:.4g} GB/s {'each way' if self.full_duplex else 'in all'}"
 
     def shared_by(self, users: float) -> Link:
         """The link as one of several equal users sees it: the same latency, a part of the bandwidth."""
@@ -102,18 +105,14 @@ _TCP = (
 
 def _pcie(generation: int, gigatransfers: float, year: int) -> Link:
     """PCI Express with 16 lanes: each lane carries 128 bits of data in every 130 bits on the wire."""
-    source = (
-        f"PCI-SIG, PCI Express Base Specification {generation}.0: {gigatransfers:g} GT/s, 128b/130b, 16 lanes"
-    )
+    source = f"PCI-SIG, PCI Express Base Specification {generation}.0: {gigatransfers:g} GT/s, 128b/130b, 16 lanes"
     speed = gigatransfers * 1e9 * 128 / 130 * 16 / 8
     return Link(f"PCIe {generation}.0 x16", 5.7e-6, speed, year, source, _NCCL)
 
 
 def _nvlink(generation: int, gpu: str, links: int, year: int, source: str) -> Link:
     """NVLink 2, 3 and 4 all carry 25 GB/s per link and direction; newer GPUs have more links."""
-    source = (
-        f"{source}: {links} links × 25 GB/s per direction = {links * 50} GB/s in both directions together"
-    )
+    source = f"{source}: {links} links × 25 GB/s per direction = {links * 50} GB/s in both directions together"
     return Link(f"NVLink {generation} ({gpu})", 3.4e-6, links * 25e9, year, source, _NCCL)
 
 
@@ -128,6 +127,7 @@ DDR5 = Link(
     2020,
     "JEDEC JESD79-5: 4800 million transfers per second × 8 bytes. A copy reads and writes: half of it",
     "assumed: 100 ns, the usual order of one access to main memory",
+    full_duplex=False,
 )
 PCIE3 = _pcie(3, 8, 2010)
 PCIE4 = _pcie(4, 16, 2017)

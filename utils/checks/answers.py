@@ -56,10 +56,7 @@ class Answer:
                 f"({type(error).__name__}: {_first_line(error)}): make it inside the function instead."
             ) from None
         if len(payload) > _LARGEST:
-            raise Wrong(
-                f"{name} uses {len(payload) / 1e6:.0f} MB of the notebook's variables: "
-                "pass them as arguments."
-            )
+            raise Wrong(f"{name} uses {len(payload) / 1e6:.0f} MB of the notebook's variables: pass them as arguments.")
         return cls(name, payload, _sources_of(function))
 
     def __call__(self, *_: Any, **__: Any) -> Any:

@@ -114,14 +114,15 @@ def _tensor_distance(measured: Any, expected: Any, relative: float, absolute: fl
     kind = torch.complex128 if expected.dtype.is_complex else torch.float64
     one, other = measured.to(kind).reshape(-1), expected.to(kind).reshape(-1)
     excess = (one - other).abs() - (other.abs() * relative).clamp(min=absolute)
-    excess = torch.where(one.isnan() & ~other.isnan(), torch.inf, excess).nan_to_num(
-        nan=-1.0, posinf=torch.inf
-    )
+    excess = torch.where(one.isnan() & ~other.isnan(), torch.inf, excess).nan_to_num(nan=-1.0, posinf=torch.inf)
     wrong = int((excess > 0).sum())
     if not wrong:
         return None
     worst = int(excess.argmax())
-    place = [int(index) for index in torch.unravel_index(torch.tensor(worst), expected.shape)]
+    place, rest = [], worst
+    for size in reversed(expected.shape):
+        rest, index = divmod(rest, size)
+        place.insert(0, index)
     return (
         f"different in {wrong:,} of {expected.numel():,} elements, most in element {place}: "
         f"{measured.reshape(-1)[worst].item():.6g} instead of {expected.reshape(-1)[worst].item():.6g}"

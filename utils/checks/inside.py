@@ -22,7 +22,7 @@ from utils.checks.plain import Opaque, opaque_in, shorten, to_bytes
 from utils.checks.verdicts import NotStarted, Wrong
 
 _GIVEN = ("rank", "world_size", "local_rank", "device", "torch", "dist", "display")
-_setattr = setattr  # a learner's function may overwrite the builtin
+_setattr, _getattr = setattr, getattr  # a learner's function may overwrite the builtins
 
 
 class Outcome(BaseException):
@@ -110,7 +110,9 @@ class OpenAnswer:
         # From here on nothing may rely on a builtin before those are put back.
         changed = None
         for place, module, name, value in before:
-            if module.__dict__.get(name) is not value:
+            now = module.__dict__.get(name)
+            # (torch itself wraps a few of its functions when its compiler is imported, by an optimizer say.)
+            if now is not value and not _getattr(now, "__module__", None).__str__().startswith("torch"):
                 _setattr(module, name, value)
                 changed = changed or place + name
         sys.stdout, sys.stderr = streams
@@ -142,9 +144,7 @@ class OpenAnswer:
             )
         kind, message = type(failure).__name__, " ".join(str(failure).split())
         message = f": {message[:300]}" if message else ""
-        raise Outcome(
-            "wrong", f"{self.name} raised {kind}{message.rstrip('.')}{self._line(failure)}."
-        ) from failure
+        raise Outcome("wrong", f"{self.name} raised {kind}{message.rstrip('.')}{self._line(failure)}.") from failure
 
     def _line(self, failure: BaseException) -> str:
         place = None
@@ -233,9 +233,7 @@ def _outcome_of(error: BaseException) -> Outcome:
     if isinstance(error, NotStarted):
         return Outcome("not started")
     message = " ".join(str(error).split())[:300]
-    return Outcome(
-        "wrong", f"the check could not use what your function gave it ({type(error).__name__}: {message})."
-    )
+    return Outcome("wrong", f"the check could not use what your function gave it ({type(error).__name__}: {message}).")
 
 
 def _plain(value: Any) -> Any:

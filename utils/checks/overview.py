@@ -52,9 +52,7 @@ class Progress:
             for exercise, state in rows:
                 sign = f'<span style="color:{COLOURS[state]}">{SIGNS[state]} {state}</span>'
                 cells = [sign, escape(exercise.title), exercise.stars, f"{exercise.minutes} min"]
-                parts.append(
-                    "<tr>" + "".join(f'<td style="text-align:left">{cell}</td>' for cell in cells) + "</tr>"
-                )
+                parts.append("<tr>" + "".join(f'<td style="text-align:left">{cell}</td>' for cell in cells) + "</tr>")
         notes = "".join(f"<p>{escape(problem)}</p>" for problem in self.problems)
         return f"<table>{''.join(parts)}</table>{notes}<p><b>{self.summary}</b></p>"
 

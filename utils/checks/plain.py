@@ -69,9 +69,7 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, range):
         return value
     if isinstance(value, bool | int | float | complex | str | bytes):  # numpy's float64, an IntEnum, …
-        return next(
-            kind(value) for kind in (bool, int, float, complex, str, bytes) if isinstance(value, kind)
-        )
+        return next(kind(value) for kind in (bool, int, float, complex, str, bytes) if isinstance(value, kind))
     return _numeric(value)
 
 

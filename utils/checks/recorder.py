@@ -117,6 +117,10 @@ def record_collectives() -> Iterator[Record]:
     record = Record()
 
     class Listener(TorchDispatchMode):
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False  # else torch imports its compiler at the first operator, which takes seconds
+
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if func.namespace in ("c10d", "_c10d_functional"):
                 call = _collective(func, args, kwargs or {})

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -90,15 +91,45 @@ def run_cases(
     import cloudpickle
 
     cases = [tuple(case) for case in cases]
-    name = function.name if isinstance(function, Answer) else "your function"
-    rules = {"changes_arguments": changes_arguments, "returns_none": returns_none}
-    payload = cloudpickle.dumps((function, cases))
-    seconds = _seconds_left(timeout)
+    work = _Work(
+        name=function.name if isinstance(function, Answer) else "",
+        cases=cases,
+        payload=cloudpickle.dumps((function, cases)),
+        rules={"changes_arguments": changes_arguments, "returns_none": returns_none},
+        ranks=ranks or 1,
+        nodes=nodes,
+        seconds=_seconds_left(timeout),
+    )
     with tempfile.TemporaryDirectory(prefix="check-") as notes:
-        results = _launch(name, cases, payload, notes, rules, ranks or 1, nodes, seconds)
+        results = _launch(work, Path(notes))
     if ranks is None:
         return results[0]
     return [list(per_rank) for per_rank in zip(*results, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One launch: what to call, on what, where, how long. ``name`` is "" for a function of the check."""
+
+    name: str
+    cases: list[tuple[Any, ...]]
+    payload: bytes
+    rules: dict[str, bool]
+    ranks: int
+    nodes: int
+    seconds: float
+
+    def subject(self, notes: Path, rank: int = 0) -> str:
+        """What a sentence talks of: the call that was running, "mean([1, 2])"."""
+        try:
+            case = self.cases[int((notes / f"case.{rank}").read_text())]
+        except (OSError, ValueError, IndexError):
+            case = ()
+        shown = ", ".join(plain.shorten(value, 60) for value in case if not isinstance(value, Answer))
+        if self.name:
+            return f"{self.name}({shown})"
+        names = [value.name for value in case if isinstance(value, Answer)]
+        return f"{' or '.join(names) or 'your function'}" + (f" (with {shown})" if shown else "")
 
 
 @contextlib.contextmanager
@@ -117,80 +148,70 @@ def _seconds_left(timeout: float) -> float:
         return timeout
     left = end - time.monotonic()
     if left <= 0:
-        raise Wrong(
-            "not finished within the check's time-out: each part works, but all together are too slow."
-        )
+        raise Wrong("not finished within the check's time-out: each part works, but all together are too slow.")
     return min(timeout, left)
 
 
-def _launch(
-    name: str,
-    cases: list[tuple[Any, ...]],
-    payload: bytes,
-    notes: str,
-    rules: dict[str, Any],
-    ranks: int,
-    nodes: int,
-    seconds: float,
-) -> list[list[Any]]:
+def _launch(work: _Work, notes: Path) -> list[list[Any]]:
     from utils import launch
     from utils.checks.inside import run_cases_in_rank
     from utils.ranks import RankError, RankTimeout
 
     try:
-        answers = launch(
+        results = launch(
             run_cases_in_rank,
-            payload,
-            notes,
-            rules,
-            ranks=ranks,
-            nodes=nodes,
-            timeout=seconds,
+            work.payload,
+            str(notes),
+            work.rules,
+            ranks=work.ranks,
+            nodes=work.nodes,
+            timeout=work.seconds,
             backend="gloo",
             show_output=False,
         )
-        return [plain.from_bytes(answer) for answer in answers]
+        return [plain.from_bytes(result) for result in results]
     except RankTimeout as error:
-        raise _too_long(error, name, _case(cases, notes, range(ranks)), ranks, seconds) from None
+        raise _too_long(error, work, notes) from None
     except RankError as error:
-        raise _failed(error, name, cases, notes) from None
+        raise _failed(error, work, notes) from None
 
 
-def _too_long(error: Any, name: str, case: str, ranks: int, seconds: float) -> Wrong:
-    after = f"{name} was not finished after {seconds:.0f} s{case}"
-    if ranks == 1:
+def _too_long(error: Any, work: _Work, notes: Path) -> Wrong:
+    after = f"{work.subject(notes)} was not finished after {work.seconds:.0f} s"
+    if work.ranks == 1:
         return Wrong(f"{after}: is there a loop that never ends?")
-    return Wrong(
-        f"{after}: does a rank wait for another that never comes?", details=str(getattr(error, "report", ""))
-    )
+    question = "does a rank wait for another that never comes?"
+    return Wrong(f"{after}: {question}", details=str(getattr(error, "report", "")))
 
 
-def _failed(error: Any, name: str, cases: list[tuple[Any, ...]], notes: str) -> Exception:
+def _failed(error: Any, work: _Work, notes: Path) -> Exception:
     """The sentence for a run that ended early, from what the rank that failed first has written down."""
     first = error.failures[0]
-    on_rank = f" (on rank {first.rank})" if len(error.failures) > 1 or first.rank else ""
-    case = _case(cases, notes, [first.rank])
-    try:
-        outcome = json.loads(Path(notes, f"outcome.{first.rank}").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        how = " ".join(str(first.message).split())
-        return Wrong(f"{name} ended its process{case}{on_rank}: {how}")
-    if outcome["kind"] == "not started":
+    outcomes = {rank: outcome for rank in range(work.ranks) if (outcome := _outcome(notes, rank))}
+    subject = work.subject(notes, first.rank)
+    if first.rank not in outcomes:
+        how = " ".join(str(first.message).split()).removeprefix("ended with ")
+        where = f" on rank {first.rank}" if work.ranks > 1 else ""
+        return Wrong(f"{subject} ended its process{where} ({how}).")
+    sentence = outcomes[first.rank]["sentence"]
+    if outcomes[first.rank]["kind"] == "not started":
         return NotStarted()
-    wrong = Wrong(outcome["sentence"].rstrip(".") + case + on_rank, details=outcome["details"])
-    wrong.figures = outcome["figures"]
+    # Ranks that fail alike fail in any order; what is shown should not depend on it.
+    alike = [rank for rank, outcome in outcomes.items() if outcome["sentence"] == sentence]
+    if work.name and sentence.startswith(work.name):
+        sentence = subject + sentence.removeprefix(work.name)
+    elif len(work.cases) > 1:
+        sentence = f"{sentence.rstrip('.')}; this was for {subject}."
+    if len(alike) < work.ranks:
+        numbers = ", ".join(map(str, alike))
+        sentence = f"on rank{'s' if len(alike) > 1 else ''} {numbers} {sentence}"
+    wrong = Wrong(sentence, details=outcomes[alike[0]]["details"])
+    wrong.figures = outcomes[alike[0]]["figures"]
     return wrong
 
 
-def _case(cases: list[tuple[Any, ...]], notes: str, ranks: Sequence[int]) -> str:
-    """Which of several cases was running, as a part of a sentence."""
-    if len(cases) < 2:
-        return ""
-    for rank in ranks:
-        try:
-            case = cases[int(Path(notes, f"case.{rank}").read_text())]
-        except (OSError, ValueError, IndexError):
-            continue
-        shown = ", ".join(plain.shorten(value, 60) for value in case if not isinstance(value, Answer))
-        return f" for the arguments ({shown})"
-    return ""
+def _outcome(notes: Path, rank: int) -> dict[str, str] | None:
+    try:
+        return json.loads((notes / f"outcome.{rank}").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None

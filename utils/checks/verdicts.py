@@ -29,9 +29,7 @@ class Wrong(Exception):
         details: more lines to show beneath, for example the table of waiting ranks.
     """
 
-    def __init__(
-        self, sentence: str, *, measured: Any = _MISSING, expected: Any = _MISSING, details: str = ""
-    ) -> None:
+    def __init__(self, sentence: str, *, measured: Any = _MISSING, expected: Any = _MISSING, details: str = "") -> None:
         self.sentence = sentence.strip()
         self.details = details
         parts = []
@@ -40,7 +38,10 @@ class Wrong(Exception):
         if expected is not _MISSING:
             parts.append(f"expected: {_figure(expected)}")
         self.figures = "; ".join(parts)
-        super().__init__(self.text)
+        super().__init__(sentence)
+
+    def __str__(self) -> str:
+        return self.text
 
     @property
     def text(self) -> str:

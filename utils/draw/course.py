@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from utils.draw import palette
-from utils.draw.show import Picture
+from utils.draw.picture import Picture
 from utils.draw.svg import Canvas
 
 Row = tuple[int, str, str]
@@ -35,7 +35,7 @@ STAGES: tuple[tuple[str, tuple[int, ...]], ...] = (
 )
 """The stages from left to right, and the lectures in each."""
 
-CARD_WIDTH, CARD_HEIGHT, COLUMN, TOP = 172, 104, 196, 84
+CARD_WIDTH, CARD_HEIGHT, COLUMN, TOP = 172, 110, 196, 84
 
 
 def course_map(rows: Sequence[Row] = COURSE, ready: Collection[int] | None = None) -> Picture:
@@ -55,7 +55,7 @@ def course_map(rows: Sequence[Row] = COURSE, ready: Collection[int] | None = Non
         for name, numbers in stages
     )
     height = TOP + tallest * (CARD_HEIGHT + 10) + (34 if ready < set(lectures) else 12)
-    canvas = Canvas(len(stages) * COLUMN + 14, height, "The map of the course", alt)
+    canvas = Canvas(len(stages) * COLUMN + 6, height, "The map of the course", alt)
     for column, (name, numbers) in enumerate(stages):
         x = 15 + column * COLUMN
         if column + 1 < len(stages):

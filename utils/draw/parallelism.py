@@ -2,34 +2,47 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from utils.draw import palette
-from utils.draw.show import Picture
-from utils.draw.svg import Canvas
+from utils.draw.picture import Picture
+from utils.draw.svg import Canvas, text_width
 
 LAYERS = 4
-PANEL_WIDTH, PANEL_GAP, LEFT = 182, 10, 15
+PANEL_WIDTH, PANEL_GAP, LEFT = 200, 10, 15
 GPU_WIDTH, GPU_TOP, LAYER_TOP, LAYER_STEP, LAYER_HEIGHT = 70, 98, 122, 34, 26
+SLOT, LANE = 10.8, 15
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of parallelism, as it is told under its panel."""
+    """One kind of parallelism, as it is told in its panel.
+
+    Args:
+        name: what it is called.
+        splits, sends: the words under the picture.
+        lanes: what GPU 0 and GPU 1 do during one step, a letter for each slot of time:
+            f forward, b backward, c communication, "." idle.
+    """
 
     name: str
     splits: str
     sends: str
+    lanes: tuple[str, str]
 
 
 KINDS: tuple[Kind, ...] = (
-    Kind("data", "the batch", "gradients, once per step (all-reduce)"),
-    Kind("model (layers)", "the layers", "activations forward, gradients back; one GPU waits for the other"),
-    Kind("pipeline", "the layers, and the batch into micro-batches", "the same, but both GPUs work at once"),
-    Kind("tensor", "every layer", "activations, in every layer (all-reduce)"),
-    Kind("sharded", "the batch, and the store of parameters",
-         "parameters before use (all-gather), gradients after (reduce-scatter)"),
+    Kind("data", "the batch", "gradients, once per step (all-reduce)", ("ffffbbbbcc",) * 2),
+    Kind("model (layers)", "the layers", "activations forward, gradients back; one GPU waits for the other",
+         ("ffff........bbbb", "....ffffbbbb....")),
+    Kind("pipeline", "the layers, and the batch into micro-batches", "the same; both GPUs work at once",
+         ("ffff..bbbb", ".ffffbbbb.")),
+    Kind("tensor", "every layer", "activations, in every layer (all-reduce)", ("fcfcfcfcbcbcbcbc",) * 2),
+    Kind("sharded", "the batch and the parameters", "parameters (all-gather), gradients (reduce-scatter)",
+         ("cfcfcfcfcbcbcbcbc",) * 2),
 )  # fmt: skip
+ROLES = {"f": palette.FORWARD, "b": palette.BACKWARD, "c": palette.COMMUNICATION, ".": palette.IDLE}
 
 
 def parallelism_map() -> Picture:
@@ -37,15 +50,33 @@ def parallelism_map() -> Picture:
     alt = "Five ways to split the training of one model of four layers over two GPUs. " + " ".join(
         f"{kind.name.capitalize()} parallelism splits {kind.splits}; it sends {kind.sends}." for kind in KINDS
     )
-    canvas = Canvas(985, 420, "One model of four layers on two GPUs: five ways to split the work", alt)
+    canvas = Canvas(1070, 476, "One model of four layers on two GPUs: five ways to split the work", alt)
     for number, kind in enumerate(KINDS):
         left = LEFT + number * (PANEL_WIDTH + PANEL_GAP)
-        canvas.box(left, 44, PANEL_WIDTH, 362, fill=palette.NODE, radius=10)
+        canvas.box(left, 44, PANEL_WIDTH, 386, fill=palette.NODE, radius=10)
         canvas.text(left + PANEL_WIDTH / 2, 66, kind.name, size=16, bold=True)
         _panel(canvas, left, kind.name)
-        y = canvas.paragraph(left + 10, 302, f"Splits: {kind.splits}.", PANEL_WIDTH - 16, size=12.5, bold=True)
-        canvas.paragraph(left + 10, y + 4, f"Sends: {kind.sends}.", PANEL_WIDTH - 16, size=12.5)
+        _lanes(canvas, left + 8, 290, kind.lanes)
+        y = canvas.paragraph(left + 10, 344, f"Splits: {kind.splits}.", PANEL_WIDTH - 16, size=12.5, bold=True)
+        canvas.paragraph(left + 10, y + 3, f"Sends: {kind.sends}.", PANEL_WIDTH - 16, size=12.5)
+    x = 190
+    for role in ROLES.values():
+        canvas.box(x, 444, 30, 18, role=role, radius=2)
+        canvas.text(x + 38, 458, role.name, size=13, anchor="start")
+        x += 62 + text_width(role.name, 13)
+    canvas.text(x, 458, "bars: one step (a sketch), time →", size=13, anchor="start", colour=palette.MUTED)
     return canvas.picture()
+
+
+def _lanes(canvas: Canvas, left: float, top: float, lanes: tuple[str, str]) -> None:
+    """Two bars, one for each GPU: what it does during one step."""
+    for gpu, lane in enumerate(lanes):
+        start = 0
+        for letter, run in itertools.groupby(lane):
+            length = len(list(run))
+            canvas.box(left + start * SLOT, top + gpu * (LANE + 3), length * SLOT, LANE, role=ROLES[letter],
+                       radius=0, stroke_width=0.8)  # fmt: skip
+            start += length
 
 
 def _panel(canvas: Canvas, left: float, name: str) -> None:
@@ -81,7 +112,7 @@ def _batch(canvas: Canvas, x: float, text: str) -> None:
 
 
 def _wire(canvas: Canvas, first: float, second: float, y: float, arrow: str = "both") -> None:
-    canvas.line([(first + GPU_WIDTH - 4, y), (second + 4, y)], palette.GREEN, 3, arrow=arrow)
+    canvas.line([(first + GPU_WIDTH - 6, y), (second + 6, y)], palette.GREEN, 2.5, arrow=arrow)
 
 
 def _data(canvas: Canvas, first: float, second: float) -> None:

@@ -7,13 +7,12 @@ not a picture.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Sequence
 from xml.sax.saxutils import escape, quoteattr
 
 from utils.draw import palette
 from utils.draw.palette import Role
-from utils.draw.show import Picture, from_svg
+from utils.draw.picture import Picture, from_svg
 
 SANS = "sans-serif"
 MONO = "monospace"
@@ -32,10 +31,40 @@ HATCHES: dict[str, tuple[str, str]] = {
 }
 
 
+_WIDTHS = {  # in parts of the font size, for DejaVu Sans, one of the widest fonts that browsers take for sans-serif
+    **dict.fromkeys("ijlI", 0.3),
+    **dict.fromkeys(" .,:;'|!ftr-/()[]·", 0.42),
+    **dict.fromkeys("abcdeghknopqsuvxyz", 0.64),
+    **dict.fromkeys("0123456789", 0.64),
+    **dict.fromkeys("mwMW%@½…→", 1.0),
+}
+
+
 def text_width(text: str, size: float, bold: bool = False, mono: bool = False) -> float:
     """A careful (rather too large) guess of a text's width in pixels; fonts differ between machines."""
-    per_character = 0.61 if mono else 0.62 if bold else 0.58
-    return len(text) * per_character * size
+    if mono:
+        return len(text) * 0.61 * size
+    return sum(_WIDTHS.get(character, 0.8) for character in text) * size * (1.1 if bold else 1.0)
+
+
+def wrap(text: str, width: float, size: float, bold: bool = False) -> list[str]:
+    """The text in lines of at most ``width`` pixels, broken at spaces."""
+    lines: list[str] = []
+    for word in text.split():
+        if lines and text_width(f"{lines[-1]} {word}", size, bold) <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines
+
+
+def shorten(text: str, width: float, size: float) -> str:
+    """The text, or as much of it as fits into ``width`` pixels, with "…"."""
+    if text_width(text, size) <= width:
+        return text
+    while text and text_width(f"{text}…", size) > width:
+        text = text[:-1]
+    return f"{text.rstrip()}…"
 
 
 def number(value: float) -> str:
@@ -157,8 +186,7 @@ class Canvas:
         bold: bool = False,
     ) -> float:
         """Text broken into lines of at most ``width`` pixels. Returns the base line that would come next."""
-        characters = max(1, int(width / text_width("x", size, bold)))
-        for line in textwrap.wrap(text, characters):
+        for line in wrap(text, width, size, bold):
             self.text(x, y, line, size, anchor, bold=bold, colour=colour)
             y += size * 1.35
         return y

@@ -1,8 +1,8 @@
 """Labs from solutions: ``make labs``.
 
-The solution is the only source. Its cells keep their order and their ids (the grader finds the checks by them); marked
-lines are replaced (see template.py), cells tagged ``solution-only`` vanish, outputs and counts go. The same solutions
-give the same bytes.
+The solution is the only source. Its cells keep their order and their ids (the grader finds the checks by
+them); marked lines are replaced (see template.py), cells tagged ``solution-only`` vanish, outputs and counts
+go. The same solutions give the same bytes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from utils.labs.template import BadMarkers, strip_solution
 
 SOLUTION_ONLY = "solution-only"
+CHECK_CALL = re.compile(r"^check\.(\w+)\s*\(", re.MULTILINE)
 NOTEBOOK_NAME = re.compile(r"\d\d_[a-z0-9_]+\.ipynb")
 _METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
@@ -113,6 +114,9 @@ def read_notebook(path: Path) -> dict[str, Any]:
 
 def _lab_cell(cell: dict[str, Any]) -> dict[str, Any]:
     tags = cell["metadata"].get("tags")
+    if CHECK_CALL.search(cell["source"]) and "### BEGIN SOLUTION" in cell["source"]:
+        # The grader puts the cells that call checks back as they were, and would take the answer away.
+        raise BadMarkers("holds a solution and the call of a check: give the check a cell of its own")
     made: dict[str, Any] = {
         "cell_type": cell["cell_type"],
         "id": cell["id"],
@@ -131,7 +135,5 @@ def _wanted(solutions: Path) -> dict[str, str]:
     if not solutions.is_dir():
         raise LabError(f"there is no folder {solutions} to build labs from.")
     return {
-        path.name: lab_from(path)
-        for path in sorted(solutions.glob("*.ipynb"))
-        if NOTEBOOK_NAME.fullmatch(path.name)
+        path.name: lab_from(path) for path in sorted(solutions.glob("*.ipynb")) if NOTEBOOK_NAME.fullmatch(path.name)
     }

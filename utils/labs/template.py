@@ -2,12 +2,13 @@
 
 Marked lines go, an invitation to write comes:
 
-- inside a function (or a method) ``raise NotImplementedError("Write your answer here")`` takes their place. The lab
-  still runs from top to bottom, because nothing but the check calls the function, and the check then says "○ not
-  started";
-- at the top level of a cell, where an exception would stop the lab, ``...  # Write your answer here`` does. If later
-  lines need a value, the marker brings it along: ``### BEGIN SOLUTION: groups = None`` leaves ``groups = None  # Write
-  your answer here``. This form works inside a function too. It is what ``%%ranks`` cells need.
+- inside a function (or a method) ``raise NotImplementedError("Write your answer here")`` takes their place.
+  The lab still runs from top to bottom, because nothing but the check calls the function, and the check then
+  says "○ not started";
+- at the top level of a cell, where an exception would stop the lab, ``...  # Write your answer here`` does.
+  If later lines need a value, the marker brings it along: ``### BEGIN SOLUTION: groups = None`` leaves
+  ``groups = None  # Write your answer here``. This form works inside a function too. A ``%%ranks`` cell is
+  treated like any other.
 """
 
 from __future__ import annotations

@@ -64,15 +64,15 @@ class Outlet:
 
     def drain_pipes(self) -> None:
         """Take what C++ or a child process has written to file descriptors 1 and 2."""
-        if not self._poll.poll(0):  # by far the most frequent case, and each print asks
-            return
-        for stream, pipe in self._pipes.items():
-            try:
-                while data := os.read(pipe, 1 << 16):
-                    with self._lock:
+        with self._lock:
+            if not self._poll.poll(0):  # by far the most frequent case, and each print asks
+                return
+            for stream, pipe in self._pipes.items():
+                try:
+                    while data := os.read(pipe, 1 << 16):
                         self._add(stream, data.decode(errors="replace"))
-            except BlockingIOError:
-                pass
+                except BlockingIOError:
+                    pass
 
     def flush(self) -> None:
         with self._lock:

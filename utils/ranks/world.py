@@ -103,6 +103,7 @@ class World:
         self.backend, self.note = "", ""
         self.names: list[str] = []
         self._numbers = itertools.count(1)
+        self._cells = itertools.count(1)
         self._generation = 0
         self._busy = threading.Lock()
         self._group_lost = False
@@ -224,7 +225,7 @@ class World:
     def run_cell(
         self,
         source: str,
-        file: str = "<cell on ranks>",
+        file: str | None = None,
         only: Sequence[int] | None = None,
         timeout: float | None = DEFAULT_TIMEOUT,
         view: View | None = None,
@@ -233,7 +234,7 @@ class World:
 
         Args:
             source: Python code, run in each rank's lasting namespace.
-            file: the name that tracebacks give to it.
+            file: the name that tracebacks give to it, each time another.
             only: these ranks alone; all if None.
             timeout: seconds, None for no limit.
             view: where output goes.
@@ -242,6 +243,7 @@ class World:
             RankError, RankTimeout, RanksInterrupted: see ``utils.ranks.failures``.
         """
         ranks = self._choose(only)
+        file = file or f"<cell {next(self._cells)} on ranks>"
         outcomes = self._command({"do": "cell", "source": source, "file": file}, b"", ranks, timeout, view)
         return {outcome.rank: outcome.value for outcome in outcomes if outcome.value is not None}
 

@@ -17,6 +17,7 @@ import select
 import signal
 import socket
 import sys
+import traceback
 from typing import NoReturn
 
 from utils.ranks.wire import Channel
@@ -100,6 +101,8 @@ def _become_rank(channel: Channel, fds: list[int], not_mine: tuple[int, ...]) ->
         from utils.ranks.rank import main as rank_main
 
         rank_main(fds)
+    except BaseException:
+        traceback.print_exc()
     finally:
         os._exit(1)
 

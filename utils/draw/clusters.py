@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from utils import links
 from utils.draw import palette
-from utils.draw.show import Picture
+from utils.draw.picture import Picture
 from utils.draw.svg import Canvas, text_width
 from utils.links import Link
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from utils.draw import palette
-from utils.draw.show import Picture
+from utils.draw.picture import Picture
 from utils.draw.svg import Canvas
 
 _ALT = (

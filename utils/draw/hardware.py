@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from utils.draw import palette
-from utils.draw.show import Picture
-from utils.draw.svg import Canvas, text_width
+from utils.draw.picture import Picture
+from utils.draw.svg import Canvas, shorten
 from utils.machine import Machine, describe_interconnect, describe_network, look
 
 WIDTH, MOST_SQUARES, MOST_GPUS = 760, 64, 8
@@ -24,10 +24,10 @@ def machine(info: Machine | None = None) -> Picture:
     y = 222 + gpu_height
     canvas.line([(WIDTH / 2, y), (WIDTH / 2, y + 22)], palette.VERMILION, 3)
     networks = ", ".join(map(describe_network, info.networks)) or "no network but loopback"
-    canvas.box(20, y + 22, WIDTH - 40, 28, _fit(f"network: {networks}", WIDTH - 50, 13), fill="#FBE5D6",
+    canvas.box(20, y + 22, WIDTH - 40, 28, shorten(f"network: {networks}", WIDTH - 50, 13), fill="#FBE5D6",
                stroke=palette.VERMILION, size=13)  # fmt: skip
     versions = f"{info.system} · Python {info.python} · torch {info.torch}"
-    canvas.text(WIDTH / 2, y + 76, _fit(versions, WIDTH - 30, 12), size=12, colour=palette.MUTED)
+    canvas.text(WIDTH / 2, y + 76, shorten(versions, WIDTH - 30, 12), size=12, colour=palette.MUTED)
     return canvas.picture()
 
 
@@ -35,7 +35,7 @@ def _processors(canvas: Canvas, info: Machine) -> None:
     width = 440
     canvas.box(20, 46, width, 144, fill=palette.NODE, radius=10)
     canvas.text(34, 70, "processors", size=15, anchor="start", bold=True)
-    canvas.text(34, 90, _fit(info.cpu, width - 24, 13), size=13, anchor="start")
+    canvas.text(34, 90, shorten(info.cpu, width - 24, 13), size=13, anchor="start")
     usable = info.usable_cpus or 0
     shown = min(usable, MOST_SQUARES)
     side = 26 if shown <= 12 else 20 if shown <= 32 else 18
@@ -80,7 +80,7 @@ def _gpus(canvas: Canvas, info: Machine, top: float, height: float) -> None:
                    fill=palette.PANEL, dash="5 4", size=14)  # fmt: skip
         return
     if info.visible is not None:
-        text = _fit(f"CUDA_VISIBLE_DEVICES={info.visible}", 400, 12)
+        text = shorten(f"CUDA_VISIBLE_DEVICES={info.visible}", 400, 12)
         canvas.text(WIDTH - 34, top + 24, text, size=12, anchor="end", colour=palette.MUTED)
     drawn = info.gpus[:MOST_GPUS]
     per_row = min(4, len(drawn))
@@ -88,16 +88,8 @@ def _gpus(canvas: Canvas, info: Machine, top: float, height: float) -> None:
     for i, gpu in enumerate(drawn):
         row, column = divmod(i, 4)
         memory = "memory unknown" if gpu.memory_bytes is None else f"{gpu.memory_bytes / 2**30:.1f} GiB"
-        lines = [f"GPU {gpu.index}", _fit(gpu.name, width - 6, 12), memory]
+        lines = [f"GPU {gpu.index}", shorten(gpu.name.removeprefix("NVIDIA "), width - 6, 12), memory]
         canvas.box(34 + column * (width + 10), top + 36 + row * 70, width, 62, lines, size=12)
     if len(info.gpus) > 1:
-        text = _fit(f"between them: {describe_interconnect(info.interconnect)}", WIDTH - 80, 13)
+        text = shorten(f"between them: {describe_interconnect(info.interconnect)}", WIDTH - 80, 13)
         canvas.box(34, top + height - 42, WIDTH - 68, 28, text, fill="#D8F0E8", stroke=palette.GREEN, size=13)
-
-
-def _fit(text: str, width: float, size: float) -> str:
-    """The text, or as much of it as fits, with "…"."""
-    if text_width(text, size) <= width:
-        return text
-    characters = int(width / text_width("x", size)) - 1
-    return text[:characters].rstrip() + "…"

@@ -1,0 +1,121 @@
+"""What each contestant's notebook holds: the cells that a reader of its documentation would write.
+
+All do the same work. The first cells bring up RANKS ranks with torch.distributed over gloo, all-reduce a small tensor,
+and print each rank's sum; the next cell all-reduces again. Cells are plain text in which RANKS stands for the number
+of ranks. All cells of ``first`` are sent at once, as "run all cells" does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One way to run a cell on several ranks.
+
+    Attributes:
+        package: what has to be installed for it; also gives its version.
+        first: cells from a fresh kernel to the first result.
+        next: a cell after that.
+        idle: a cell that holds idle ranks while their memory is measured, for a tool whose ranks end with the cell;
+            it makes one file ``idle-<rank>`` per rank in FOLDER and ends when a file ``go`` is there.
+    """
+
+    name: str
+    package: str
+    how: str
+    first: tuple[str, ...]
+    next: str
+    idle: str | None = None
+
+    def cells(self, ranks: int) -> list[str]:
+        return [cell.replace("RANKS", str(ranks)) for cell in self.first]
+
+
+OURS = Contestant(
+    name="%%ranks",
+    package="torch",
+    how="ranks are forked from a process that imports torch from %load_ext on, and live on",
+    first=(
+        "%load_ext utils",
+        """\
+%%ranks -n RANKS
+sums = torch.full([1000], float(rank))
+dist.all_reduce(sums)
+print(f"rank {rank} has the sum {sums[0]:g}.")""",
+    ),
+    next="""\
+%%ranks
+sums = torch.full([1000], float(rank))
+dist.all_reduce(sums)
+print(f"rank {rank} has the sum {sums[0]:g}.")""",
+)
+
+# The cluster starts as its documentation shows; every engine then joins the process group through a file, which is
+# both the quickest rendezvous on one machine and free of ports.
+IPYPARALLEL = Contestant(
+    name="ipyparallel %%px",
+    package="ipyparallel",
+    how="ipyparallel.Cluster starts a controller and engines, which import torch and live on",
+    first=(
+        """\
+import tempfile
+import ipyparallel
+client = ipyparallel.Cluster(n=RANKS).start_and_connect_sync(activate=True)
+client[:].scatter("rank", client.ids, flatten=True)
+client[:]["store"] = tempfile.mkdtemp() + "/store\"""",
+        """\
+%%px
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS)
+sums = torch.full([1000], float(rank))
+dist.all_reduce(sums)
+print(f"rank {rank} has the sum {sums[0]:g}.")""",
+    ),
+    next="""\
+%%px
+sums = torch.full([1000], float(rank))
+dist.all_reduce(sums)
+print(f"rank {rank} has the sum {sums[0]:g}.")""",
+)
+
+# Its ranks are forked from the kernel, which imports torch, and end with the cell: the next cell is a new launch.
+NOTEBOOK_LAUNCHER = Contestant(
+    name="notebook_launcher",
+    package="accelerate",
+    how="the kernel imports torch and forks ranks, which end with the cell: the next cell launches anew",
+    first=(
+        """\
+import pathlib
+import socket
+import time
+import torch
+import torch.distributed as dist
+from accelerate import notebook_launcher
+
+def all_reduce(folder=None):
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    sums = torch.full([1000], float(rank))
+    dist.all_reduce(sums)
+    print(f"rank {rank} has the sum {sums[0]:g}.", flush=True)
+    if folder is not None:
+        pathlib.Path(folder, f"idle-{rank}").touch()
+        while not pathlib.Path(folder, "go").exists():
+            time.sleep(0.05)
+    dist.destroy_process_group()
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+notebook_launcher(all_reduce, num_processes=RANKS, use_port=free_port())""",
+    ),
+    next="notebook_launcher(all_reduce, num_processes=RANKS, use_port=free_port())",
+    idle="notebook_launcher(all_reduce, ('FOLDER',), num_processes=RANKS, use_port=free_port())",
+)
+
+ALL = (OURS, IPYPARALLEL, NOTEBOOK_LAUNCHER)

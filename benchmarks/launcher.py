@@ -1,0 +1,166 @@
+"""How fast is ``%%ranks`` beside ipyparallel's ``%%px`` and accelerate's ``notebook_launcher``, and how much memory?
+
+Every run has a fresh kernel (its start is not counted), from which three things are measured: the time from sending
+the first cell to the first result of an all-reduce on four ranks, the time of the next cell, and the memory of the
+kernel and its idle ranks. Runs are paired: in each round every contestant runs once, and the order is rotated from
+round to round. Times and memory depend on the machine, so what counts are the ratios.
+
+    make benchmarks                          everything, about ten minutes on two cores
+    python benchmarks/launcher.py --quick    two rounds, to see that it works
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import contestants
+import report
+from contestants import Contestant
+from fresh_kernel import FreshKernel, RunFailed
+
+RANKS = 4
+OTHER_SIZES = (2, 16)
+ROUNDS, QUICK_ROUNDS, FEWEST_ROUNDS = 7, 2, 7
+GROWTH_ROUNDS, QUICK_GROWTH_ROUNDS = 3, 1
+NEXT_CELLS = 9
+IDLE_SECONDS = 0.5  # before memory is read, so that what was started has come to rest
+ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run of one contestant gave: times in seconds, memory in bytes."""
+
+    contestant: str
+    ranks: int
+    round: int
+    first: float
+    next: float
+    memory: int
+    processes: int
+
+
+def measure(contestant: Contestant, ranks: int, number: int, folder: Path) -> Run:
+    """One run in a fresh kernel.
+
+    Raises RunFailed if it gives no result.
+    """
+    with FreshKernel(folder, timeout=120 + 5 * ranks) as kernel:
+        first = kernel.run(contestant.cells(ranks), ranks)
+        cell = contestant.next.replace("RANKS", str(ranks))
+        following = statistics.median(kernel.run([cell], ranks) for _ in range(NEXT_CELLS))
+        if contestant.idle is None:
+            time.sleep(IDLE_SECONDS)
+            memory, processes = kernel.memory(), len(kernel.processes())
+        else:
+            memory, processes = _memory_while_idle(kernel, contestant.idle, ranks)
+    return Run(contestant.name, ranks, number, first, following, memory, processes)
+
+
+def _memory_while_idle(kernel: FreshKernel, cell: str, ranks: int) -> tuple[int, int]:
+    """Memory of ranks that live only as long as their cell: it is read while they wait for a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        sent = kernel.send([cell.replace("RANKS", str(ranks)).replace("FOLDER", folder)])
+        deadline = time.monotonic() + 60
+        while len(list(Path(folder).glob("idle-*"))) < ranks:
+            if time.monotonic() > deadline:
+                raise RunFailed("the idle ranks did not come up within 60 s")
+            time.sleep(0.02)
+        time.sleep(IDLE_SECONDS)
+        memory, processes = kernel.memory(), len(kernel.processes())
+        Path(folder, "go").touch()
+        kernel.wait(sent, ranks)
+    return memory, processes
+
+
+def play(chosen: Sequence[Contestant], sizes: Sequence[int], rounds: int, folder: Path, notes: list[str]) -> list[Run]:
+    """Paired runs: every contestant once per round and size, the order rotated from round to round."""
+    runs = []
+    for number in range(rounds):
+        turn = number % len(chosen)
+        for ranks in sizes:
+            for contestant in [*chosen[turn:], *chosen[:turn]]:
+                _say(f"round {number + 1} of {rounds}, {ranks} ranks: {contestant.name}")
+                runs.append(_measure_surely(contestant, ranks, number, folder, notes))
+    return runs
+
+
+def _measure_surely(contestant: Contestant, ranks: int, number: int, folder: Path, notes: list[str]) -> Run:
+    for attempt in range(ATTEMPTS):
+        try:
+            return measure(contestant, ranks, number, folder)
+        except RunFailed as failure:
+            notes.append(f"A run of {contestant.name} on {ranks} ranks failed and was repeated: {failure}")
+            _say(notes[-1])
+            if attempt == ATTEMPTS - 1:
+                raise
+    raise AssertionError("not reached")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = _options(arguments)
+    if not Path("/proc/self/smaps_rollup").exists():
+        sys.exit("This benchmark reads memory from /proc/*/smaps_rollup, so it needs Linux.")
+    chosen = [contestants.OURS] if options.only_ours else list(contestants.ALL)
+    missing = [one.package for one in chosen if importlib.util.find_spec(one.package) is None]
+    if missing:
+        sys.exit(f"{' and '.join(missing)} not installed: `make benchmarks` installs what this needs and runs it.")
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _: sys.exit(128 + received))
+
+    rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
+    growth_rounds = min(rounds, QUICK_GROWTH_ROUNDS if options.quick else GROWTH_ROUNDS)
+    facts = report.facts([one.package for one in chosen])
+    notes: list[str] = []
+    if rounds < FEWEST_ROUNDS:
+        notes.append(f"Only {rounds} rounds: good for a look; figures to quote need at least {FEWEST_ROUNDS}.")
+    with tempfile.TemporaryDirectory(prefix="launcher-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        if not options.quick:
+            for contestant in chosen:  # so that nobody's first round pays for reading files from the disk
+                _say(f"not counted: {contestant.name}")
+                _measure_surely(contestant, RANKS, -1, folder, notes)
+        runs = play(chosen, [RANKS], rounds, folder, notes)
+        runs += play(chosen, OTHER_SIZES, growth_rounds, folder, notes)
+
+    print(report.report(facts, chosen, runs, RANKS, notes))
+    if options.json:
+        content = {
+            "facts": facts,
+            "ratios": [asdict(ratio) | {"met": ratio.met} for ratio in report.ratios(runs, RANKS)],
+            "notes": notes,
+            "runs": [asdict(run) for run in runs],
+        }
+        options.json.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--rounds", type=int, help=f"paired runs on {RANKS} ranks (default {ROUNDS})")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds, and fewer for the growth")
+    parser.add_argument("--only-ours", action="store_true", help="this project alone: figures without ratios")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every run's figures to this file too")
+    options = parser.parse_args(arguments)
+    if options.rounds is not None and options.rounds < 1:
+        parser.error("--rounds takes a number from 1 on.")
+    return options
+
+
+def _say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
+    main()

@@ -1,0 +1,22 @@
+"""Every rank says who it is; then all add up their ranks. For torchrun, see lecture 01."""
+
+import os
+
+import torch
+import torch.distributed as dist
+
+from utils.exit import leave
+
+
+def main() -> None:
+    dist.init_process_group("gloo")  # reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which torchrun has set
+    total = torch.tensor([dist.get_rank()])
+    dist.all_reduce(total)
+    node, local_rank = os.environ["GROUP_RANK"], os.environ["LOCAL_RANK"]
+    print(f"node {node}, local rank {local_rank}: I am rank {dist.get_rank()} of {dist.get_world_size()}", end="; ")
+    print(f"the sum of all ranks is {total.item()}")
+
+
+if __name__ == "__main__":
+    main()
+    leave()

@@ -1,0 +1,148 @@
+"""Line and bar charts in the course's colours, drawn by matplotlib (PNG).
+
+Lines differ in colour, marker and dash; every bar has a hatch and its value beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from utils.draw import palette
+from utils.draw.palette import Role
+from utils.draw.picture import Picture, from_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Curve = tuple[Sequence[float], Sequence[float]]
+
+
+def lines(
+    curves: Mapping[str, Curve],
+    x_label: str,
+    y_label: str,
+    title: str,
+    alt: str | None = None,
+    log_x: bool = False,
+    log_y: bool = False,
+    note: str = "",
+    markers: bool = True,
+) -> Picture:
+    """A line chart.
+
+    Args:
+        curves: name → (x values, y values).
+        x_label, y_label: with units.
+        title: the sentence that the chart shows.
+        alt: text alternative; None: title, axes, and first and last value of each line.
+        log_x, log_y: logarithmic axes. The x axis then has its ticks at the x values of the first curve.
+        note: caption below: "simulated", or the hardware's name.
+        markers: draw a marker at each point (leave out for long curves).
+    """
+    figure, axes = _empty(title, x_label, y_label, note)
+    for (name, (x, y)), look in zip(curves.items(), _looks(len(curves)), strict=True):
+        axes.plot(x, y, color=look.colour, linestyle=look.dash, marker=look.marker if markers else None,
+                  markersize=6, linewidth=2, label=name)  # fmt: skip
+    if log_x:
+        axes.set_xscale("log")
+        ticks = list(next(iter(curves.values()))[0])
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.xaxis.minorticks_off()
+    elif all(float(value).is_integer() for x, _ in curves.values() for value in x):
+        axes.locator_params(axis="x", integer=True)
+    if log_y:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    if len(curves) > 1:
+        axes.legend(
+            loc="lower center",
+            bbox_to_anchor=(0.5, 1.0),
+            ncols=3 if len(curves) == 3 else 2,
+            frameon=False,
+            fontsize=10,
+            handlelength=3.2,
+        )
+    axes.grid(True, color="#DDDDDD", linewidth=0.8)
+    told = "; ".join(f"{name}: from {y[0]:.3g} to {y[-1]:.3g}" for name, (_, y) in curves.items() if len(y))
+    return from_figure(figure, alt or f"{title}. {y_label} over {x_label}. {told}.")
+
+
+def bars(
+    values: Mapping[str, float],
+    x_label: str,
+    title: str,
+    alt: str | None = None,
+    log: bool = False,
+    text: Callable[[float], str] = lambda value: f"{value:.3g}",
+    roles: Mapping[str, Role] | None = None,
+    note: str = "",
+) -> Picture:
+    """Horizontal bars with their values beside them, the first on top.
+
+    Args:
+        values: name → length of the bar.
+        x_label: with the unit.
+        title: the sentence that the chart shows.
+        alt: text alternative; None: title and all values.
+        log: logarithmic axis.
+        text: how a value is written beside its bar.
+        roles: name → role (colour and hatch); None: all bars are "compute". Roles that differ get a legend.
+        note: caption below: "simulated", or the hardware's name.
+    """
+    figure, axes = _empty(title, x_label, "", note, height=2.1 + 0.36 * len(values))
+    labelled: set[str] = set()
+    for position, (name, value) in enumerate(values.items()):
+        role = roles[name] if roles else palette.COMPUTE
+        label = role.name if roles and role.name not in labelled else None
+        labelled.add(role.name)
+        axes.barh(position, value, color=role.colour, hatch=role.hatch, edgecolor="#333333", linewidth=0.8,
+                  label=label)  # fmt: skip
+        axes.annotate(text(value), (value, position), xytext=(5, 0), textcoords="offset points", va="center",
+                      fontsize=10, color=palette.INK)  # fmt: skip
+    axes.set_yticks(range(len(values)), list(values))
+    axes.invert_yaxis()
+    top = max(values.values(), default=1.0)
+    if log:
+        axes.set_xscale("log")
+        axes.set_xlim(min(values.values()) / 2, top * 4)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    else:
+        axes.set_xlim(0, top * 1.2)
+    if len(labelled) > 1:
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False, fontsize=10)
+    axes.grid(True, axis="x", color="#DDDDDD", linewidth=0.8)
+    axes.set_axisbelow(True)
+    told = "; ".join(f"{name}: {text(value)}" for name, value in values.items())
+    return from_figure(figure, alt or f"{title}. {x_label}. {told}.")
+
+
+def loss_curves(
+    losses: Mapping[str, Sequence[float]], title: str = "Training loss", x_label: str = "step", note: str = ""
+) -> Picture:
+    """One line for each name (a rank, a run): its loss after each step."""
+    curves = {name: (range(1, len(values) + 1), list(values)) for name, values in losses.items()}
+    return lines(curves, x_label, "loss", title, note=note, markers=max(map(len, losses.values()), default=0) <= 30)
+
+
+def _looks(count: int) -> list[palette.Series]:
+    if count > len(palette.SERIES):
+        raise ValueError(f"a chart with {count} lines cannot be read: at most {len(palette.SERIES)}")
+    return list(palette.SERIES[:count])
+
+
+def _empty(title: str, x_label: str, y_label: str, note: str, height: float = 4.0) -> tuple[Figure, Axes]:
+    """A figure with nothing in it but its words. It is no part of pyplot, so nothing shows by itself."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.8, height), layout="constrained")
+    axes = figure.add_subplot()
+    figure.suptitle(title, fontsize=13, fontweight="bold", color=palette.INK)
+    axes.set_xlabel(x_label, fontsize=11)
+    axes.set_ylabel(y_label, fontsize=11)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    if note:
+        figure.supxlabel(note, fontsize=9, color=palette.MUTED)
+    return figure, axes
