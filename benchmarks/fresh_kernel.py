@@ -137,8 +137,8 @@ class FreshKernel:
                 message = self._client.get_iopub_msg(timeout=0.2)
             except queue.Empty:
                 continue
-            if message["msg_type"] == "stream":
-                text += message["content"]["text"]
+            content = message["content"]
+            text += content.get("text") or content.get("data", {}).get("text/plain", "")
         raise RunFailed(f"not every rank showed its sum; what was shown: {_without_colours(text)[-2000:]!r}")
 
     def _next(self, get: Any, deadline: float) -> dict[str, Any]:

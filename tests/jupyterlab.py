@@ -196,7 +196,7 @@ class LabPage:
     # ------------------------------------------------------------------ what the page holds
     def cells(self) -> list[dict[str, Any]]:
         """The notebook's cells as the page holds them now, saved or not."""
-        return list(self.page.evaluate(f"{NOTEBOOK}?.context.model.toJSON()")["cells"])
+        return list(self.page.evaluate(f"{NOTEBOOK}.context.model.toJSON()")["cells"])
 
     def code_cells(self) -> list[dict[str, Any]]:
         return [cell for cell in self.cells() if cell["cell_type"] == "code"]
@@ -216,8 +216,9 @@ class LabPage:
     def wait_until_run(self, seconds: float) -> None:
         """Until every code cell has an execution count and the kernel is idle, or a cell failed and ended the run."""
         done = f"""() => {{
-            const cells = {NOTEBOOK}?.context.model.toJSON().cells.filter(c => c.cell_type === 'code' && c.source.length);
-            const idle = {NOTEBOOK}?.context?.sessionContext?.session?.kernel?.status === 'idle';
+            const cells = {NOTEBOOK}.context.model.toJSON().cells
+                .filter(c => c.cell_type === 'code' && c.source.length);
+            const idle = {NOTEBOOK}.context.sessionContext?.session?.kernel?.status === 'idle';
             const waits = document.querySelectorAll('.jp-Notebook .jp-InputPrompt');
             return idle && cells.every(c => c.execution_count !== null)
                 && [...waits].every(w => !w.textContent.includes('*'));
@@ -264,18 +265,19 @@ class LabPage:
         expect(self.page.locator(".jp-Dialog")).to_have_count(0)
 
     # ------------------------------------------------------------------ eyes
-    def screenshots(self, folder: Path, name: str) -> list[Path]:
-        """Pictures of the whole notebook, one page height after the other."""
+    def screenshots(self, folder: Path, name: str, most: int = 40) -> list[Path]:
+        """Pictures of the notebook from its top on, one page height after the other."""
         folder.mkdir(parents=True, exist_ok=True)
         scroller = self.page.evaluate_handle(_SCROLLER)
         height = scroller.evaluate("e => e.clientHeight")
+        last_cell = self.page.locator(".jp-Notebook .jp-Cell").last
         paths: list[Path] = []
-        for number in range(30):
+        for number in range(most):
             scroller.evaluate("(e, y) => e.scrollTo(0, y)", number * (height - 40))
             self.page.wait_for_timeout(300)
             path = folder / f"{name}-{number:02}.png"
             self.page.screenshot(path=path)
             paths.append(path)
-            if scroller.evaluate("e => e.scrollTop + e.clientHeight >= e.scrollHeight - 2"):
+            if last_cell.evaluate("e => e.getBoundingClientRect().bottom < innerHeight"):
                 break
         return paths

@@ -166,7 +166,8 @@ def test_what_ranks_show_in_jupyterlab(open_page: Any, pictures: Path) -> None:
             "%%ranks\nif rank == 2:\n    raise ValueError('wrong on purpose')\ndist.barrier()", metadata=MEANT
         ),
         new_code_cell(
-            "import ipywidgets\n\n@ipywidgets.interact(n=ipywidgets.IntSlider(4, 1, 8))\ndef show(n):\n    print('n is', n)",
+            "import ipywidgets\n\n@ipywidgets.interact(n=ipywidgets.IntSlider(4, 1, 8))\n"
+            "def show(n):\n    print('n is', n)",
             metadata={"tags": ["interactive"]},
         ),
         new_code_cell("%%ranks\nint(x) + rank"),
@@ -193,10 +194,9 @@ def test_what_ranks_show_in_jupyterlab(open_page: Any, pictures: Path) -> None:
     ]
     figure = page.code_cells()[2]["outputs"]
     assert seen_text(figure[0]) == "rank 1:\n" and "image/png" in figure[1]["data"]
-    # One line per rank is left of a progress bar, not twenty.
+    # One line per rank is left of a progress bar, not twenty (and one line for ranks that were as fast, to the digit).
     bars = [line for line in page.text_of(3).splitlines() if line]
-    assert [line.split(":")[0] for line in bars] == [f"rank {rank}" for rank in range(4)]
-    assert all("20/20" in line for line in bars)
+    assert 1 <= len(bars) <= 4 and all(re.match(r"ranks? \d.*: 100%.* 20/20 ", bar) for bar in bars), bars
     assert "RankError: rank 2 failed: ValueError: wrong on purpose" in page.text_of(4)
     assert "rank 3: 9" in page.text_of(6), "variables live on after another cell's error"
     _move_sliders(page)
@@ -224,7 +224,7 @@ def test_output_appears_while_the_cell_runs_and_the_stop_button_stops_it(open_pa
     page.run_cell(2)
     page.wait_for_text(2, "step 5", 15)
     assert page.kernel_status() == "busy", "what was printed should be there while the cell still runs"
-    page.screenshots(pictures, "stop-live")
+    page.screenshots(pictures, "stop-live", most=1)
     asked = time.monotonic()
     page.press_stop()
     shown = page.wait_for_text(2, "RanksInterrupted", 15)
@@ -232,8 +232,8 @@ def test_output_appears_while_the_cell_runs_and_the_stop_button_stops_it(open_pa
     assert time.monotonic() - asked < 15
     page.screenshots(pictures, "stop-table")
     assert re.search(r"^rank +state +line +code$", shown, re.MULTILINE), shown
-    assert re.search(r"^0 +busy +7 +time\.sleep\(0\.2\)$", shown, re.MULTILINE), shown
-    assert re.search(r"^3 +waiting in barrier +4 +dist\.barrier\(\)$", shown, re.MULTILINE), shown
+    assert re.search(r"^0 +busy +\d+ +time\.sleep\(0\.2\)$", shown, re.MULTILINE), shown
+    assert re.search(r"^3 +waiting in barrier +\d+ +dist\.barrier\(\)$", shown, re.MULTILINE), shown
     page.run_cell(3)
     shown = page.wait_for_text(3, "rank 3: 300", 30)
     assert "ranks 0–3: the next cell works" in shown

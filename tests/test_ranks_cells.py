@@ -133,7 +133,8 @@ def test_input_is_refused_with_a_sentence(world):
 def test_a_data_loader_with_workers_runs_on_ranks(world):
     source = (
         "from torch.utils.data import DataLoader\n"
-        "total = sum(batch.sum().item() for batch in DataLoader(list(range(rank, 40, 4)), batch_size=5, num_workers=2))\n"
+        "loader = DataLoader(list(range(rank, 40, 4)), batch_size=5, num_workers=2)\n"
+        "total = sum(batch.sum().item() for batch in loader)\n"
         "total"
     )
     assert world.run_cell(source) == {rank: str(sum(range(rank, 40, 4))) for rank in range(4)}
@@ -186,9 +187,8 @@ def test_ranks_are_presented_as_nodes(size, nodes):
 
 def test_launch_returns_what_each_rank_returned():
     def work(base, power=1):
-        import torch.distributed as dist
-
         import torch
+        import torch.distributed as dist
 
         x = torch.tensor([float(base + dist.get_rank())]) ** power
         dist.all_reduce(x)

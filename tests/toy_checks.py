@@ -48,3 +48,8 @@ def there_and_back(pack: Any, unpack: Any) -> str:
     packed = run(pack, numbers)
     expect("Does unpack give what pack was given?", run(unpack, packed), numbers)
     return "three numbers went there and back"
+
+
+def use_shape(answer: Any) -> Any:
+    """A probe that takes for granted what it gets."""
+    return answer().shape

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 CLASSES = 10
 TRAIN = 1440
-"""Images to train on; 357 are left for the test. 1,440 can be divided by 1, 2, 3, 4, 5, 6, 8, 9, 10, 12 and 16 ranks."""
+"""Images to train on; 357 are left for the test. 1,440 divides evenly among 1 to 6, 8, 9, 10, 12 or 16 ranks."""
 INK = 16.0
+"""The darkest pixel in the file."""
 
 
 class Digits(NamedTuple):

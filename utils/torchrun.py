@@ -27,7 +27,7 @@ from pathlib import Path
 import psutil
 
 DEFAULT_TIMEOUT = 60.0
-MARK = "COURSE_AGENTS"
+MARK = "COURSE_AGENTS"  # this environment variable holds the pid of whoever started it all, and a random part
 #: Seconds that other agents get to end by themselves when one has failed; their workers often wait for the dead one.
 GRACE = 3.0
 _STARTS = 3  # a free port may be taken by somebody else before the first agent gets it
@@ -143,7 +143,7 @@ def _start(
     script: Path, args: Sequence[str], nodes: int, per_node: int, deadline: float
 ) -> tuple[Run, dict[int, float], bool]:
     """One start of all agents. Returns the run, when which worker wrote its last error, and whether it was in time."""
-    mark = secrets.token_hex(8)
+    mark = f"{os.getpid()}-{secrets.token_hex(8)}"
     port = _free_port()
     with tempfile.TemporaryDirectory(prefix="agents-", ignore_cleanup_errors=True) as folder:
         logs = [Path(folder, f"node{node}") for node in range(nodes)]
@@ -298,8 +298,8 @@ def _end_with_parent() -> None:
 
     set_death_signal = 1  # PR_SET_PDEATHSIG, <sys/prctl.h>
     ctypes.CDLL(None).prctl(set_death_signal, signal.SIGTERM)
-    if os.getppid() == 1:  # it died before we asked
-        sys.exit(1)
+    if os.environ.get(MARK, "").partition("-")[0] not in ("", str(os.getppid())):
+        sys.exit(1)  # it died before we asked
 
 
 if __name__ == "__main__":

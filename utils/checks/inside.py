@@ -13,7 +13,6 @@ import json
 import linecache
 import os
 import sys
-import traceback
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,6 +21,7 @@ from utils.checks.plain import Opaque, opaque_in, shorten, to_bytes
 from utils.checks.verdicts import NotStarted, Wrong
 
 _GIVEN = ("rank", "world_size", "local_rank", "device", "torch", "dist", "display")
+_opened: list[OpenAnswer] = []
 _setattr, _getattr = setattr, getattr  # a learner's function may overwrite the builtins
 
 
@@ -112,7 +112,7 @@ class OpenAnswer:
         for place, module, name, value in before:
             now = module.__dict__.get(name)
             # (torch itself wraps a few of its functions when its compiler is imported, by an optimizer say.)
-            if now is not value and not _getattr(now, "__module__", None).__str__().startswith("torch"):
+            if now is not value and not f"{_getattr(now, '__module__', '')}".startswith("torch"):
                 _setattr(module, name, value)
                 changed = changed or place + name
         sys.stdout, sys.stderr = streams
@@ -123,34 +123,36 @@ class OpenAnswer:
                 "give your own function another name.",
             )
         if failure is not None:
-            self._fail(failure)
+            raise self.outcome_of(failure) from failure
         return result
 
     def __getattr__(self, name: str) -> Any:  # attributes of a learner's class
         return getattr(self.function, name)
 
-    def _fail(self, failure: BaseException) -> None:
-        if isinstance(failure, KeyboardInterrupt) and not _was_raised(failure):
-            raise failure  # the reader's own interrupt, which ends the check
-        if isinstance(failure, NotImplementedError) and _was_raised(failure, within=self.files):
-            raise Outcome("not started")
+    def outcome_of(self, failure: BaseException) -> BaseException:
+        """The sentence for an exception that came out of the learner's code."""
         if isinstance(failure, Wrong | Outcome | NotStarted):
-            raise failure  # from a piece of the check that the learner's function was given
+            return failure  # from a piece of the check that the learner's function was given
+        if isinstance(failure, KeyboardInterrupt) and not _was_raised(failure):
+            return failure  # the reader's own interrupt, which ends the check
+        if isinstance(failure, NotImplementedError) and _was_raised(failure, within=self.files):
+            return Outcome("not started")
         if isinstance(failure, SystemExit):
-            raise Outcome(
-                "wrong",
-                f"{self.name} calls sys.exit(){self._line(failure)}, which ends the whole program: "
-                "use `return` to leave a function.",
-            )
+            what = f"calls sys.exit(){self._line(failure)}, which ends the whole program"
+            return Outcome("wrong", f"{self.name} {what}: use `return` to leave a function.")
         kind, message = type(failure).__name__, " ".join(str(failure).split())
-        message = f": {message[:300]}" if message else ""
-        raise Outcome("wrong", f"{self.name} raised {kind}{message.rstrip('.')}{self._line(failure)}.") from failure
+        message = f": {message[:300].rstrip('.')}" if message else ""
+        return Outcome("wrong", f"{self.name} raised {kind}{message}{self._line(failure)}.")
+
+    def passed_through(self, failure: BaseException) -> bool:
+        """Whether an exception came through the learner's code."""
+        return any(trace.tb_frame.f_code.co_filename in self.files for trace in _tracebacks(failure))
 
     def _line(self, failure: BaseException) -> str:
         place = None
-        for frame in traceback.walk_tb(failure.__traceback__):
-            if frame[0].f_code.co_filename in self.files:
-                place = frame[0].f_code.co_filename, frame[1]
+        for trace in _tracebacks(failure):
+            if trace.tb_frame.f_code.co_filename in self.files:
+                place = trace.tb_frame.f_code.co_filename, trace.tb_lineno
         if place is None:
             return ""
         return f", in line {place[1]}: `{linecache.getline(*place).strip()}`"
@@ -176,7 +178,8 @@ def open_answer(name: str, payload: bytes, sources: dict[str, str]) -> OpenAnswe
         if isinstance(part, types.FunctionType):
             for key, value in given.items():
                 part.__globals__.setdefault(key, value)
-    return OpenAnswer(name, function, list(sources))
+    _opened.append(OpenAnswer(name, function, list(sources)))
+    return _opened[-1]
 
 
 class _Nowhere(io.TextIOBase):
@@ -227,7 +230,10 @@ def _tracebacks(error: BaseException) -> Iterator[types.TracebackType]:
 
 
 def _outcome_of(error: BaseException) -> Outcome:
-    """For an exception that came from the check's own code in the rank, not from the learner's."""
+    """For an exception that no answer's own call has caught: the check's, or from a method of a learner's class."""
+    for answer in _opened:
+        if answer.passed_through(error) and isinstance(found := answer.outcome_of(error), Outcome):
+            return found
     if isinstance(error, Wrong):
         return Outcome("wrong", error.sentence, error.figures, error.details)
     if isinstance(error, NotStarted):

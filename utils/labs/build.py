@@ -88,7 +88,7 @@ def lab_from(solution: Path) -> str:
     return json.dumps(made, ensure_ascii=False, indent=1, sort_keys=True) + "\n"
 
 
-def read_notebook(path: Path) -> dict[str, Any]:
+def read_notebook(path: Path) -> Any:
     """A notebook as nbformat's current structure, with the text of each cell in one string.
 
     Raises:
@@ -96,9 +96,10 @@ def read_notebook(path: Path) -> dict[str, Any]:
     """
     import nbformat
 
+    name = f"{path.parent.name}/{path.name}"
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        notebook = nbformat.from_dict(nbformat.v4.rejoin_lines(nbformat.from_dict(content)))
+        # Not nbformat.read: that would repair ids, and make up new ones, behind our back.
+        notebook = nbformat.v4.reads(path.read_text(encoding="utf-8"))
         if notebook.nbformat != 4:
             raise ValueError(f"its format is {notebook.nbformat}")
         for cell in notebook.cells:
@@ -106,9 +107,9 @@ def read_notebook(path: Path) -> dict[str, Any]:
                 raise ValueError("a cell is malformed")
             cell.setdefault("metadata", nbformat.from_dict({}))
     except OSError as error:
-        raise LabError(f"{path} cannot be read: {error.strerror}.") from None
+        raise LabError(f"{name} cannot be read: {error.strerror}.") from None
     except (ValueError, AttributeError, KeyError, TypeError) as error:
-        raise LabError(f"{path} is no notebook: {' '.join(str(error).split())}.") from None
+        raise LabError(f"{name} is no notebook: {' '.join(str(error).split())}.") from None
     return notebook
 
 

@@ -11,6 +11,7 @@ import asyncio
 import json
 import logging
 import os
+import subprocess
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -61,9 +62,10 @@ async def execute(handed_in: HandedIn, lab: OfficialLab, cell_timeout: float, li
             "COURSE_PROGRESS": str(Path(folder, "progress.json")),  # the learner's own stays as it is
         }
         Path(folder, "answers").mkdir()
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         started = time.monotonic()
         try:
-            await asyncio.wait_for(client.async_execute(env=environment, reset_kc=True), limit)
+            await asyncio.wait_for(client.async_execute(env=environment, **quiet), limit)
         except Exception as error:
             # nbclient turns the end of our patience into a DeadKernelError; the clock knows better.
             out_of_time = time.monotonic() - started >= limit
@@ -83,10 +85,8 @@ def _client(notebook: Any, lab: OfficialLab, run: Run, folder: Path, handed_in: 
 
     seen: set[Path] = set()
 
-    def collect(cell: Any, cell_index: int, execute_reply: Any = None) -> None:
+    def collect(cell: Any, cell_index: int, **_: Any) -> None:
         """After a cell: keep what it handed in if it is one of the course's cells, else forget it."""
-        if execute_reply is None:
-            run.note = f"cell {cell_index + 1} was interrupted after {cell_timeout:.0f} s."
         allowed = lab.called_in(cell.get("id", ""))
         for path in sorted(set((folder / "answers").glob("*.json")) - seen):
             seen.add(path)
@@ -98,6 +98,8 @@ def _client(notebook: Any, lab: OfficialLab, run: Run, folder: Path, handed_in: 
                 continue
         for output in cell.get("outputs", []):
             if output.output_type == "error":
+                if output.ename == "KeyboardInterrupt":
+                    run.note = f"cell {cell_index + 1} was interrupted after {cell_timeout:.0f} s."
                 for name in allowed - set(run.answers):
                     run.answers[name] = {"failed": f"{output.ename}: {output.evalue}"}
 

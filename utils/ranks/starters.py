@@ -124,6 +124,7 @@ class Spawner:
 
     def __init__(self) -> None:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._guardian: tuple[Channel, subprocess.Popen[bytes]] | None = None
 
     def channel(self) -> None:
         return None
@@ -131,6 +132,7 @@ class Spawner:
     def start(self, fds: list[int]) -> int:
         process = _python("rank", repr(fds), fds, None)
         self._processes[process.pid] = process
+        self._tell_guardian("guard", process.pid)
         return process.pid
 
     def exit_code(self, pid: int) -> int | None:
@@ -145,6 +147,25 @@ class Spawner:
         if process is not None:
             _kill_group(pid)
             process.wait()
+            self._tell_guardian("forget", pid)
+
+    def close(self) -> None:
+        """End the guardian, and with it every rank."""
+        if self._guardian is not None:
+            channel, process = self._guardian
+            channel.close()
+            process.wait()
+            self._guardian = None
+
+    def _tell_guardian(self, what: str, pid: int) -> None:
+        if self._guardian is None or self._guardian[1].poll() is not None:
+            channel, theirs = pair()
+            process = _python("guardian", str(theirs.fileno()), [theirs.fileno()], None)
+            theirs.close()
+            self._guardian = channel, process
+            for known in self._processes:
+                channel.send({"do": "guard", "pid": known})
+        self._guardian[0].send({"do": what, "pid": pid})
 
 
 _lock = threading.Lock()
@@ -172,21 +193,22 @@ def starter(method: str) -> Starter:
 
 
 def shut_down() -> None:
-    """End the zygote (ranks end with it)."""
+    """End the zygote and the guardian (ranks end with them)."""
     global _zygote
+    _spawner.close()
     with _lock:
         if _zygote is not None:
             _zygote.close()
             _zygote = None
 
 
-def _forget_parents_zygote() -> None:
-    global _zygote, _lock
-    _zygote, _lock = None, threading.Lock()
+def _forget_parents_processes() -> None:
+    global _zygote, _spawner, _lock
+    _zygote, _spawner, _lock = None, Spawner(), threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_parents_zygote)
+    os.register_at_fork(after_in_child=_forget_parents_processes)
 
 
 def _python(module: str, argument: str, fds: list[int], stderr: object) -> subprocess.Popen[bytes]:
