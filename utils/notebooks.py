@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CELL_TIMEOUT = 120  # seconds
 MAY_RAISE = "raises-exception"
 NOT_COMPARED = {"nbval-ignore-output", "nbval-skip"}
+INTERACTIVE = "interactive"  # a cell with sliders: it clears its figure, never the sliders, before it draws anew
 METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -50,7 +51,8 @@ class _Client(NotebookClient):
         kind = msg["msg_type"]
         if kind.startswith("comm"):
             return None
-        if kind in ("clear_output", "update_display_data") and not NOT_COMPARED & set(_tags(cell)):
+        tags = set(_tags(cell))
+        if kind in ("clear_output", "update_display_data") and (INTERACTIVE in tags or not NOT_COMPARED & tags):
             return None
         return super().process_message(msg, cell, cell_index)
 

@@ -1,9 +1,9 @@
 """Several torchrun agents on this machine, one for each pretended node: what a cluster does, in a notebook cell.
 
-``run_agents("scripts/who_am_i.py", nodes=2, per_node=2)`` starts two real agents. Each starts two workers; all four meet
-through the port of the first agent, as they would across a network. Output is collected per worker and comes back in
-rank order. Whatever happens, no process is left: every one that is started here carries a mark in its environment, and
-at the end whoever still carries it is killed.
+``run_agents("scripts/who_am_i.py", nodes=2, per_node=2)`` starts two real agents. Each starts two workers; all four
+meet through the port of the first agent, as they would across a network. Output is collected per worker and comes back
+in rank order. Whatever happens, no process is left: every one that is started here carries a mark in its environment,
+and at the end whoever still carries it is killed.
 
 ``python -m utils.torchrun …`` is ``torchrun …``, except that it ends when the process that started it does.
 """
@@ -85,7 +85,8 @@ class Run:
         for agent in self.agents:
             how = "was killed" if agent.exit_code is None else f"ended with exit code {agent.exit_code}"
             lines.append(f"agent of node {agent.node} {how}")
-            lines += [f"  rank {worker.rank}: {line}" for worker in agent.workers for line in worker.output.splitlines()]
+            for worker in agent.workers:
+                lines += [f"  rank {worker.rank}: {line}" for line in worker.output.splitlines()]
         return "\n".join(lines)
 
 

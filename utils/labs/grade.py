@@ -3,6 +3,8 @@
 Every notebook runs in a kernel of its own with the course's checks put back in (handed_in.py, execute.py).
 What its checks hand in is judged here, by the same checks that the learner saw, in fresh rank processes. A
 notebook that hangs, crashes or is broken costs its learner a line, and nobody else anything.
+
+Learners' code runs with your rights. Grade strangers in a container.
 """
 
 from __future__ import annotations

@@ -11,7 +11,9 @@ from types import FrameType
 from typing import Any
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-_LIBRARY = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")} | {HERE})
+_LIBRARY = tuple(
+    {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")} | {os.path.dirname(HERE)}
+)
 _DISTRIBUTED = f"torch{os.sep}distributed{os.sep}"
 _NOT_A_CALL = {
     "wrapper",
