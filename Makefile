@@ -7,13 +7,14 @@ VENV   ?= .venv
 RUN    := $(VENV)/bin/python
 JOBS   ?= 2
 DIR    ?= labs
+NB     ?= $(sort $(wildcard notebooks/*.ipynb solutions/*.ipynb))
 LAB_ARGS ?= $(if $(filter 0,$(shell id -u)),--allow-root,)
 # A cell that takes longer than this fails (seconds); it also bounds the wait for a kernel that died.
 CELL_TIMEOUT ?= 120
 NBVAL  := $(RUN) -m pytest -q -n $(JOBS) --dist loadfile --nbval-current-env \
           --nbval-cell-timeout=$(CELL_TIMEOUT) --nbval-sanitize-with tests/nbval_sanitize.cfg
 
-.PHONY: help setup lab test lint tests notebooks labs grade benchmarks clean
+.PHONY: help setup lab test lint tests notebooks execute labs grade benchmarks clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -42,6 +43,9 @@ tests: setup  ## tests of utils, of the checks and of the repository's habits
 notebooks: setup  ## execute every notebook: strict for lectures and solutions, lax for labs
 	$(NBVAL) --nbval notebooks solutions
 	$(NBVAL) --nbval-lax labs
+
+execute: setup  ## run notebooks and store their outputs: make execute NB=notebooks/00_start_here.ipynb
+	$(RUN) -m utils.notebooks execute $(NB)
 
 labs: setup  ## make labs/ from solutions/
 	$(RUN) -m utils.labs build

@@ -7,6 +7,7 @@ of ranks. All cells of ``first`` are sent at once, as "run all cells" does.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -18,6 +19,7 @@ class Contestant:
         package: what has to be installed for it; also gives its version.
         first: cells from a fresh kernel to the first result.
         next: a cell after that.
+        repeats: how often the next cell is run; the median counts.
         idle: a cell that holds idle ranks while their memory is measured, for a tool whose ranks end with the cell;
             it makes one file ``idle-<rank>`` per rank in FOLDER and ends when a file ``go`` is there.
     """
@@ -27,10 +29,13 @@ class Contestant:
     how: str
     first: tuple[str, ...]
     next: str
+    repeats: int = 9
     idle: str | None = None
 
-    def cells(self, ranks: int) -> list[str]:
-        return [cell.replace("RANKS", str(ranks)) for cell in self.first]
+
+def fill(cells: Iterable[str], ranks: int) -> list[str]:
+    """The cells with the number of ranks put in."""
+    return [cell.replace("RANKS", str(ranks)) for cell in cells]
 
 
 OURS = Contestant(
@@ -82,6 +87,9 @@ print(f"rank {rank} has the sum {sums[0]:g}.")""",
 )
 
 # Its ranks are forked from the kernel, which imports torch, and end with the cell: the next cell is a new launch.
+# Now and then a launch hangs for good, the more often the more ranks (torch 2.13, accelerate 1.15: a rank is forked
+# while a thread of the kernel, the store's, holds the lock of libc's getnameinfo). Hence few repeats; a run that hangs
+# is ended, repeated and noted.
 NOTEBOOK_LAUNCHER = Contestant(
     name="notebook_launcher",
     package="accelerate",
@@ -114,6 +122,7 @@ def free_port():
 
 notebook_launcher(all_reduce, num_processes=RANKS, use_port=free_port())""",
     ),
+    repeats=3,
     next="notebook_launcher(all_reduce, num_processes=RANKS, use_port=free_port())",
     idle="notebook_launcher(all_reduce, ('FOLDER',), num_processes=RANKS, use_port=free_port())",
 )

@@ -33,11 +33,9 @@ class FreshKernel:
 
     Args:
         folder: where everything that it writes goes (IPython's profile, connection files, temporary files).
-        timeout: seconds that one cell may take.
     """
 
-    def __init__(self, folder: Path, timeout: float) -> None:
-        self._timeout = timeout
+    def __init__(self, folder: Path) -> None:
         self._value = uuid.uuid4().hex
         self._manager = KernelManager(kernel_name="python3", connection_file=str(folder / f"{self._value}.json"))
         self._client: Any = None
@@ -57,24 +55,28 @@ class FreshKernel:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.end()
+        try:
+            self.end()
+        except BaseException:  # interrupted in the middle of it
+            self.end()
+            raise
 
-    def run(self, cells: list[str], ranks: int) -> float:
+    def run(self, cells: list[str], ranks: int, timeout: float) -> float:
         """Run cells; return the seconds from sending the first until the last one's reply is here.
 
-        Raises RunFailed when a cell fails, or when not every rank shows the right sum.
+        Raises RunFailed when a cell fails, takes longer than ``timeout`` seconds, or does not show every rank's sum.
         """
         start = time.perf_counter()
         sent = self.send(cells)
-        return self.wait(sent, ranks) - start
+        return self.wait(sent, ranks, timeout) - start
 
     def send(self, cells: list[str]) -> list[str]:
         """Send cells, one right behind the other; return what :meth:`wait` wants."""
         return [self._client.execute(cell) for cell in cells]
 
-    def wait(self, sent: list[str], ranks: int) -> float:
+    def wait(self, sent: list[str], ranks: int, timeout: float) -> float:
         """Wait for the replies, check the results, and return when (``perf_counter``) the last reply came."""
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + timeout
         replies: dict[str, Any] = {}
         while not replies.keys() >= set(sent):
             message = self._next(self._client.get_shell_msg, deadline)
@@ -148,7 +150,7 @@ class FreshKernel:
             except queue.Empty:
                 if not self._manager.is_alive():
                     raise RunFailed(f"the kernel died: {self._log.read_text(errors='replace')[-2000:]}") from None
-        raise RunFailed(f"no reply within {self._timeout:g} s")
+        raise RunFailed("no reply within the time-out")
 
 
 def _environment(folder: Path) -> dict[str, str]:

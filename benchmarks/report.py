@@ -8,7 +8,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -53,10 +53,11 @@ def ratios(runs: Sequence[Run], ranks: int) -> list[Ratio]:
     """Every promised ratio for which there are runs."""
     found = []
     for figure, peer, target in TARGETS:
-        ours, theirs = _values(runs, OURS.name, ranks, figure), _values(runs, peer.name, ranks, figure)
-        if ours and theirs:
-            paired = [mine / other for mine, other in zip(ours, theirs, strict=True)]
-            ratio = statistics.median(ours) / statistics.median(theirs)
+        ours, theirs = _by_round(runs, OURS, ranks, figure), _by_round(runs, peer, ranks, figure)
+        both = ours.keys() & theirs.keys()
+        if both:
+            paired = [ours[number] / theirs[number] for number in both]
+            ratio = statistics.median(ours[n] for n in both) / statistics.median(theirs[n] for n in both)
             found.append(Ratio(figure, peer.name, ratio, min(paired), max(paired), target))
     return found
 
@@ -88,7 +89,7 @@ def report(
     found = ratios(runs, ranks)
     if found:
         blocks.append(_ratios(found))
-    blocks.append(_growth(chosen, runs, ranks))
+    blocks.append(_growth(chosen, runs))
     if notes:
         blocks.append("\n".join(notes))
     if found:
@@ -97,17 +98,12 @@ def report(
 
 
 def _medians(chosen: Sequence[Contestant], runs: Sequence[Run], ranks: int) -> str:
-    rounds = len(_values(runs, chosen[0].name, ranks, "first"))
-    rows = [[f"{ranks} ranks, median of {rounds} rounds (lowest – highest)", *(one.name for one in chosen)]]
+    rounds = len({run.round for run in runs if run.ranks == ranks})
+    rows = [[f"{ranks} ranks, medians of {rounds} rounds (lowest – highest)", *(one.name for one in chosen)]]
     for figure, words in FIGURES.items():
-        row = [words]
-        for one in chosen:
-            values = _values(runs, one.name, ranks, figure)
-            middle, low, high = (_show(figure, value) for value in (statistics.median(values), *_ends(values)))
-            row.append(f"{middle} ({low.split()[0]} – {high.split()[0]})" if low.split()[1] == high.split()[1] else
-                       f"{middle} ({low} – {high})")
-        rows.append(row)
-    rows.append(["processes", *(f"{_median(runs, one.name, ranks, 'processes'):.0f}" for one in chosen)])
+        rows.append([words, *(_spread(figure, _by_round(runs, one, ranks, figure).values()) for one in chosen)])
+    counts = [_by_round(runs, one, ranks, "processes").values() for one in chosen]
+    rows.append(["processes", *(f"{statistics.median(count):.0f}" if count else "–" for count in counts)])
     return _table(rows)
 
 
@@ -120,17 +116,17 @@ def _ratios(found: Sequence[Ratio]) -> str:
     return _table(rows)
 
 
-def _growth(chosen: Sequence[Contestant], runs: Sequence[Run], ranks: int) -> str:
+def _growth(chosen: Sequence[Contestant], runs: Sequence[Run]) -> str:
     sizes = sorted({run.ranks for run in runs})
-    rounds = [len(_values(runs, chosen[0].name, size, "first")) for size in sizes]
     heads = [f"{size} ranks" for size in sizes]
     rows = [["growth with the number of ranks (medians)", "", *heads, f"{sizes[-1]} : {sizes[0]} ranks"]]
     for figure, words in FIGURES.items():
         for index, one in enumerate(chosen):
-            medians = [_median(runs, one.name, size, figure) for size in sizes]
-            shown = [_show(figure, value) for value in medians]
-            rows.append([words if index == 0 else "", one.name, *shown, f"{medians[-1] / medians[0]:.1f}×"])
-    rows.append(["rounds", "", *map(str, rounds), ""])
+            values = [_by_round(runs, one, size, figure).values() for size in sizes]
+            medians = [statistics.median(some) if some else None for some in values]
+            growth = f"{medians[-1] / medians[0]:.1f}×" if medians[0] and medians[-1] else "–"
+            rows.append([words if index == 0 else "", one.name, *(_show(figure, one) for one in medians), growth])
+    rows.append(["rounds", "", *(str(len({r.round for r in runs if r.ranks == size})) for size in sizes), ""])
     return _table(rows)
 
 
@@ -145,22 +141,23 @@ def _verdict(found: Sequence[Ratio]) -> str:
     return "\n".join(lines)
 
 
-def _values(runs: Sequence[Run], name: str, ranks: int, figure: str) -> list[float]:
-    return [getattr(run, figure) for run in runs if (run.contestant, run.ranks) == (name, ranks)]
+def _by_round(runs: Sequence[Run], one: Contestant, ranks: int, figure: str) -> dict[int, float]:
+    return {run.round: getattr(run, figure) for run in runs if (run.contestant, run.ranks) == (one.name, ranks)}
 
 
-def _median(runs: Sequence[Run], name: str, ranks: int, figure: str) -> float:
-    return statistics.median(_values(runs, name, ranks, figure))
+def _spread(figure: str, values: Collection[float]) -> str:
+    if not values:
+        return "–"
+    low, high = _show(figure, min(values)), _show(figure, max(values))
+    return f"{_show(figure, statistics.median(values))} ({low} – {high})"
 
 
-def _ends(values: Sequence[float]) -> tuple[float, float]:
-    return min(values), max(values)
-
-
-def _show(figure: str, value: float) -> str:
+def _show(figure: str, value: float | None) -> str:
+    if value is None:
+        return "–"
     if figure == "memory":
         return f"{value / 1e6:.0f} MB"
-    return f"{value * 1e3:.1f} ms" if value < 0.1 else f"{value:.2f} s" if value < 10 else f"{value:.1f} s"
+    return f"{value * 1e3:.1f} ms" if value < 0.1 else f"{value:.2f} s"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

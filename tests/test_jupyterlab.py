@@ -18,7 +18,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 pytest.importorskip("playwright.sync_api", reason="the JupyterLab test needs playwright: pip install -e .[test]")
-from jupyterlab import LabPage, LabServer, find_browser, seen_text, start_browser, still_alive
+from browser_support import LabPage, LabServer, find_browser, seen_text, start_browser, still_alive
 from playwright.sync_api import Browser, expect, sync_playwright
 
 ROOT = Path(__file__).parents[1]
@@ -146,6 +146,23 @@ def test_a_lecture_runs_from_top_to_bottom(name: str, open_page: Any, pictures: 
     _move_sliders(page)
     assert page.problems == []
     assert page.blocked == [], "the notebook asks for something on the internet"
+
+
+def test_what_would_be_wrong_is_found(open_page: Any) -> None:
+    """The other tests' eyes are open: a cell that fails, and a picture from the internet."""
+    page = open_page(
+        "notebooks/wrong.ipynb",
+        new_markdown_cell("![far away](https://far-away.invalid/x.png)"),
+        new_code_cell("1 / 0"),
+        new_code_cell("never = 1"),
+    )
+    page.run_all()
+    page.wait_until_run(60)
+    with pytest.raises(AssertionError, match="code cell 1 failed"):
+        _assert_only_errors_that_were_meant(page)
+    with pytest.raises(AssertionError, match="far away"):
+        _assert_pictures_are_seen(page)
+    assert page.blocked == ["https://far-away.invalid/x.png"]
 
 
 def test_what_ranks_show_in_jupyterlab(open_page: Any, pictures: Path) -> None:

@@ -37,6 +37,7 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 WIDGET_TEXT = "(an interactive figure: run this cell to use it)"
 # What a front end notes about a cell for itself.
 _PASSING = ("execution", "ExecuteTime", "collapsed", "scrolled", "trusted", "jupyter")
+_ABSOLUTE = r"(?:[A-Za-z]:)?[/\\][^\s\x1b\"'()]*"  # the beginning of an absolute path
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -122,7 +123,7 @@ def without_paths(text: str) -> str:
 
     Files of the repository are named from its root on, those of packages from ``site-packages`` on.
     """
-    text = re.sub(r"[^\s\x1b\"'()]*[/\\]site-packages[/\\]", "site-packages/", text)
+    text = re.sub(_ABSOLUTE + r"[/\\]site-packages[/\\]", "site-packages/", text)
     for folder, name in (
         (str(ROOT) + os.sep, ""),
         (str(ROOT), "."),
@@ -136,7 +137,7 @@ def without_paths(text: str) -> str:
 
 def _without_cell_files(text: str) -> str:
     """ipykernel gives each cell a file name with its process number: /tmp/ipykernel_123/456.py."""
-    return re.sub(r"[^\s\x1b\"'()]*ipykernel_\d+[/\\]\d+\.py", "<cell>", text)
+    return re.sub(_ABSOLUTE + r"ipykernel_\d+[/\\]\d+\.py", "<cell>", text)
 
 
 def _joined(outputs: Sequence[Any]) -> list[Any]:

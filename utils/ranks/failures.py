@@ -14,8 +14,8 @@ from utils.ranks.transcript import label
 
 KEPT = "The ranks live on with all their variables."
 REMADE = (
-    "The ranks live on with all their variables; their process group was made again "
-    "(make process groups of your own and DistributedDataParallel wrappers again too)."
+    "The ranks live on with all their variables. Their process group was made again:\n"
+    "make process groups of your own, and DistributedDataParallel wrappers, again too."
 )
 LOST = "This world has ended: the next %%ranks cell starts a new one, without the variables of the former."
 

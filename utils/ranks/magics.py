@@ -97,7 +97,8 @@ class RanksMagics(Magics):
         """
         try:
             options = _parse(self.ranks, line)
-            return self._line(options, line) if cell is None else self._cell(options, cell)
+            # The first line stays as a comment, so that line numbers are those of the notebook's cell.
+            return self._line(options) if cell is None else self._cell(options, f"# %%ranks {line}\n{cell}")
         except BadRequest as error:
             raise UsageError(str(error)) from None
 
@@ -114,7 +115,8 @@ class RanksMagics(Magics):
         timeout = DEFAULT_TIMEOUT if options.timeout is None else options.timeout
         if timeout < 0:
             raise BadRequest("--timeout takes seconds: a positive number, or 0 for no limit.")
-        file = f"<cell {self.shell.execution_count} on ranks>"
+        # (IPython counts execution_count up before or after the cell runs, depending on its version.)
+        file = f"<cell {len(self.shell.user_ns['In']) - 1} on ranks>"
         values = world.run_cell(source, file, only, timeout or None, default_view(live=True))
         return Values(values) if values else None
 
@@ -146,7 +148,7 @@ class RanksMagics(Magics):
         return world
 
     # ------------------------------------------------------------------ %ranks
-    def _line(self, options: argparse.Namespace, line: str) -> Any:
+    def _line(self, options: argparse.Namespace) -> Any:
         command, *names = options.command or ["status"]
         if command not in COMMANDS:
             near = difflib.get_close_matches(command, COMMANDS, 1)

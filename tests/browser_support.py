@@ -20,6 +20,7 @@ from typing import Any
 
 import psutil
 from playwright.sync_api import Browser, Page, Playwright, Route, expect
+from playwright.sync_api import Error as PlaywrightError
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 FLAGS = (
@@ -191,6 +192,11 @@ class LabPage:
         route.abort()
 
     def close(self) -> None:
+        """Shut the kernel down, and close the page."""
+        try:
+            self.page.evaluate(f"{NOTEBOOK}?.context?.sessionContext?.shutdown()")
+        except PlaywrightError:
+            pass  # the page is broken; the server ends its kernels at the latest when it stops
         self.context.close()
 
     # ------------------------------------------------------------------ what the page holds
@@ -214,14 +220,16 @@ class LabPage:
         self.page.wait_for_function(f"{status} === 'idle'", timeout=seconds * 1000)
 
     def wait_until_run(self, seconds: float) -> None:
-        """Until every code cell has an execution count and the kernel is idle, or a cell failed and ended the run."""
+        """Until all code cells have execution counts and the kernel is idle, or a cell failed that was not meant to."""
         done = f"""() => {{
             const cells = {NOTEBOOK}.context.model.toJSON().cells
                 .filter(c => c.cell_type === 'code' && c.source.length);
-            const idle = {NOTEBOOK}.context.sessionContext?.session?.kernel?.status === 'idle';
-            const waits = document.querySelectorAll('.jp-Notebook .jp-InputPrompt');
-            return idle && cells.every(c => c.execution_count !== null)
-                && [...waits].every(w => !w.textContent.includes('*'));
+            const idle = {NOTEBOOK}.context.sessionContext.session?.kernel?.status === 'idle';
+            const waiting = [...document.querySelectorAll('.jp-Notebook .jp-InputPrompt')]
+                .some(prompt => prompt.textContent.includes('*'));
+            const failed = cells.some(c => c.outputs.some(o => o.output_type === 'error')
+                && !c.metadata.tags?.includes('raises-exception'));
+            return idle && !waiting && (failed || cells.every(c => c.execution_count !== null));
         }}"""
         self.page.wait_for_function(done, timeout=seconds * 1000, polling=250)
 
@@ -243,6 +251,9 @@ class LabPage:
             item.locator("visible=true").first.click()
 
     def run_all(self) -> None:
+        """Away with stored outputs and counts, which would look like those of this run; then run all cells."""
+        self.menu("Edit", "Clear Outputs of All Cells")
+        assert all(not cell["outputs"] and cell["execution_count"] is None for cell in self.code_cells())
         self.menu("Run", "Run All Cells")
 
     def run_cell(self, number: int) -> None:
