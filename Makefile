@@ -11,7 +11,8 @@ NB     ?= $(sort $(wildcard notebooks/*.ipynb solutions/*.ipynb))
 LAB_ARGS ?= $(if $(filter 0,$(shell id -u)),--allow-root,)
 # A cell that takes longer than this fails (seconds); it also bounds the wait for a kernel that died.
 CELL_TIMEOUT ?= 120
-NBVAL  := $(RUN) -m pytest -q -n $(JOBS) --dist loadfile --nbval-current-env \
+# (Its own place for progress: what a learner has done must not change what a notebook shows here.)
+NBVAL  := COURSE_PROGRESS=$(abspath $(VENV))/progress-of-tests.json $(RUN) -m pytest -q -n $(JOBS) --dist loadfile --nbval-current-env \
           --nbval-cell-timeout=$(CELL_TIMEOUT) --nbval-sanitize-with tests/nbval_sanitize.cfg
 
 .PHONY: help setup lab test lint tests notebooks execute labs grade benchmarks clean

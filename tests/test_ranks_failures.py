@@ -114,6 +114,12 @@ def test_mismatched_collectives_are_told_apart(world):
     assert still_works(world)
 
 
+def test_ranks_with_the_same_excuse_share_a_sentence(world):
+    error = fails(world, "if rank == 0:\n    dist.barrier()", RankTimeout, timeout=1)
+    assert "rank 0 waits in barrier for ranks 1–3: ranks 1–3 have finished the cell without that call." in error.report
+    assert still_works(world)
+
+
 def test_a_receive_says_whom_it_waits_for(world):
     error = fails(world, "if rank == 1:\n    dist.recv(torch.ones(1), src=2)", RankTimeout, timeout=1)
     assert "rank 1 waits in recv for rank 2: rank 2 has finished the cell without that call." in error.report

@@ -51,6 +51,14 @@ def test_a_failing_cell_fails_the_kernel_and_the_next_one_works(kernel):
     assert kernel.text("%%ranks\nkept") == "rank 0: 0\nrank 1: 1\nrank 2: 2\nrank 3: 3\n"
 
 
+def test_a_traceback_names_the_cell_and_the_line_as_the_notebook_does(kernel):
+    outputs = kernel.run("%%ranks -n 2\n\nfine = 1\n1 / 0")
+    traceback = "\n".join(outputs[-1]["traceback"])
+    number = int(kernel.text("len(In) - 1")) - 1
+    assert f'File "<cell {number} on ranks>", line 4' in traceback
+    assert traceback.startswith("ranks 0, 1:\n")
+
+
 def test_status_pull_push_stop_restart(kernel):
     kernel.run("%%ranks -n 2\nhere = rank + 10")
     assert "2 ranks, backend gloo" in kernel.text("%ranks")

@@ -124,7 +124,9 @@ def look(root: Path = Path("/"), run: Callable[[Sequence[str]], str] | None = No
         visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
         interconnect=_safe(lambda: parse_topology(run(nvidia_smi.TOPOLOGY)), {}) if gpus else {},
         networks=_safe(lambda: networks(root), ()),
-        system=_safe(lambda: f"{platform.system()} {platform.release()}, {platform.machine()}", UNKNOWN),
+        system=_safe(
+            lambda: f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}, {platform.machine()}", UNKNOWN
+        ),
         python=platform.python_version(),
         torch=_safe(lambda: importlib.metadata.version("torch"), "torch is not installed"),
     )

@@ -204,7 +204,13 @@ def diagnosis(outcomes: Sequence[Outcome]) -> list[str]:
     for (call, others), ranks in waits.items():
         verb = "waits" if len(ranks) == 1 else "wait"
         if others:
-            reasons = "; ".join(f"rank {r} {_excuse(by_rank.get(r))}" for r in others[:8])
+            excuses: dict[str, list[int]] = {}
+            for other in others:
+                excuses.setdefault(_excuse(by_rank.get(other)), []).append(other)
+            reasons = "; ".join(
+                f"{label(ranks_so)} {_for_many(excuse) if len(ranks_so) > 1 else excuse}"
+                for excuse, ranks_so in excuses.items()
+            )
             sentences.append(f"{label(ranks)} {verb} in {call} for {label(others)}: {reasons}.")
         else:
             sentences.append(
@@ -229,6 +235,13 @@ def _excuse(outcome: Outcome | None) -> str:
     if place["call"]:
         return f"is in {place['call']} (line {place['line']})"
     return f"is {_state(outcome)}" + (f" in line {place['line']}" if place["line"] else "")
+
+
+def _for_many(excuse: str) -> str:
+    for one, many in (("is ", "are "), ("has ", "have "), ("was ", "were ")):
+        if excuse.startswith(one):
+            return many + excuse.removeprefix(one)
+    return excuse
 
 
 def _state(outcome: Outcome) -> str:

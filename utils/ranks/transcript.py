@@ -127,11 +127,12 @@ class Transcript:
         """Everything as notebook outputs, in rank order; identical output of several ranks once.
 
         Args:
-            last_lines: keep only this many lines of each rank (for a view while the cell runs).
+            last_lines: keep only this many lines of each rank, and fold nothing: for a view while the cell runs,
+                in which lines should not jump whenever ranks happen to be at the same point.
         """
         groups: dict[str, list[int]] = {}
         for rank, one in sorted(self.by_rank.items()):
-            groups.setdefault(one.key(), []).append(rank)
+            groups.setdefault(one.key() if last_lines is None else str(rank), []).append(rank)
         outputs: list[Output] = []
         for ranks in groups.values():
             name = label(ranks)
