@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import os
 import signal
 import statistics
 import sys
@@ -119,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = [contestants.OURS] if options.only_ours else list(contestants.ALL)
     missing = [one.package for one in chosen if importlib.util.find_spec(one.package) is None]
     if missing:
-        sys.exit(f"{' and '.join(missing)} not installed: `make benchmarks` installs what this needs and runs it.")
+        sys.exit(f"This needs {' and '.join(missing)}: `make benchmarks` installs what is missing and runs it.")
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _: sys.exit(128 + received))
 
@@ -168,5 +167,4 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
     main()

@@ -29,6 +29,20 @@ def test_the_zygote_is_safe_to_fork_from():
             assert "libcuda.so" not in maps.read()
 
 
+def test_the_zygote_learns_what_ranks_import_and_stays_safe_to_fork_from():
+    starters.shut_down()  # a new zygote, which has learned nothing yet
+    make_optimizer = "torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1);"
+    has_compiler = "import sys; 'torch._dynamo' in sys.modules"
+    with World(1) as world:
+        zygote = starters.starter("fork")
+        assert world.run_cell(has_compiler) == {0: "False"}
+        world.run_cell(make_optimizer)
+    with World(1) as world:
+        assert world.run_cell(has_compiler) == {0: "True"}
+        world.run_cell(make_optimizer)
+    assert psutil.Process(zygote.pid).num_threads() == 1
+
+
 def test_a_hundred_worlds_leave_as_many_file_descriptors_as_before():
     World(2).close()  # the zygote starts with the first
     before, shm = file_descriptors(), shared_memory()

@@ -149,11 +149,10 @@ def rank_error(outcomes: Sequence[Outcome], what_survives: str) -> RankError:
 
     lines = []
     if first.traceback:
-        lines += [
-            f"{label([first.rank])}{' (first)' if len(failures) > 1 else ''}:",
-            first.traceback.rstrip(),
-            "",
-        ]
+        # Of ranks that fail alike, which one was first is chance: nothing that is shown should depend on it.
+        shown = min((f for f in failures if f.rank in same), key=lambda failure: failure.rank)
+        others = len(failures) > len(same)
+        lines += [f"{label(same)}{' (first)' if others else ''}:", shown.traceback.rstrip(), ""]
     told = set(same)
     for outcome, failure in zip(failed, failures, strict=True):
         if failure.rank in told or outcome.lost_connection:

@@ -178,6 +178,8 @@ class Gathering:
         elif event == "done" and message["cell"] == self._number and rank in self._pending:
             self.names = message.get("names", self.names)
             self.groups_alive[rank] = message["group"]
+            if message["heavy"]:
+                handle.starter.heavy()
             if message["ok"]:
                 outcome = Outcome(rank, "finished", value=message.get("value"), blob=blob)
             else:

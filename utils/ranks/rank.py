@@ -134,6 +134,7 @@ class Rank:
             if sys.stdout is not None:
                 self.outlet.finish()
             answer["group"] = self.group.alive()
+            answer["heavy"] = "torch._dynamo" in sys.modules
             self._cell = None
             self.outlet.send(answer, result)
 

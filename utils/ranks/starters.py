@@ -41,6 +41,9 @@ class Starter(Protocol):
     def forget(self, pid: int) -> None:
         """The world of this rank is closed."""
 
+    def heavy(self) -> None:
+        """A rank has imported torch's compiler, as the first optimizer does: later ranks will need it too."""
+
 
 class Zygote:
     """The notebook's side of the process that imports torch once and forks ranks."""
@@ -56,6 +59,7 @@ class Zygote:
         self._forked: dict[int, int] = {}
         self._exits: dict[int, int] = {}
         self._tickets = 0
+        self._heavy = False
 
     @property
     def alive(self) -> bool:
@@ -86,6 +90,14 @@ class Zygote:
 
     def forget(self, pid: int) -> None:
         self._exits.pop(pid, None)
+
+    def heavy(self) -> None:
+        if not self._heavy:
+            self._heavy = True
+            try:
+                self._channel.send({"do": "preload"})
+            except OSError:
+                pass  # it is gone; whoever needs it next finds out
 
     def close(self) -> None:
         """End the zygote, and with it every rank."""
@@ -148,6 +160,9 @@ class Spawner:
             _kill_group(pid)
             process.wait()
             self._tell_guardian("forget", pid)
+
+    def heavy(self) -> None:
+        pass  # each spawned rank imports for itself
 
     def close(self) -> None:
         """End the guardian, and with it every rank."""
