@@ -29,7 +29,7 @@ def choose_backend(asked: str, world_size: int) -> tuple[str, str]:
     if asked == "nccl" and gpus < world_size:
         raise Refused(
             f"NCCL needs a GPU for each rank: {world_size} rank{'s' if world_size != 1 else ''} were asked for, "
-            f"{have}. Use --backend gloo, or at most {gpus} ranks."
+            f"{have}. Use --backend gloo, or at most {gpus} rank{'s' if gpus > 1 else ''}."
             if gpus
             else f"NCCL works on GPUs only, and {have}. Use --backend gloo (or leave --backend out)."
         )
@@ -110,6 +110,11 @@ class Group:
         The group exists already; calling this makes it again with the backend and time-out that were asked for,
         over our own store instead of MASTER_ADDR and MASTER_PORT.
         """
+        if backend == "nccl" and self.device.type == "cpu":
+            raise Refused(
+                "These ranks are on the CPU, and NCCL works on GPUs only: use dist.init_process_group('gloo'), "
+                "or leave the backend out to get what fits."
+            )
         if kwargs.get("store") is not None or kwargs.get("init_method") not in (None, "env://"):
             if self._dist.is_initialized():
                 self._dist.destroy_process_group()

@@ -1,0 +1,99 @@
+"""Ranks and GPUs: which backend a world gets (decided everywhere), and NCCL itself (where there are GPUs)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from utils.ranks import RankError, RankTimeout, World, groups, zygote
+from utils.ranks.world import BadRequest
+
+GPUS = zygote.count_gpus(torch)
+needs_gpu = pytest.mark.skipif(GPUS < 1, reason="this machine has no GPU that torch can use")
+needs_two_gpus = pytest.mark.skipif(GPUS < 2, reason="this machine has fewer than two GPUs")
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus", "ranks", "backend"),
+    [
+        ("auto", 0, 4, "gloo"),
+        ("auto", 1, 1, "nccl"),
+        ("auto", 4, 4, "nccl"),
+        ("auto", 8, 4, "nccl"),
+        ("gloo", 8, 4, "gloo"),
+        ("nccl", 4, 4, "nccl"),
+    ],
+)
+def test_a_world_gets_nccl_if_there_is_a_gpu_for_every_rank(monkeypatch, asked, gpus, ranks, backend):
+    monkeypatch.setattr(zygote, "count_gpus", lambda torch: gpus)
+    assert groups.choose_backend(asked, ranks) == (backend, "")
+
+
+def test_more_ranks_than_gpus_fall_back_to_the_cpu_and_say_so(monkeypatch):
+    monkeypatch.setattr(zygote, "count_gpus", lambda torch: 2)
+    backend, note = groups.choose_backend("auto", 4)
+    assert backend == "gloo"
+    assert note == (
+        "4 ranks run on the CPU with gloo: NCCL needs a GPU for each rank, this machine has 2 GPUs that torch can use."
+    )
+
+
+@pytest.mark.parametrize(("gpus", "says"), [(0, "NCCL works on GPUs only"), (1, "at most 1 rank")])
+def test_nccl_without_enough_gpus_is_refused_with_the_reason(monkeypatch, gpus, says):
+    monkeypatch.setattr(zygote, "count_gpus", lambda torch: gpus)
+    with pytest.raises(groups.Refused, match=f"{says}.*"):
+        groups.choose_backend("nccl", 4)
+
+
+@pytest.mark.skipif(GPUS > 0, reason="for machines without a GPU")
+def test_asking_for_nccl_inside_a_cell_on_the_cpu_is_a_sentence():
+    with World(2) as world, pytest.raises(RankError, match="These ranks are on the CPU.*'gloo'"):
+        world.run_cell("dist.init_process_group('nccl')")
+
+
+@needs_gpu
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_one_rank_on_one_gpu_reduces_with_nccl(start):
+    with World(1, start=start) as world:
+        assert (world.backend, world.devices) == ("nccl", ["cuda:0"])
+        source = "x = torch.ones(3, device=device)\ndist.all_reduce(x)\n(dist.get_backend(), x.device.type, x.tolist())"
+        assert world.run_cell(source) == {0: "('nccl', 'cuda', [1.0, 1.0, 1.0])"}
+        (pulled,) = world.pull("x")
+        assert pulled.device.type == "cpu"
+
+
+@needs_gpu
+def test_a_forked_rank_can_use_cuda_and_the_zygote_has_not_touched_it():
+    with World(1) as world:
+        assert world.run_cell("(torch.randn(64, 64, device='cuda') @ torch.randn(64, 64, device='cuda')).shape[0]")
+    with World(1) as world:  # forked after CUDA was used in a rank before
+        assert world.run_cell("torch.zeros(1, device='cuda').item()") == {0: "0.0"}
+
+
+@needs_gpu
+def test_a_failure_on_a_gpu_keeps_variables_and_the_group_works_again():
+    with World(1) as world:
+        world.run_cell("kept = torch.full((2,), 3.0, device=device)")
+        with pytest.raises(RankError, match="boom"):
+            world.run_cell("raise ValueError('boom')")
+        assert world.run_cell("dist.all_reduce(kept)\nkept.tolist()") == {0: "[3.0, 3.0]"}
+
+
+@needs_gpu
+def test_more_ranks_than_this_machine_has_gpus():
+    with World(GPUS + 1) as world:
+        assert world.backend == "gloo"
+        assert "NCCL needs a GPU for each rank" in world.note
+    with pytest.raises(BadRequest, match=r"NCCL needs a GPU for each rank.*--backend gloo"):
+        World(GPUS + 1, backend="nccl")
+
+
+@needs_two_gpus
+def test_a_hang_under_nccl_ends_with_the_table_and_the_group_works_again():
+    with World(2) as world:
+        world.run_cell("kept = rank")
+        source = "x = torch.ones(1, device=device)\nif rank == 0:\n    dist.all_reduce(x); torch.cuda.synchronize()"
+        with pytest.raises(RankTimeout):
+            world.run_cell(source, timeout=5)
+        source = "x = torch.ones(1, device=device); dist.all_reduce(x); (kept, x.item())"
+        assert world.run_cell(source) == {0: "(0, 2.0)", 1: "(1, 2.0)"}
