@@ -45,6 +45,7 @@ def main(fds: list[int]) -> NoReturn:
     os.dup2(null, 0)
     os.close(null)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _work_in_batches()
     channel = Channel(socket.socket(fileno=control))
     outlet = Outlet(channel, out_read, err_read)
     try:
@@ -286,6 +287,20 @@ def completions(text: str, namespace: dict[str, Any]) -> list[str]:
 def remember_source(file: str, source: str) -> None:
     """Let tracebacks show the lines of code that is in no file."""
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+
+
+def _work_in_batches() -> None:
+    """Let no rank push another off its core the moment a message arrives (Linux).
+
+    With more ranks than cores, that is what makes gloo slow: an all-reduce of 4 kB on four ranks and two cores took
+    4.9 ms under the usual policy and 0.9 ms under this one, which was made for work that nobody watches. The notebook
+    itself stays as quick as it was: it may still push a rank aside.
+    """
+    if hasattr(os, "SCHED_BATCH"):
+        try:
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        except OSError:
+            pass  # forbidden here; it is only slower
 
 
 def _refuse_input(*_: Any, **__: Any) -> NoReturn:
