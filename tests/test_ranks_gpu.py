@@ -47,7 +47,7 @@ def test_nccl_without_enough_gpus_is_refused_with_the_reason(monkeypatch, gpus, 
 
 @pytest.mark.skipif(GPUS > 0, reason="for machines without a GPU")
 def test_asking_for_nccl_inside_a_cell_on_the_cpu_is_a_sentence():
-    with World(2) as world, pytest.raises(RankError, match="These ranks are on the CPU.*'gloo'"):
+    with World(2) as world, pytest.raises(RankError, match=r"These ranks are on the CPU.*'gloo'"):
         world.run_cell("dist.init_process_group('nccl')")
 
 
