@@ -54,7 +54,7 @@ def test_a_hundred_worlds_leave_as_many_file_descriptors_as_before():
             pids = world.pids
         assert gone(pids)
     assert file_descriptors() == before
-    assert len(os.listdir(f"/proc/{zygote.pid}/fd")) == in_zygote
+    assert len(os.listdir(f"/proc/{zygote.pid}/fd")) <= in_zygote  # (less, if it was importing something before)
     assert shared_memory() <= shm
     assert not [name for name in set(os.listdir(tempfile.gettempdir())) - temporary if "rank" in name]
 
