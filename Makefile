@@ -30,7 +30,7 @@ $(VENV)/.ready: pyproject.toml
 	@touch $@
 
 lab: setup  ## set up and open JupyterLab on the first lecture
-	$(VENV)/bin/jupyter lab $(LAB_ARGS) notebooks/00_start_here.ipynb
+	$(VENV)/bin/jupyter lab --ServerApp.root_dir="$(CURDIR)" $(LAB_ARGS) notebooks/00_start_here.ipynb
 
 test: setup lint tests notebooks  ## set up and run every test and every notebook
 

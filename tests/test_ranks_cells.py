@@ -7,7 +7,7 @@ import pytest
 import utils
 from tests.ranks_support import Recorder
 from utils.ranks import World
-from utils.ranks.world import BadRequest
+from utils.ranks.processes import BadRequest
 
 
 @pytest.fixture(scope="module", params=["fork", "spawn"])

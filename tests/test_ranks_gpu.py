@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from utils.ranks import RankError, RankTimeout, World, groups, zygote
-from utils.ranks.world import BadRequest
+from utils.ranks.processes import BadRequest
 
 GPUS = zygote.count_gpus(torch)
 needs_gpu = pytest.mark.skipif(GPUS < 1, reason="this machine has no GPU that torch can use")

@@ -19,7 +19,7 @@ from utils.ranks.failures import Outcome
 from utils.ranks.transcript import Transcript
 
 if TYPE_CHECKING:
-    from utils.ranks.world import RankHandle
+    from utils.ranks.processes import RankHandle
 
 FAILURE_GRACE = 0.5  # seconds that the others have to end by themselves after one rank failed
 ANSWER_GRACE = 1.0  # … to say where they are
@@ -189,7 +189,7 @@ class Gathering:
             self._record(rank, outcome)
 
     def _check_alive(self, handle: RankHandle) -> None:
-        code = handle.starter.exit_code(handle.pid)
+        code = handle.exit_code()
         if code is None:
             return
         for message, blob in handle.channel.take():  # its last messages

@@ -18,11 +18,12 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
 from utils.ranks import starters
+from utils.ranks.processes import BadRequest, check_shape
 from utils.ranks.rank import dumps_plain
 from utils.ranks.status import Status, world_status
 from utils.ranks.transcript import label
 from utils.ranks.views import default_view
-from utils.ranks.world import DEFAULT_TIMEOUT, BadRequest, World, check_shape
+from utils.ranks.world import DEFAULT_TIMEOUT, World
 
 COMMANDS = ("status", "pull", "push", "stop", "restart")
 OPTIONS = ("-n", "--nodes", "--only", "--backend", "--timeout")

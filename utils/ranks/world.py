@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import os
 import pickle
-import signal
-import socket
-import sys
-import tempfile
+import select
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from utils.ranks import starters
@@ -23,65 +18,15 @@ from utils.ranks.failures import (
     Outcome,
     RanksInterrupted,
     RankTimeout,
-    exit_reason,
     hang_report,
     rank_error,
 )
 from utils.ranks.gather import Gathering, InterruptFlag, interrupts
+from utils.ranks.processes import BadRequest, Processes, RankHandle, check_shape
 from utils.ranks.transcript import Transcript, label
 from utils.ranks.views import Quiet, View
-from utils.ranks.wire import Channel, pair
 
 DEFAULT_TIMEOUT = 60.0  # seconds a cell may take, unless told otherwise
-MOST_RANKS = 128
-START_TIMEOUT = 120.0
-
-
-class BadRequest(ValueError):
-    """What was asked for makes no sense; the text is one sentence that says what to do instead."""
-
-
-@dataclass
-class RankHandle:
-    """The notebook's side of one rank."""
-
-    rank: int
-    channel: Channel
-    pipes: tuple[int, int]  # the rank reads these itself; after its death its last words are still in them
-    starter: starters.Starter
-    pid: int = 0
-    device: str = ""
-
-    def last_words(self) -> str:
-        """What a dead rank's C++ code wrote last and nobody has forwarded."""
-        words = []
-        for pipe in self.pipes:
-            os.set_blocking(pipe, False)
-            try:
-                while data := os.read(pipe, 1 << 16):
-                    words.append(data.decode(errors="replace"))
-            except OSError:
-                pass
-        return "".join(words)[-20_000:]
-
-    def close(self) -> None:
-        self.channel.close()
-        for pipe in self.pipes:
-            os.close(pipe)
-        self.starter.forget(self.pid)
-
-
-def check_shape(size: int, nodes: int, backend: str) -> None:
-    """Raise BadRequest, in one sentence, for a world that cannot be."""
-    if not 1 <= size <= MOST_RANKS:
-        raise BadRequest(f"A world has 1 to {MOST_RANKS} ranks, not {size}.")
-    if nodes < 1 or size % nodes:
-        fits = ", ".join(str(n) for n in range(1, size + 1) if size % n == 0)
-        raise BadRequest(
-            f"{size} ranks cannot be shared equally among {nodes} nodes: with {size} ranks, --nodes can be {fits}."
-        )
-    if backend not in ("auto", "gloo", "nccl"):
-        raise BadRequest(f"The backend is auto, gloo or nccl, not {backend!r}.")
 
 
 class World:
@@ -99,76 +44,21 @@ class World:
 
     def __init__(self, size: int = 4, nodes: int = 1, backend: str = "auto", start: str | None = None) -> None:
         check_shape(size, nodes, backend)
-        self.size, self.nodes, self.asked_backend = size, nodes, backend
-        self.backend, self.note = "", ""
+        self.size, self.nodes = size, nodes
         self.names: list[str] = []
         self._numbers = itertools.count(1)
         self._cells = itertools.count(1)
         self._generation = 0
         self._busy = threading.Lock()
         self._group_lost = False
-        self._store_fd, self._store_path = _make_store()
-        self._handles: list[RankHandle] = []
         starter = starters.starter(start or starters.default_method())
-        try:
-            with interrupts() as flag:
-                self._start(starter, flag)
-        except BaseException:
-            self.close()
-            raise
+        with interrupts() as flag:
+            self._processes = Processes(starter, size, nodes, backend, flag)
+        self.backend, self.note = self._processes.backend, self._processes.note
 
-    # ------------------------------------------------------------------ life
-    def _start(self, starter: starters.Starter, flag: InterruptFlag) -> None:
-        port = _free_port()
-        config = {
-            "size": self.size,
-            "nodes": self.nodes,
-            "backend": self.asked_backend,
-            "port": port,
-            "store": self._store_path,
-            "environment": dict(os.environ),
-            "folder": os.getcwd(),
-            "path": sys.path,
-        }
-        for rank in range(self.size):
-            channel, theirs = pair()
-            out, err = os.pipe(), os.pipe()
-            handle = RankHandle(rank, channel, (out[0], err[0]), starter)
-            self._handles.append(handle)
-            fds = [theirs.fileno(), *out, *err, self._store_fd]
-            try:
-                handle.pid = starter.start(fds)
-            finally:
-                theirs.close()
-                os.close(out[1])
-                os.close(err[1])
-            channel.send({"rank": rank, **config})
-        self._wait_until_up(flag)
-
-    def _wait_until_up(self, flag: InterruptFlag) -> None:
-        import select
-
-        waiting = {handle.channel: handle for handle in self._handles}
-        deadline = time.monotonic() + START_TIMEOUT
-        while waiting:
-            if flag.count:
-                raise KeyboardInterrupt
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"{label(h.rank for h in waiting.values())} did not start in {START_TIMEOUT:.0f} s.")
-            readable, _, _ = select.select([*waiting, flag.wake_read], [], [], 0.2)
-            for channel in [one for one in readable if one in waiting]:
-                handle = waiting[channel]
-                for message, _ in channel.take():
-                    if message["event"] == "up":
-                        handle.device, self.backend = message["device"], message["backend"]
-                        self.note = self.note or message["note"]
-                        waiting.pop(channel, None)
-                    elif message["event"] == "failed":
-                        if message["refused"]:
-                            raise BadRequest(message["text"])
-                        raise RuntimeError(f"rank {handle.rank} could not start:\n{message['text']}")
-                if channel.eof and channel in waiting:
-                    raise RuntimeError(f"rank {handle.rank} could not start.\n{handle.last_words()}")
+    @property
+    def _handles(self) -> list[RankHandle]:
+        return self._processes.handles
 
     @property
     def pids(self) -> list[int]:
@@ -184,36 +74,11 @@ class World:
 
     def dead_ranks(self) -> dict[int, str]:
         """Ranks that are gone, and how they went."""
-        codes = {handle.rank: handle.starter.exit_code(handle.pid) for handle in self._handles}
-        return {rank: exit_reason(code) for rank, code in codes.items() if code is not None}
+        return self._processes.dead()
 
     def close(self) -> None:
         """End all ranks, and whatever processes they started."""
-        for handle in self._handles:
-            if handle.pid and handle.starter.exit_code(handle.pid) is None:
-                try:
-                    os.killpg(handle.pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    # Forked this instant, not yet leader of its group.
-                    _kill(handle.pid)
-                except PermissionError:
-                    pass
-        end = time.monotonic() + 5
-        while time.monotonic() < end and any(
-            handle.pid and handle.starter.exit_code(handle.pid) is None for handle in self._handles
-        ):
-            time.sleep(0.002)
-        for handle in self._handles:
-            handle.close()
-        self._handles = []
-        if self._store_fd >= 0:
-            os.close(self._store_fd)
-            self._store_fd = -1
-        if self._store_path:
-            try:
-                os.unlink(self._store_path)
-            except FileNotFoundError:
-                pass
+        self._processes.close()
 
     def __enter__(self) -> World:
         return self
@@ -267,8 +132,6 @@ class World:
 
     def complete(self, text: str) -> list[str]:
         """Names and attributes on rank 0 that begin with ``text``; empty if it does not answer at once."""
-        import select
-
         if not self._handles or not self._busy.acquire(blocking=False):
             return []
         try:
@@ -390,25 +253,3 @@ class World:
         if any(outcome.state != "finished" for outcome in outcomes):
             raise RuntimeError("the process group could not be made again")
         self._group_lost = False
-
-
-def _make_store() -> tuple[int, str | None]:
-    """The file through which the ranks find each other: in memory where possible, so that nothing can be left over."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("ranks-store"), None
-    fd, path = tempfile.mkstemp(prefix="ranks-store-")
-    return fd, path
-
-
-def _free_port() -> int:
-    # Nobody listens on it; it is there for programs that read MASTER_PORT.
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
