@@ -6,7 +6,7 @@ import linecache
 from collections.abc import Callable
 from typing import Any
 
-from utils.ranks.rank import dumps_plain
+from utils.ranks.values import dumps_plain
 from utils.ranks.views import Quiet, default_view
 from utils.ranks.world import DEFAULT_TIMEOUT, World
 

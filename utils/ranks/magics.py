@@ -6,27 +6,25 @@ A thin shell over :class:`utils.ranks.world.World`: it reads options, keeps the 
 from __future__ import annotations
 
 import argparse
-import ast
 import atexit
 import difflib
 import re
-import traceback
 from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.core.magic_arguments import argument, magic_arguments
 
 from utils.ranks import starters
+from utils.ranks.options import OPTIONS, check_source, parse, rank_list
 from utils.ranks.processes import BadRequest, check_shape
-from utils.ranks.rank import dumps_plain
 from utils.ranks.status import Status, world_status
 from utils.ranks.transcript import label
+from utils.ranks.values import dumps_plain
 from utils.ranks.views import default_view
 from utils.ranks.world import DEFAULT_TIMEOUT, World
 
 COMMANDS = ("status", "pull", "push", "stop", "restart")
-OPTIONS = ("-n", "--nodes", "--only", "--backend", "--timeout")
 DEFAULT_RANKS = 4
 
 
@@ -45,17 +43,6 @@ class Values(dict):
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(repr(self))
-
-
-class CellSyntaxError(Exception):
-    """A cell that is not Python. (No SyntaxError itself: IPython would show our insides with it.)"""
-
-    def __init__(self, error: SyntaxError) -> None:
-        super().__init__(f"{error.msg} (line {error.lineno})")
-        self._text = "".join(traceback.format_exception_only(error))
-
-    def _render_traceback_(self) -> list[str]:
-        return self._text.splitlines()
 
 
 @magics_class
@@ -97,7 +84,7 @@ class RanksMagics(Magics):
         %ranks restart          new ranks, without variables
         """
         try:
-            options = _parse(self.ranks, line)
+            options = parse(self.ranks, line)
             # The first line stays as a comment, so that line numbers are those of the notebook's cell.
             return self._line(options) if cell is None else self._cell(options, f"# %%ranks {line}\n{cell}")
         except BadRequest as error:
@@ -108,10 +95,10 @@ class RanksMagics(Magics):
         if options.command:
             extra = " ".join(options.command)
             raise BadRequest(f"%%ranks takes options only, not {extra!r}; the code belongs on the lines below.")
-        _check_source(source)
+        check_source(source)
         shape = self._shape(options)
         check_shape(*shape)
-        only = None if options.only is None else _rank_list(options.only, shape[0])
+        only = None if options.only is None else rank_list(options.only, shape[0])
         world = self._world_of(shape)
         timeout = DEFAULT_TIMEOUT if options.timeout is None else options.timeout
         if timeout < 0:
@@ -224,52 +211,6 @@ class RanksMagics(Magics):
         }
 
 
-def _parse(magic: Any, line: str) -> argparse.Namespace:
-    """Options of a line; an unknown one is answered with the nearest that exists."""
-    for word in line.split():
-        name = word.split("=")[0]
-        if re.match(r"--?[A-Za-z]", name) and name not in OPTIONS and not re.match(r"-n\d+$", name):
-            near = difflib.get_close_matches(name, OPTIONS, 1, 0.4)
-            hint = f" Did you mean {near[0]}?" if near else ""
-            raise BadRequest(
-                f"%%ranks has no option {name}.{hint} It has {', '.join(OPTIONS)}; %%ranks? explains them."
-            )
-    try:
-        return parse_argstring(magic, line)
-    except UsageError as error:
-        raise BadRequest(f"{error}. For example: %%ranks -n 4 --timeout 120") from None
-
-
-def _rank_list(text: str, size: int) -> list[int]:
-    """``0,2`` and ``1-3`` as lists of ranks."""
-    ranks: set[int] = set()
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
-        if match is None:
-            raise BadRequest(f"--only takes ranks such as 0,2 or 1-3, not {text!r}.")
-        first = int(match[1])
-        ranks |= set(range(first, int(match[2] or first) + 1))
-    if wrong := [rank for rank in ranks if rank >= size]:
-        raise BadRequest(f"This world has ranks 0 to {size - 1}; there is no {label(wrong)}.")
-    if not ranks:
-        raise BadRequest(f"--only {text} names no rank: write the smaller one first, as in 1-3.")
-    return sorted(ranks)
-
-
-def _check_source(source: str) -> None:
-    """Stop at what would fail on every rank before any rank is troubled."""
-    try:
-        ast.parse(source, "<cell on ranks>")
-    except SyntaxError as error:
-        line = source.splitlines()[error.lineno - 1].lstrip() if error.lineno and source.strip() else ""
-        if line.startswith(("%", "!")):
-            raise BadRequest(
-                f"Line {error.lineno} ({line[:40]!r}) is a command of the notebook, and ranks run Python only: "
-                "give it a cell of its own."
-            ) from None
-        raise CellSyntaxError(error) from None
-
-
 def _describe(shape: tuple[int, int, str]) -> str:
     size, nodes, backend = shape
     text = f"{size} rank{'s' if size != 1 else ''}"
@@ -306,6 +247,3 @@ def unload(shell: Any) -> None:
         atexit.unregister(_loaded.close)
         _loaded = None
     starters.shut_down()
-
-
-__all__ = ["RanksMagics", "Values", "load", "unload"]

@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 
 from utils.ranks import groups, locate
 from utils.ranks.inside import Outlet, Shower, Stream
+from utils.ranks.values import completions, dumps
 from utils.ranks.wire import Channel
 
 shower: Shower | None = None  # the figures backend finds it here
@@ -243,45 +244,6 @@ def _traceback_text(error: BaseException) -> str:
         )
         one = one.__cause__ or one.__context__
     return "".join(whole.format())
-
-
-def dumps(value: Any) -> bytes:
-    """Pickle a value for the notebook: what a cell defined by value, tensors of a GPU as tensors of the CPU."""
-    import io
-
-    import cloudpickle
-    import torch
-
-    class Pickler(cloudpickle.Pickler):
-        def reducer_override(self, thing: Any) -> Any:
-            if isinstance(thing, torch.Tensor) and thing.device.type != "cpu":
-                return thing.detach().cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
-            return super().reducer_override(thing)
-
-    buffer = io.BytesIO()
-    Pickler(buffer).dump(value)
-    return buffer.getvalue()
-
-
-def dumps_plain(value: Any) -> bytes:
-    """Pickle a value of the notebook for the ranks, without importing torch for it."""
-    import cloudpickle
-
-    return cloudpickle.dumps(value)
-
-
-def completions(text: str, namespace: dict[str, Any]) -> list[str]:
-    """Names and attributes in this rank that begin with ``text``."""
-    import rlcompleter
-
-    completer = rlcompleter.Completer(namespace)
-    found: list[str] = []
-    try:
-        while len(found) < 300 and (match := completer.complete(text, len(found))) is not None:
-            found.append(match)
-    except Exception:
-        pass  # a property that raises: no completions
-    return [match.rstrip("( ") for match in found]
 
 
 def remember_source(file: str, source: str) -> None:

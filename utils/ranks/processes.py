@@ -1,0 +1,203 @@
+"""The processes of a world: started together, ended together, with nothing left over."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from utils.ranks import starters
+from utils.ranks.failures import exit_reason
+from utils.ranks.gather import InterruptFlag
+from utils.ranks.transcript import label
+from utils.ranks.wire import Channel, pair
+
+MOST_RANKS = 128
+START_TIMEOUT = 120.0
+
+
+class BadRequest(ValueError):
+    """What was asked for makes no sense; the text is one sentence that says what to do instead."""
+
+
+def check_shape(size: int, nodes: int, backend: str) -> None:
+    """Raise BadRequest, in one sentence, for a world that cannot be."""
+    if not 1 <= size <= MOST_RANKS:
+        raise BadRequest(f"A world has 1 to {MOST_RANKS} ranks, not {size}.")
+    if nodes < 1 or size % nodes:
+        fits = ", ".join(str(n) for n in range(1, size + 1) if size % n == 0)
+        raise BadRequest(
+            f"{size} ranks cannot be shared equally among {nodes} nodes: with {size} ranks, --nodes can be {fits}."
+        )
+    if backend not in ("auto", "gloo", "nccl"):
+        raise BadRequest(f"The backend is auto, gloo or nccl, not {backend!r}.")
+
+
+@dataclass
+class RankHandle:
+    """The notebook's side of one rank."""
+
+    rank: int
+    channel: Channel
+    pipes: tuple[int, int]  # the rank reads these itself; after its death its last words are still in them
+    starter: starters.Starter
+    pid: int = 0
+    device: str = ""
+
+    def last_words(self) -> str:
+        """What a dead rank's C++ code wrote last and nobody has forwarded."""
+        words = []
+        for pipe in self.pipes:
+            os.set_blocking(pipe, False)
+            try:
+                while data := os.read(pipe, 1 << 16):
+                    words.append(data.decode(errors="replace"))
+            except OSError:
+                pass
+        return "".join(words)[-20_000:]
+
+    def exit_code(self) -> int | None:
+        """None while it lives, and 0 if it was never started."""
+        return self.starter.exit_code(self.pid) if self.pid else 0
+
+    def kill(self) -> None:
+        """End it, and the processes in its group."""
+        if self.exit_code() is not None:
+            return
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            try:
+                os.kill(self.pid, signal.SIGKILL)  # forked this instant, and not yet leader of its group
+            except ProcessLookupError:
+                pass
+        except PermissionError:
+            pass
+
+    def close(self) -> None:
+        self.channel.close()
+        for pipe in self.pipes:
+            os.close(pipe)
+        self.starter.forget(self.pid)
+
+
+class Processes:
+    """The rank processes of one world.
+
+    Attributes:
+        handles: one per rank, rank 0 first; empty once closed.
+        backend: what the ranks chose.
+        note: what the reader should know about that choice, or "".
+
+    Raises:
+        BadRequest: the ranks refuse what was asked for.
+        RuntimeError: they could not start.
+        KeyboardInterrupt: the reader stopped it.
+    """
+
+    def __init__(self, starter: starters.Starter, size: int, nodes: int, backend: str, flag: InterruptFlag) -> None:
+        self.handles: list[RankHandle] = []
+        self.backend, self.note = "", ""
+        self._store_fd, self._store_path = _make_store()
+        config = {
+            "size": size,
+            "nodes": nodes,
+            "backend": backend,
+            "port": _free_port(),
+            "store": self._store_path,
+            "environment": dict(os.environ),
+            "folder": os.getcwd(),
+            "path": sys.path,
+        }
+        try:
+            for rank in range(size):
+                self._start_one(starter, {"rank": rank, **config})
+            self._wait_until_up(flag)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start_one(self, starter: starters.Starter, config: dict[str, Any]) -> None:
+        channel, theirs = pair()
+        out, err = os.pipe(), os.pipe()
+        handle = RankHandle(config["rank"], channel, (out[0], err[0]), starter)
+        self.handles.append(handle)
+        try:
+            handle.pid = starter.start([theirs.fileno(), *out, *err, self._store_fd])
+        finally:
+            theirs.close()
+            os.close(out[1])
+            os.close(err[1])
+        channel.send(config)
+
+    def _wait_until_up(self, flag: InterruptFlag) -> None:
+        waiting = {handle.channel: handle for handle in self.handles}
+        deadline = time.monotonic() + START_TIMEOUT
+        while waiting:
+            if flag.count:
+                raise KeyboardInterrupt
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{label(h.rank for h in waiting.values())} did not start in {START_TIMEOUT:.0f} s.")
+            readable, _, _ = select.select([*waiting, flag.wake_read], [], [], 0.2)
+            for channel in [one for one in readable if one in waiting]:
+                if self._is_up(waiting[channel]):
+                    del waiting[channel]
+
+    def _is_up(self, handle: RankHandle) -> bool:
+        for message, _ in handle.channel.take():
+            if message["event"] == "up":
+                handle.device, self.backend = message["device"], message["backend"]
+                self.note = self.note or message["note"]
+                return True
+            if message["event"] == "failed" and message["refused"]:
+                raise BadRequest(message["text"])
+            if message["event"] == "failed":
+                raise RuntimeError(f"rank {handle.rank} could not start:\n{message['text']}")
+        if handle.channel.eof:
+            raise RuntimeError(f"rank {handle.rank} could not start.\n{handle.last_words()}")
+        return False
+
+    def dead(self) -> dict[int, str]:
+        """Ranks that are gone, and how they went."""
+        codes = {handle.rank: handle.exit_code() for handle in self.handles}
+        return {rank: exit_reason(code) for rank, code in codes.items() if code is not None}
+
+    def close(self) -> None:
+        """End all ranks, and whatever processes they started."""
+        for handle in self.handles:
+            handle.kill()
+        end = time.monotonic() + 5
+        while time.monotonic() < end and any(handle.exit_code() is None for handle in self.handles):
+            time.sleep(0.002)
+        for handle in self.handles:
+            handle.close()
+        self.handles = []
+        if self._store_fd >= 0:
+            os.close(self._store_fd)
+            self._store_fd = -1
+        if self._store_path:
+            try:
+                os.unlink(self._store_path)
+            except FileNotFoundError:
+                pass
+
+
+def _make_store() -> tuple[int, str | None]:
+    """The file through which the ranks find each other: in memory where possible, so that nothing can be left over."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("ranks-store"), None
+    fd, path = tempfile.mkstemp(prefix="ranks-store-")
+    return fd, path
+
+
+def _free_port() -> int:
+    # Nobody listens on it; it is there for programs that read MASTER_PORT.
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,44 @@
+"""Values on their way between the notebook and its ranks."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any
+
+
+def dumps(value: Any) -> bytes:
+    """Pickle a value for the notebook: what a cell defined by value, tensors of a GPU as tensors of the CPU."""
+    import cloudpickle
+    import torch
+
+    class Pickler(cloudpickle.Pickler):
+        def reducer_override(self, thing: Any) -> Any:
+            if isinstance(thing, torch.Tensor) and thing.device.type != "cpu":
+                return thing.detach().cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+            return super().reducer_override(thing)
+
+    buffer = io.BytesIO()
+    Pickler(buffer).dump(value)
+    return buffer.getvalue()
+
+
+def dumps_plain(value: Any) -> bytes:
+    """Pickle a value of the notebook for the ranks, without importing torch for it."""
+    import cloudpickle
+
+    return cloudpickle.dumps(value)
+
+
+def completions(text: str, namespace: dict[str, Any]) -> list[str]:
+    """Names and attributes in this rank that begin with ``text``."""
+    import rlcompleter
+
+    completer = rlcompleter.Completer(namespace)
+    found: list[str] = []
+    try:
+        while len(found) < 300 and (match := completer.complete(text, len(found))) is not None:
+            found.append(match)
+    except Exception:
+        pass  # a property that raises: no completions
+    return [match.rstrip("( ") for match in found]
