@@ -6,7 +6,8 @@ What the tools do with alternative text (looked up in JupyterLab 4.6 and nbconve
   say; an ``image/svg+xml`` output too, and only in a notebook that it trusts: in a fresh clone, where nothing
   has been run yet, the learner would read "Cannot display an untrusted SVG". nbconvert takes ``alt`` from the
   metadata for PNG, but not for SVG.
-- All of them, and GitHub, show ``<img alt="…" src="data:…">`` in a ``text/html`` output, trusted or not.
+- All of them show ``<img alt="…" src="data:…">`` in a ``text/html`` output, trusted or not. (GitHub is reported to
+  do so too; that was not tried here.)
 
 So a ``Picture`` is stored as ``text/html`` with ``alt``, and as ``text/plain`` "picture: …" for terminals and
 for tests. The pictures inside are SVG (diagrams; the same bytes on every run) or PNG (charts by matplotlib).
