@@ -126,6 +126,17 @@ def test_a_receive_says_whom_it_waits_for(world):
     assert still_works(world)
 
 
+def test_failures_leave_no_file_descriptors_in_the_ranks(world):
+    count = "import os; len(os.listdir('/proc/self/fd'))"
+    fails(world, "if rank: dist.barrier()\nelse: raise ValueError()")
+    before = world.run_cell(count)
+    for _ in range(5):
+        fails(world, "if rank: dist.barrier()\nelse: raise ValueError()")
+        fails(world, "import time; time.sleep(9)", RankTimeout, timeout=0.2)
+    assert world.run_cell(count) == before
+    assert still_works(world)
+
+
 def test_only_members_of_a_group_are_waited_for(world):
     world.run_cell("pair = dist.new_group([1, 3])")
     error = fails(world, "if rank == 1:\n    dist.all_reduce(torch.ones(1), group=pair)", RankTimeout, timeout=1)
@@ -204,6 +215,12 @@ def test_an_interrupt_ends_with_the_table_and_keeps_variables(world, source):
     error = fails(world, source, RanksInterrupted)
     assert "rank  state" in error.report
     assert still_works(world)
+
+
+def test_a_cell_that_prints_without_end_can_be_stopped_at_any_moment(world):
+    for tenths in range(3, 9):
+        fails(world, "while True: print('x' * 5000)", RankTimeout, timeout=tenths / 10)
+        assert still_works(world)
 
 
 def test_two_interrupts_kill_what_the_first_could_not_stop(world):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 import os
 import socket
+import stat
+from collections.abc import Iterator
 from typing import Any
 
 # The notebook's own time-out ends a hang with a table; the group's must not come first.
@@ -142,26 +144,24 @@ def cut_loose() -> None:
                 group.abort()
             except Exception:
                 pass  # a group without NCCL, or already aborted
-    for fd in _open_fds():
-        try:
-            with socket.socket(fileno=os.dup(fd)) as connection:
+    for connection in _open_sockets():
+        with connection:
+            try:
                 if connection.family in (socket.AF_INET, socket.AF_INET6):
                     connection.getpeername()  # raises for a listening socket: those stay
                     connection.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
+            except OSError:
+                pass
 
 
-def _open_fds() -> list[int]:
-    folder = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
-    fds = []
-    for name in os.listdir(folder):
+def _open_sockets() -> Iterator[socket.socket]:
+    """A second handle of each socket that this process has; whoever asks closes it."""
+    for name in os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"):
         try:
-            if os.path.exists(f"{folder}/{name}") or "socket" in os.readlink(f"{folder}/{name}"):
-                fds.append(int(name))
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                yield socket.socket(fileno=os.dup(int(name)))
         except OSError:
-            pass
-    return fds
+            pass  # it was closed meanwhile (one is the listing's own)
 
 
 def set_environment(rank: int, world_size: int, nodes: int, port: int) -> None:

@@ -51,6 +51,9 @@ class Outlet:
         self._size = 0
         self._sent_at = 0.0
         self._libc = ctypes.CDLL(None)
+        self._main_thread = threading.get_ident()
+        self._sending = False
+        self._interrupted = False
 
     def pipes(self) -> list[int]:
         return list(self._pipes.values())
@@ -78,8 +81,8 @@ class Outlet:
         with self._lock:
             if self._parts:
                 parts = [(stream, "".join(texts)) for stream, texts in self._parts]
-                self._channel.send({"event": "output", "parts": parts})
                 self._parts, self._size = [], 0
+                self._send({"event": "output", "parts": parts})
             self._sent_at = time.monotonic()
 
     def finish(self) -> None:
@@ -93,7 +96,25 @@ class Outlet:
         with self._lock:
             self.drain_pipes()
             self.flush()
+            self._send(message, blob)
+
+    def postpone_interrupt(self) -> bool:
+        """Asked by the handler of SIGINT: half a message must not leave. True if KeyboardInterrupt comes later."""
+        self._interrupted = self._sending
+        return self._sending
+
+    def _send(self, message: dict[str, Any], blob: bytes = b"") -> None:
+        if threading.get_ident() != self._main_thread:
             self._channel.send(message, blob)
+            return
+        self._sending = True
+        try:
+            self._channel.send(message, blob)
+        finally:
+            self._sending = False
+        if self._interrupted:
+            self._interrupted = False
+            raise KeyboardInterrupt
 
     def _add(self, stream: str, text: str) -> None:
         if not self._parts or self._parts[-1][0] != stream:

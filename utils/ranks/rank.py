@@ -197,7 +197,8 @@ class Rank:
     def _on_interrupt(self, *_: Any) -> None:
         if self._running:
             self._interrupted = True
-            raise KeyboardInterrupt
+            if not self.outlet.postpone_interrupt():
+                raise KeyboardInterrupt
 
     # ------------------------------------------------------------------ the listening thread
     def _listen(self) -> None:

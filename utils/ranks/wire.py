@@ -93,7 +93,12 @@ class Channel:
             end = blob_start + blob_length
             if len(self._buffer) < end:
                 break
-            message = json.loads(self._buffer[_HEADER.size : blob_start])
+            try:
+                message = json.loads(self._buffer[_HEADER.size : blob_start])
+            except ValueError:  # a sender gone mad: nothing that follows can be trusted
+                self.eof = True
+                self._buffer.clear()
+                break
             messages.append((message, bytes(self._buffer[blob_start:end])))
             del self._buffer[:end]
         return messages
