@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 FAILURE_GRACE = 0.5  # seconds that the others have to end by themselves after one rank failed
 ANSWER_GRACE = 1.0  # … to say where they are
 FREE_GRACE = 0.4  # … to come back once they are cut loose, before they are interrupted
+STOP_AGAIN = 0.5  # … until they are interrupted and cut loose once more
 STOP_GRACE = 3.0  # … to come back at all, before they are killed
 TICK = 0.2
 
@@ -129,9 +130,14 @@ class Gathering:
         if reason == "failure":
             self._listen_until(FREE_GRACE, lambda: not self._pending)
         struck = self._flag.count
-        for rank in self._pending:
-            _signal(self._handles[rank].pid, signal.SIGINT)
-        self._listen_until(STOP_GRACE, lambda: not self._pending or self._flag.count > struck)
+        end = time.monotonic() + STOP_GRACE
+        # More than once: between two collectives there was nothing to cut, and libraries swallow interrupts.
+        while self._pending and time.monotonic() < end and self._flag.count == struck:
+            for rank in self._pending:
+                _signal(self._handles[rank].pid, signal.SIGINT)
+            self._listen_until(STOP_AGAIN, lambda: not self._pending or self._flag.count > struck)
+            for rank in self._pending:
+                self._tell(rank, {"do": "free"})
         for rank in self._pending:
             _signal(self._handles[rank].pid, signal.SIGKILL)
         self._listen_until(STOP_GRACE, lambda: not self._pending)

@@ -27,6 +27,7 @@ from utils.ranks.transcript import Transcript, label
 from utils.ranks.views import Quiet, View
 
 DEFAULT_TIMEOUT = 60.0  # seconds a cell may take, unless told otherwise
+REMAKE_TIMEOUT = 20.0
 
 
 class World:
@@ -169,7 +170,7 @@ class World:
         try:
             with interrupts() as flag:
                 if self._group_lost:
-                    self._remake(flag)
+                    self._remake()
                 return self._gather(message, blob, ranks, timeout, view or Quiet(), flag)
         finally:
             self._busy.release()
@@ -198,7 +199,7 @@ class World:
             self.names = gathering.names
         self._group_lost = not all(gathering.groups_alive.values())
         if gathering.stopped_by or any(o.state in ("raised", "killed", "stopped") for o in outcomes):
-            self._fail(message["do"], outcomes, gathering.stopped_by, timeout, flag)
+            self._fail(message["do"], outcomes, gathering.stopped_by, timeout)
         return outcomes
 
     def _fail(
@@ -207,14 +208,13 @@ class World:
         outcomes: list[Outcome],
         stopped_by: str | None,
         timeout: float | None,
-        flag: InterruptFlag,
     ) -> NoReturn:
         """Bring the ranks back into a state for the next cell, then raise what happened."""
         if what == "call":
             self.close()
             survives, option = "", "timeout="
         else:
-            survives, option = self._recover(outcomes, flag), "--timeout "
+            survives, option = self._recover(outcomes), "--timeout "
         work = "function" if what == "call" else "cell"
         if stopped_by == "interrupt":
             raise RanksInterrupted(f"the {work} was interrupted", hang_report(outcomes, survives))
@@ -225,7 +225,7 @@ class World:
             raise RankTimeout(sentence, [], hang_report(outcomes, survives))
         raise rank_error(outcomes, survives)
 
-    def _recover(self, outcomes: list[Outcome], flag: InterruptFlag) -> str:
+    def _recover(self, outcomes: list[Outcome]) -> str:
         if any(outcome.state == "killed" for outcome in outcomes):
             self.close()
             return LOST
@@ -234,22 +234,25 @@ class World:
         if len(places) == 1 and took_part[0].state == "raised" and not took_part[0].lost_connection:
             return KEPT  # all failed at the same place, so nobody is left waiting in the group
         try:
-            self._remake(flag)
+            self._remake()
         except Exception:
             self.close()
             return LOST
         return REMADE
 
-    def _remake(self, flag: InterruptFlag) -> None:
+    def _remake(self) -> None:
         """Make the default process group again, on all ranks together."""
         self._generation += 1
-        flag.count = 0
         number = next(self._numbers)
         everyone = list(range(self.size))
-        gathering = Gathering(self._handles, everyone, number, 30.0, Transcript([]), flag)
-        for handle in self._handles:
-            handle.channel.send({"do": "remake", "cell": number, "generation": self._generation})
-        outcomes = gathering.run()
+        deaf = InterruptFlag()  # stopped half-way, it would cost the ranks their variables
+        try:
+            gathering = Gathering(self._handles, everyone, number, REMAKE_TIMEOUT, Transcript([]), deaf)
+            for handle in self._handles:
+                handle.channel.send({"do": "remake", "cell": number, "generation": self._generation})
+            outcomes = gathering.run()
+        finally:
+            deaf.close()
         if any(outcome.state != "finished" for outcome in outcomes):
             raise RuntimeError("the process group could not be made again")
         self._group_lost = False
