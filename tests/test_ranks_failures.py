@@ -223,6 +223,12 @@ def test_a_cell_that_prints_without_end_can_be_stopped_at_any_moment(world):
         assert still_works(world)
 
 
+def test_a_loop_of_collectives_can_be_stopped_at_any_moment(world):
+    for hundredths in range(20, 36, 2):
+        fails(world, "while True: dist.all_reduce(torch.ones(1000))", RankTimeout, timeout=hundredths / 100)
+        assert still_works(world)
+
+
 def test_two_interrupts_kill_what_the_first_could_not_stop(world):
     timers = [threading.Timer(after, os.kill, (os.getpid(), signal.SIGINT)) for after in (1.0, 2.5)]
     for timer in timers:

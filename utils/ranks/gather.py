@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 FAILURE_GRACE = 0.5  # seconds that the others have to end by themselves after one rank failed
 ANSWER_GRACE = 1.0  # … to say where they are
-FREE_GRACE = 0.4  # … to come back once they are cut loose, before they are interrupted
-STOP_AGAIN = 0.5  # … until they are interrupted and cut loose once more
+FREE_GRACE = 0.4  # … to come back once they are interrupted, and again once they are cut loose
 STOP_GRACE = 3.0  # … to come back at all, before they are killed
 TICK = 0.2
 
@@ -125,24 +124,28 @@ class Gathering:
         for rank in self._pending:
             self._tell(rank, {"do": "where", "ask": self._number})
         self._listen_until(ANSWER_GRACE, lambda: self._pending <= set(self._places))
-        for rank in self._pending:
-            self._tell(rank, {"do": "free"})
-        if reason == "failure":
+        if reason == "failure":  # the others wait for the one that failed: cut loose, they end with an error
+            self._free()
             self._listen_until(FREE_GRACE, lambda: not self._pending)
         struck = self._flag.count
         end = time.monotonic() + STOP_GRACE
-        # More than once: between two collectives there was nothing to cut, and libraries swallow interrupts.
+        # Interrupt first, cut later: gloo (torch 2.13) can wait for ever in a send that is cut in full flight. And more
+        # than once: between two collectives there is nothing to cut, and libraries swallow interrupts.
         while self._pending and time.monotonic() < end and self._flag.count == struck:
             for rank in self._pending:
                 _signal(self._handles[rank].pid, signal.SIGINT)
-            self._listen_until(STOP_AGAIN, lambda: not self._pending or self._flag.count > struck)
-            for rank in self._pending:
-                self._tell(rank, {"do": "free"})
+            self._listen_until(FREE_GRACE, lambda: not self._pending or self._flag.count > struck)
+            self._free()
+            self._listen_until(FREE_GRACE, lambda: not self._pending or self._flag.count > struck)
         for rank in self._pending:
             _signal(self._handles[rank].pid, signal.SIGKILL)
         self._listen_until(STOP_GRACE, lambda: not self._pending)
         for rank in list(self._pending):  # cannot be killed (stuck in the kernel): give it up
             self._record(rank, Outcome(rank, "killed", time.monotonic(), code=-signal.SIGKILL))
+
+    def _free(self) -> None:
+        for rank in self._pending:
+            self._tell(rank, {"do": "free"})
 
     def _listen_until(self, seconds: float, done: Any) -> None:
         end = time.monotonic() + seconds
