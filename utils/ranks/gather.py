@@ -91,7 +91,6 @@ class Gathering:
         self._places: dict[int, dict[str, Any] | None] = {}
         self._stopped: set[int] = set()
         self.stopped_by: str | None = None
-        self.names: list[str] | None = None
         self.groups_alive: dict[int, bool] = {}
         self.outcomes = [Outcome(handle.rank, "absent") for handle in handles]
 
@@ -185,7 +184,6 @@ class Gathering:
         elif event == "where" and message["ask"] == self._number:
             self._places[rank] = message["place"]
         elif event == "done" and message["cell"] == self._number and rank in self._pending:
-            self.names = message.get("names", self.names)
             self.groups_alive[rank] = message["group"]
             if message["heavy"]:
                 handle.starter.heavy()

@@ -106,7 +106,6 @@ class Rank:
             display=self.shower.display,
         )
         self.namespace.update(self.given)
-        self._known = set(self.namespace)
         sys.stdout, sys.stderr = Stream(outlet, "stdout", 1), Stream(outlet, "stderr", 2)
         builtins.input = _refuse_input
         sys.breakpointhook = _refuse_input
@@ -144,7 +143,6 @@ class Rank:
         what = message["do"]
         if what == "cell":
             answer["value"] = self._run_cell(message["source"], message["file"])
-            answer["names"] = sorted(set(self.namespace) - self._known)[:500]
         elif what == "call":
             return self._call(message["sources"], blob)
         elif what == "pull":

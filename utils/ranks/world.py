@@ -46,7 +46,6 @@ class World:
     def __init__(self, size: int = 4, nodes: int = 1, backend: str = "auto", start: str | None = None) -> None:
         check_shape(size, nodes, backend)
         self.size, self.nodes = size, nodes
-        self.names: list[str] = []
         self._numbers = itertools.count(1)
         self._cells = itertools.count(1)
         self._generation = 0
@@ -195,8 +194,6 @@ class World:
         outcomes = gathering.run()
         transcript.finish()
         view.finish(transcript)
-        if gathering.names is not None:
-            self.names = gathering.names
         self._group_lost = not all(gathering.groups_alive.values())
         if gathering.stopped_by or any(o.state in ("raised", "killed", "stopped") for o in outcomes):
             self._fail(message["do"], outcomes, gathering.stopped_by, timeout)
