@@ -1,12 +1,21 @@
 """Cells and functions on several rank processes (contract 1 of the design).
 
 magics.py      %%ranks and %ranks, a thin shell over …
+options.py     reads what follows %%ranks, and checks the cell
+views.py       where output goes: a notebook, a terminal, or nowhere
+status.py      the table that %ranks shows
 world.py       … a World: N rank processes, and what is sent to them; knows nothing of IPython
+processes.py   the processes of a world: started and ended together
 gather.py      waiting for the ranks: answers, time-outs, interrupts, deaths
 starters.py    how rank processes come to life: forked from the zygote, or spawned
 zygote.py      the process that imports torch once and forks ranks
+guardian.py    the process that ends spawned ranks when the notebook is gone
+signals.py     ends processes that may be gone already
 rank.py        what runs inside a rank
 inside.py      the rank's streams, figures and rich output
+figures.py     a matplotlib backend for ranks
+values.py      values on their way between the notebook and its ranks
+locate.py      where a rank is: which line of the reader's code, which collective
 groups.py      the rank's process group: made, cut loose, made again
 transcript.py  what the ranks printed and showed, put in rank order
 failures.py    exceptions and the table "which rank is in which call, waiting for whom"

@@ -10,6 +10,7 @@ import signal
 import socket
 from typing import NoReturn
 
+from utils.ranks.signals import kill_group
 from utils.ranks.wire import Channel
 
 
@@ -27,8 +28,5 @@ def main(channel_fd: int) -> NoReturn:
                 groups.discard(message["pid"])
     except (EOFError, OSError):
         for group in groups:
-            try:
-                os.killpg(group, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                pass
+            kill_group(group)
     os._exit(0)

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Protocol
 
+from utils.ranks.signals import kill_group
 from utils.ranks.wire import Channel, pair
 
 _PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
@@ -151,13 +152,13 @@ class Spawner:
         process = self._processes.get(pid)
         code = process.poll() if process else -signal.SIGKILL
         if code is not None and process is not None:
-            _kill_group(pid)  # what it left behind
+            kill_group(pid)  # what it left behind
         return code
 
     def forget(self, pid: int) -> None:
         process = self._processes.pop(pid, None)
         if process is not None:
-            _kill_group(pid)
+            kill_group(pid)
             process.wait()
             self._tell_guardian("forget", pid)
 
@@ -235,10 +236,3 @@ def _python(module: str, argument: str, fds: list[int], stderr: object) -> subpr
         stderr=stderr,  # type: ignore[arg-type]
         start_new_session=True,  # a terminal's Ctrl-C goes to the notebook, which passes it on
     )
-
-
-def _kill_group(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass

@@ -20,6 +20,7 @@ import sys
 import traceback
 from typing import NoReturn
 
+from utils.ranks.signals import kill_group
 from utils.ranks.wire import Channel
 
 _PR_SET_PDEATHSIG = 1
@@ -69,7 +70,7 @@ def main(channel_fd: int) -> NoReturn:
                 channel.send({"event": "forked", "ticket": request["ticket"], "pid": pid})
     except (EOFError, OSError):
         for pid in ranks:
-            _kill_group(pid)
+            kill_group(pid)
         _kill_adopted(set())
         os._exit(0)
 
@@ -138,17 +139,10 @@ def _reap(ranks: set[int], channel: Channel) -> None:
         if pid in ranks:
             ended = True
             ranks.discard(pid)
-            _kill_group(pid)
+            kill_group(pid)
             channel.send({"event": "exit", "pid": pid, "code": os.waitstatus_to_exitcode(status)})
     if ended:
         _kill_adopted(ranks)
-
-
-def _kill_group(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def _kill_adopted(ranks: set[int]) -> None:
