@@ -33,7 +33,35 @@ NOTHING = dataclasses.replace(
     HERE, cpu="unknown", usable_cpus=None, logical_cpus=None, memory_bytes=None, memory_available_bytes=None,
     gpus=(), networks=(),
 )  # fmt: skip
+PIPELINE = [
+    draw.Span(f"GPU {stage}", begin, begin + length, role, f"{role[0].upper()}{micro + 1}")
+    for stage in range(4)
+    for micro in range(8)
+    for role, begin, length in (
+        ("forward", (micro + stage) * 1e-3, 1e-3),
+        ("backward", (11 + 2 * (micro + 3 - stage)) * 1e-3, 2e-3),
+    )
+]
+WIRES = [draw.Span(f"GPU {i} → GPU {i + 1}", i * 1e-3, i * 1e-3 + 1e-4, "communication", "x") for i in range(20)]
+MEMORY = draw.MemorySeries(
+    "GPU 0",
+    [0, 1, 1, 2],
+    {"parameters": [4 * 10**9] * 4, "activations": [0, 9 * 10**9, 5 * 10**9, 0], "other": [1000, 0, 0, 0]},
+    10**10,
+)
 DIAGRAMS = {
+    "timeline": lambda: draw.timeline(PIPELINE, title="A pipeline", caption="simulated: 4 × H100"),
+    "timeline_many_lanes": lambda: draw.timeline(PIPELINE + WIRES, lanes=None),
+    "timeline_late": lambda: draw.timeline([draw.Span("host", 10, 10.00001, "compute", "a label")], title="Word " * 40),
+    "memory_over_time": lambda: draw.memory_over_time([MEMORY], title="Over time"),
+    "memory_over_time_11": lambda: draw.memory_over_time([MEMORY] * 11),
+    "memory_at_peak": lambda: draw.memory_at_peak({"GPU 0": MEMORY.peak(), "GPU 1": {}}, capacity=10**10),
+    "memory_at_peak_20": lambda: draw.memory_at_peak({f"GPU {i}": {"other": i, "gradients": 9} for i in range(20)}),
+    "cluster_topology": lambda: draw.cluster_topology(1, 2, "H100", links.NVLINK4, None, links.PCIE5),
+    "cluster_topology_large": lambda: draw.cluster_topology(
+        128, 16, "A GPU with a very long name", links.NVLINK4, links.INFINIBAND_NDR, links.PCIE5
+    ),
+    "cluster_topology_3x1": lambda: draw.cluster_topology(3, 1, "A100", None, links.ETHERNET_25),
     "words": draw.words,
     "three_setups": draw.three_setups,
     "three_setups_cpu": lambda: draw.three_setups(kind="CPU"),
@@ -170,6 +198,13 @@ def test_topology_names_ranks_local_ranks_and_speeds(diagrams):
     assert links.NVLINK4.label in words and links.ETHERNET_25.label in words
     with pytest.raises(ValueError):
         draw.topology(nodes=9)
+
+
+def test_every_kind_of_memory_has_its_own_colour_and_its_own_hatch():
+    kinds = palette.MEMORY_KINDS
+    assert list(kinds) == ["parameters", "gradients", "optimizer state", "activations", "other"]
+    assert len({kind.colour for kind in kinds.values()}) == len({kind.hatch for kind in kinds.values()}) == 5
+    assert all(kind.name == name and kind.hatch in svg.HATCHES for name, kind in kinds.items())
 
 
 def test_text_too_long_for_its_box_is_an_error():

@@ -3,6 +3,8 @@
 - Diagrams (SVG): ``words``, ``three_setups``, ``topology``, ``machine``, ``parallelism_map``, ``course_map``.
 - Charts (PNG): ``lines``, ``bars``, ``loss_curves``; of the α–β model: ``who_talks_over_what``,
   ``all_reduce_times``, ``all_reduce_algorithms``, ``all_reduce_on_nodes``.
+- Of the simulated GPUs (SVG): ``timeline`` of ``Span``s, ``memory_over_time`` of ``MemorySeries``, ``memory_at_peak``,
+  ``cluster_topology``.
 - ``show(picture_or_figure, alt=…)`` displays any picture in the middle of a cell; ``palette`` holds the
   colours.
 """
@@ -15,27 +17,35 @@ from utils.draw.all_reduce import (
     who_talks_over_what,
 )
 from utils.draw.charts import bars, lines, loss_curves
-from utils.draw.clusters import three_setups, topology
+from utils.draw.clusters import cluster_topology, three_setups, topology
 from utils.draw.course import course_map
 from utils.draw.hardware import machine
+from utils.draw.memory import MemorySeries, memory_at_peak, memory_over_time
 from utils.draw.parallelism import parallelism_map
 from utils.draw.picture import Picture, show
+from utils.draw.timeline import Span, timeline
 from utils.draw.vocabulary import words
 
 __all__ = [
+    "MemorySeries",
     "Picture",
+    "Span",
     "all_reduce_algorithms",
     "all_reduce_on_nodes",
     "all_reduce_times",
     "bars",
+    "cluster_topology",
     "course_map",
     "lines",
     "loss_curves",
     "machine",
+    "memory_at_peak",
+    "memory_over_time",
     "palette",
     "parallelism_map",
     "show",
     "three_setups",
+    "timeline",
     "topology",
     "who_talks_over_what",
     "words",

@@ -9,6 +9,7 @@ from utils.draw import palette
 from utils.draw.charts import bars, lines
 from utils.draw.palette import Role
 from utils.draw.picture import Picture
+from utils.draw.units import size_text
 from utils.links import Link
 from utils.models import RESNET50_GRADIENT_BYTES
 
@@ -38,14 +39,6 @@ def _place(link: Link) -> Role:
         else "memory of the processor"
     )  # fmt: skip
     return Role(name, _PLACES[name].colour, _PLACES[name].hatch)
-
-
-def size_text(nbytes: float) -> str:
-    """Bytes in the unit that people use: "102 MB"."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if nbytes >= factor:
-            return f"{nbytes / factor:.3g} {unit}"
-    return f"{nbytes:.3g} bytes"
 
 
 def time_text(milliseconds: float) -> str:

@@ -58,6 +58,19 @@ ROLES: dict[str, Role] = {
 }
 """Every role by its name."""
 
+MEMORY_KINDS: dict[str, Role] = {
+    role.name: role
+    for role in (
+        Role("parameters", PURPLE, "||"),
+        Role("gradients", ORANGE, "\\\\"),
+        Role("optimizer state", YELLOW, "++"),
+        Role("activations", SKY_BLUE, "//"),
+        Role("other", GREY, "--"),
+    )
+}
+"""What fills a GPU's memory, from the bottom of the pile to its top. Each kind looks like the work that makes it:
+activations like the forward pass, gradients like the backward pass, optimizer state like the optimizer."""
+
 
 @dataclass(frozen=True)
 class Series:

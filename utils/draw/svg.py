@@ -174,6 +174,21 @@ class Canvas:
             y_line = y + height / 2 + (i - (len(lines) - 1) / 2) * step + size * 0.35
             self.text(x + width / 2, y_line, line, size, bold=bold, mono=mono, colour=colour, halo=role is not None)
 
+    def area(self, path: str, role: Role, outline: float = 0) -> None:
+        """The inside of an SVG path (many rectangles, say) in a role's colour and hatch."""
+        stroke = {"stroke": palette.INK, "stroke_width": outline} if outline else {}
+        self._hatches.add(role.hatch)
+        self._add("path", d=path, fill=role.colour, **stroke)
+        self._add("path", d=path, fill=f"url(#{HATCHES[role.hatch][0]})")
+
+    def labels(self, texts: Iterable[tuple[float, float, str]], size: float = 12) -> None:
+        """Many short texts with white around them, each in the middle of its (x, base line)."""
+        look = f'font-size="{number(size)}" text-anchor="middle"'
+        inside = "".join(f'<text x="{number(x)}" y="{number(y)}" {look}>{escape(text)}</text>' for x, y, text in texts)
+        if inside:
+            around = {"stroke": "#FFFFFF", "stroke_width": 3, "stroke_linejoin": "round", "paint_order": "stroke"}
+            self._add("g", inside, fill=palette.INK, font_family=SANS, **around)
+
     def paragraph(
         self,
         x: float,

@@ -1,0 +1,161 @@
+"""What stands around the simulated pictures: title, legend, time axis and caption, each in the space that it needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from utils.draw import palette
+from utils.draw.palette import Role
+from utils.draw.svg import Canvas, text_width, wrap
+from utils.draw.units import TIMES, round_ticks, seconds_text, unit_for
+
+EDGE = 16
+TITLE_SIZE, LEGEND_SIZE, CAPTION_SIZE = 17, 13, 12
+AXIS_HEIGHT = 40
+GRID = "#DDDDDD"
+LIMIT, PEAK = "capacity", "peak"
+DOT = 3.5
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Title and legend above the content, the caption below it.
+
+    Args:
+        width: of the picture.
+        title: heading; "" leaves it out.
+        caption: "simulated", or the hardware's name.
+        roles: what the legend explains.
+        marks: what else the legend explains: ``LIMIT``, ``PEAK``.
+    """
+
+    width: float
+    title: str
+    caption: str
+    roles: Sequence[Role] = ()
+    marks: Sequence[str] = ()
+
+    @property
+    def _titles(self) -> list[str]:
+        return wrap(self.title, self.width - 2 * EDGE, TITLE_SIZE, bold=True)
+
+    @property
+    def _captions(self) -> list[str]:
+        return wrap(self.caption, self.width - 2 * EDGE, CAPTION_SIZE)
+
+    @property
+    def _legend(self) -> list[list[tuple[Role | None, str, float]]]:
+        """Rows of (role, or None for a mark; its word; the pixels that it takes)."""
+        entries: list[tuple[Role | None, str]] = [(role, role.name) for role in self.roles]
+        entries += [(None, mark) for mark in self.marks]
+        rows: list[list[tuple[Role | None, str, float]]] = []
+        for role, name in entries:
+            needed = 56 + text_width(name, LEGEND_SIZE)
+            if not rows or sum(entry[2] for entry in rows[-1]) + needed > self.width - 2 * EDGE:
+                rows.append([])
+            rows[-1].append((role, name, needed))
+        return rows
+
+    @property
+    def top(self) -> float:
+        """Where the content may begin."""
+        return 10 + 23 * len(self._titles) + 25 * len(self._legend) + 10
+
+    @property
+    def below(self) -> float:
+        """What the caption needs under the content."""
+        return 10 + 16 * len(self._captions) + 4
+
+    def canvas(self, content: float, alt: str, name: str) -> Canvas:
+        """A canvas with room for ``content`` pixels, title, legend and caption. ``name``: if there is no title."""
+        height = self.top + content + self.below
+        canvas = Canvas(self.width, height, self.title or name, alt, heading=False)
+        y = 10.0
+        for line in self._titles:
+            y += 23
+            canvas.text(self.width / 2, y - 5, line, size=TITLE_SIZE, bold=True)
+        for row in self._legend:
+            y += 25
+            x = (self.width - sum(entry[2] for entry in row)) / 2 + 8
+            for role, word, needed in row:
+                if role:
+                    canvas.box(x, y - 17, 28, 16, role=role, radius=2, stroke_width=0.8)
+                elif word == PEAK:
+                    canvas.dot(x + 20, y - 9, DOT)
+                else:
+                    limit_line(canvas, [(x, y - 9), (x + 28, y - 9)])
+                canvas.text(x + 34, y - 4, word, size=LEGEND_SIZE, anchor="start")
+                x += needed
+        y = height - self.below + 10
+        for line in self._captions:
+            y += 16
+            canvas.text(self.width / 2, y - 4, line, size=CAPTION_SIZE, colour=palette.MUTED)
+        return canvas
+
+
+def limit_line(canvas: Canvas, points: Sequence[tuple[float, float]]) -> None:
+    """The dashed line that stands for a capacity."""
+    canvas.line(points, palette.VERMILION, 2, dash="6 4")
+
+
+@dataclass(frozen=True)
+class TimeAxis:
+    """Seconds to pixels, and the round ticks.
+
+    Args:
+        start, end: seconds.
+        left, width: pixels of the first and all of the time.
+        least, most: how many ticks.
+    """
+
+    start: float
+    end: float
+    left: float
+    width: float
+    least: int = 4
+    most: int = 7
+
+    def x(self, seconds: float) -> float:
+        """Where a moment lies."""
+        return self.left + (seconds - self.start) / (self.end - self.start) * self.width
+
+    def _ticks(self) -> tuple[float, str, list[float]]:
+        """The moment from which the axis counts, the unit, and the ticks in this unit."""
+        length = self.end - self.start
+        far = abs(self.start) > 20 * length  # a short look at something late: count from a round moment
+        coarse = 10.0 ** (math.floor(math.log10(length)) + 1)
+        origin = math.floor(self.start / coarse) * coarse if far else 0.0
+        unit, factor = unit_for(length if far else max(abs(self.start), abs(self.end)), TIMES)
+        return (
+            origin,
+            unit,
+            round_ticks((self.start - origin) / factor, (self.end - origin) / factor, self.least, self.most),
+        )
+
+    def grid(self, canvas: Canvas, top: float, bottom: float, words: bool = True) -> None:
+        """Upright lines at the ticks; with ``words`` the numbers and the unit stand under them."""
+        origin, unit, ticks = self._ticks()
+        factor = dict(TIMES)[unit]
+        for tick in ticks:
+            x = self.x(origin + tick * factor)
+            canvas.line([(x, top), (x, bottom + (4 if words else 0))], GRID, 1)
+            if words:
+                canvas.text(x, bottom + 17, f"{tick:.10g}", size=12)
+        if words:
+            since = f" since {origin:.10g} s" if origin else ""
+            canvas.text(
+                self.left + self.width / 2, bottom + 34, f"time ({unit}){since} →", size=12, colour=palette.MUTED
+            )
+
+
+def told(caption: str) -> str:
+    """A caption as a part of a sentence: "simulated: 2 × H100" becomes ", simulated (2 × H100)"."""
+    head, colon, rest = caption.strip().rstrip(".").partition(": ")
+    return f", {head} ({rest})" if colon else f", {head}" if head else ""
+
+
+def over(start: float, end: float) -> str:
+    """How long a picture's time is: "over 3.2 ms"."""
+    return f"over {seconds_text(end - start)}"

@@ -1,0 +1,61 @@
+"""Simulated GPUs: the real torch code on several GPUs, on any computer.
+
+    from utils import simgpu
+    cluster = simgpu.cluster(gpus_per_node=4, gpu="H100")      # from here on there are simgpu:0 … simgpu:3
+    model = nn.DataParallel(model.to("simgpu:0"))              # the real class
+    with simgpu.profile() as prof:
+        model(batch).sum().backward()
+    prof.elapsed, prof.peak_memory(0), prof.timeline(), prof.memory()
+
+Write what you would write for "cuda:0"; only the device's name differs. Numbers are computed on the CPU, and equal the
+CPU's bit for bit. Memory, time and links are simulated: memory by counting, time by a model (``costs``,
+``transfers``, ``collectives``) with numbers from data sheets (``hardware``, ``utils.links``). All times are simulated
+seconds, and the same program always gives the same ones.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from utils.simgpu import backend as _backend
+from utils.simgpu.cluster import Cluster, Event, Stream, cluster, current, on, region
+from utils.simgpu.collectives import all_gather, all_reduce, broadcast, reduce_scatter
+from utils.simgpu.hardware import GPU, gpu
+from utils.simgpu.operators import SimTensor
+from utils.simgpu.profile import Profile, profile
+from utils.simgpu.transfers import pin
+
+stream = _backend.stream
+synchronize = _backend.synchronize
+
+__all__ = [
+    "GPU",
+    "Cluster",
+    "Event",
+    "Profile",
+    "SimTensor",
+    "Stream",
+    "all_gather",
+    "all_reduce",
+    "broadcast",
+    "cluster",
+    "current",
+    "device",
+    "gpu",
+    "on",
+    "pin",
+    "profile",
+    "reduce_scatter",
+    "region",
+    "stream",
+    "synchronize",
+]
+
+
+def device(index: int) -> torch.device:
+    """Simulated GPU ``index`` as a device."""
+    return torch.device("simgpu", current().index(index))
+
+
+if not torch.cuda.is_available():  # on a machine with real GPUs torch hears of "simgpu" only when a cluster is made
+    _backend.register()

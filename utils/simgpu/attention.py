@@ -1,0 +1,46 @@
+"""Attention on a simulated GPU: the fused kernel, as on CUDA.
+
+``scaled_dot_product_attention`` chooses a kernel by asking the backend in C++, which a backend written in Python
+cannot answer. So the choice that torch makes on the CPU is made here: flash attention, and plain matrix products
+where there is dropout or where the mask needs a gradient.
+"""
+
+from __future__ import annotations
+
+import torch
+
+aten = torch.ops.aten
+_library = torch.library.Library("aten", "IMPL")
+
+
+def scaled_dot_product_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Attention over ``[batch, heads, tokens, width]``; see torch.nn.functional.scaled_dot_product_attention."""
+    shapes_fit = query.dim() == key.dim() == value.dim() == 4 and query.shape[-1] == value.shape[-1] and not enable_gqa
+    mask_is_data = attn_mask is None or not attn_mask.requires_grad
+    if dropout_p == 0.0 and shapes_fit and mask_is_data and query.shape[:2] == key.shape[:2]:
+        if attn_mask is not None and attn_mask.dtype is torch.bool:
+            attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(~attn_mask, float("-inf"))
+        out, _ = aten._scaled_dot_product_flash_attention_for_cpu(
+            query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
+        )
+        return out
+    out, _ = aten._scaled_dot_product_attention_math(
+        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    )
+    return out
+
+
+def register() -> None:
+    """Tell torch about it, once."""
+    _library.impl("scaled_dot_product_attention", scaled_dot_product_attention, "AutogradPrivateUse1")
+    _library.impl("scaled_dot_product_attention", scaled_dot_product_attention, "PrivateUse1")

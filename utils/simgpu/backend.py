@@ -1,0 +1,315 @@
+"""How torch learns of the device "simgpu": its module ``torch.simgpu``, and the places where torch asks for devices.
+
+``torch.simgpu`` has what ``torch.cuda`` has, as far as it makes sense: ``synchronize``, ``memory_allocated``, ….
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from utils.simgpu import clock, memory
+from utils.simgpu import cluster as clusters
+from utils.simgpu.cluster import SimulatedGPU, Stream, current
+
+# --- torch.simgpu -------------------------------------------------------------------------------------------
+
+_initialized = True  # torch.utils.checkpoint looks for it before it keeps the random state
+
+
+def is_available() -> bool:
+    """Is there a simulated cluster?"""
+    return clusters._current is not None
+
+
+def is_initialized() -> bool:
+    """Like ``is_available``: there is nothing to start."""
+    return is_available()
+
+
+def device_count() -> int:
+    """GPUs of the simulated cluster; 0 if there is none."""
+    return len(current()) if is_available() else 0
+
+
+def current_device() -> int:
+    """The GPU that "simgpu" without a number means."""
+    return current().current_index() if is_available() else 0
+
+
+def set_device(gpu: int | str | torch.device) -> None:
+    """Change the GPU that "simgpu" without a number means, in this thread."""
+    current().set_current(current().index(gpu))
+
+
+class device:
+    """``with torch.simgpu.device(1): …``: inside, "simgpu" without a number means GPU 1."""
+
+    def __init__(self, gpu: int | str | torch.device | None) -> None:
+        self.gpu = None if gpu is None or gpu == -1 else current().index(gpu)
+
+    def __enter__(self) -> None:
+        if self.gpu is not None:
+            self.before = current().current_index()
+            current().set_current(self.gpu)
+
+    def __exit__(self, *exc: object) -> None:
+        if self.gpu is not None:
+            current().set_current(self.before)
+
+
+def current_stream(gpu: int | str | torch.device | None = None) -> Stream:
+    """The stream that work on a GPU joins."""
+    return current().current_stream(current().index(gpu))
+
+
+def default_stream(gpu: int | str | torch.device | None = None) -> Stream:
+    """The stream that a GPU starts with."""
+    return current().gpus[current().index(gpu)].default_stream
+
+
+def set_stream(stream: Stream) -> None:
+    """Work on the stream's GPU joins it from now on."""
+    current().set_stream(stream)
+
+
+@contextmanager
+def stream(which: Stream | None) -> Iterator[Stream | None]:
+    """``with torch.simgpu.stream(s): …``: work inside joins ``s``. None: no change."""
+    if which is None:
+        yield None
+        return
+    with which:
+        yield which
+
+
+def synchronize(gpu: int | str | torch.device | None = None) -> None:
+    """The host waits until a GPU (None: the current one) has nothing left to do."""
+    current().synchronize(current().index(gpu))
+
+
+def memory_allocated(gpu: int | str | torch.device | None = None) -> int:
+    """Bytes that tensors hold on a GPU now."""
+    return current().gpus[current().index(gpu)].memory.allocated
+
+
+def max_memory_allocated(gpu: int | str | torch.device | None = None) -> int:
+    """The most bytes that tensors have held on a GPU."""
+    return current().gpus[current().index(gpu)].memory.peak
+
+
+def reset_peak_memory_stats(gpu: int | str | torch.device | None = None) -> None:
+    """Start again to look for the peak."""
+    ledger = current().gpus[current().index(gpu)].memory
+    ledger.peak = ledger.allocated
+
+
+def mem_get_info(gpu: int | str | torch.device | None = None) -> tuple[int, int]:
+    """Free bytes and all bytes of a GPU."""
+    ledger = current().gpus[current().index(gpu)].memory
+    return ledger.capacity - ledger.allocated, ledger.capacity
+
+
+def empty_cache() -> None:
+    """Nothing to do: simulated memory is free at once."""
+
+
+def get_device_properties(gpu: int | str | torch.device | None = None) -> SimpleNamespace:
+    """Name and memory of a GPU."""
+    model = current().gpus[current().index(gpu)].model
+    return SimpleNamespace(name=model.name, total_memory=model.memory_bytes, multi_processor_count=1)
+
+
+def get_device_name(gpu: int | str | torch.device | None = None) -> str:
+    """Name of a GPU's hardware."""
+    return get_device_properties(gpu).name
+
+
+def get_amp_supported_dtype() -> list[torch.dtype]:
+    """What ``torch.autocast("simgpu", dtype=…)`` can use."""
+    return [torch.float16, torch.bfloat16]
+
+
+def is_bf16_supported() -> bool:
+    """Every simulated GPU computes in bfloat16 (on those without it, as slowly as in fp32)."""
+    return True
+
+
+def _is_in_bad_fork() -> bool:
+    return False
+
+
+# --- Random numbers -----------------------------------------------------------------------------------------
+# GPU 0 draws from the CPU's generator, so that a program on one simulated GPU gives the CPU's numbers. Each
+# other GPU has a generator of its own, so that threads that run at the same time give the same numbers every time.
+
+_random_lock = threading.Lock()
+
+
+def _fresh_state(seed: int) -> torch.Tensor:
+    return torch.Generator().manual_seed(seed).get_state()
+
+
+def manual_seed_all(seed: int) -> None:
+    """Seed every simulated GPU (``torch.manual_seed`` does this too)."""
+    if is_available():
+        for gpu in current().gpus[1:]:
+            gpu.random_state = _fresh_state(seed)
+
+
+def manual_seed(seed: int) -> None:
+    """Seed the current GPU."""
+    set_rng_state(_fresh_state(seed))
+
+
+def get_rng_state(gpu: int | str | torch.device | None = "simgpu") -> torch.Tensor:
+    """The state of a GPU's random numbers."""
+    home = current().gpus[current().index(gpu)]
+    if home.index == 0:
+        return torch.get_rng_state()
+    if home.random_state is None:
+        home.random_state = _fresh_state(torch.initial_seed())
+    return home.random_state
+
+
+def set_rng_state(state: torch.Tensor, gpu: int | str | torch.device | None = "simgpu") -> None:
+    """Set the state of a GPU's random numbers."""
+    home = current().gpus[current().index(gpu)]
+    if home.index == 0:
+        torch.set_rng_state(state)
+    else:
+        home.random_state = state.clone()
+
+
+@contextmanager
+def random_numbers_of(gpu: SimulatedGPU) -> Iterator[None]:
+    """Inside, torch's CPU operators draw the random numbers of a simulated GPU."""
+    with _random_lock:
+        outer = torch.get_rng_state()
+        torch.set_rng_state(get_rng_state(gpu.index))
+        try:
+            yield
+        finally:
+            gpu.random_state = torch.get_rng_state()
+            torch.set_rng_state(outer)
+
+
+# --- Where torch asks ---------------------------------------------------------------------------------------
+
+
+class _Hooks(torch._C._acc.PrivateUse1Hooks):
+    def is_available(self) -> bool:
+        return True
+
+    def has_primary_context(self, _device: int) -> bool:
+        return True
+
+    def is_built(self) -> bool:
+        return True
+
+
+_registered = False
+
+
+def register() -> None:
+    """Make "simgpu" a device of torch, once for each process."""
+    global _registered
+    if _registered:
+        return
+    _registered = True
+    import sys
+
+    from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+    from utils.simgpu import attention, autocast, factories, parallel, saving
+
+    _setup_privateuseone_for_python_backend("simgpu", sys.modules[__name__], hook=_Hooks())
+    del torch.Tensor.simgpu  # the generated method goes through C++, which knows one device only
+    torch.Tensor.simgpu = _to_simgpu
+    for module in (factories, attention, autocast, parallel, saving):
+        module.register()
+    _ask_the_simulation()
+    _watch_optimizers()
+    _watch_backward()
+
+
+def _to_simgpu(
+    self: torch.Tensor, gpu: int | str | torch.device | None = None, non_blocking: bool = False
+) -> torch.Tensor:
+    return self.to(torch.device("simgpu", current().index(gpu)), non_blocking=non_blocking)
+
+
+def _ask_the_simulation() -> None:
+    """torch.accelerator asks C++, which sees one device: answer for it as long as there is a simulated cluster."""
+    from torch.nn.parallel import data_parallel
+
+    accelerator = torch.accelerator
+    accelerator.device_count = device_count
+    accelerator.current_device_index = accelerator.current_device_idx = current_device
+    accelerator.set_device_index = accelerator.set_device_idx = set_device
+    accelerator.current_stream = current_stream
+    accelerator.set_stream = set_stream
+    accelerator.synchronize = synchronize
+    accelerator.device_index = device
+    torch._utils._get_available_device_type = lambda: "simgpu"
+    data_parallel._get_available_device_type = lambda: "simgpu"
+
+
+def _watch_optimizers() -> None:
+    """What an optimizer allocates in its step and keeps is its state; the rest of the step is "other"."""
+    from torch.optim import optimizer as optim
+
+    from utils.simgpu.tensor import SimTensor
+
+    def before(*_: Any) -> None:
+        clock.set_in_optimizer(True)
+
+    def after(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        clock.set_in_optimizer(False)
+        for state in optimizer.state.values():
+            for value in state.values():
+                if isinstance(value, SimTensor):
+                    value.allocation.label.kind = memory.OPTIMIZER_STATE
+
+    optim.register_optimizer_step_pre_hook(before)
+    optim.register_optimizer_step_post_hook(after)
+    optim._foreach_supported_types.append(SimTensor)  # as on CUDA: one launch for all parameters
+
+    grouped = torch._C._group_tensors_by_device_and_dtype
+
+    def group(tensorlists: list, with_indices: bool = False) -> Any:
+        if not any(isinstance(tensor, SimTensor) for tensors in tensorlists for tensor in tensors):
+            return grouped(tensorlists, with_indices)
+        groups: dict = {}
+        for i, tensor in enumerate(tensorlists[0]):
+            key = (tensor.device, tensor.dtype) if tensor is not None else (None, None)
+            lists, indices = groups.setdefault(key, ([[] for _ in tensorlists], []))
+            for mine, theirs in zip(lists, tensorlists, strict=True):
+                if theirs:
+                    mine.append(theirs[i])
+            if with_indices:
+                indices.append(i)
+        return groups
+
+    torch._C._group_tensors_by_device_and_dtype = group
+
+
+def _watch_backward() -> None:
+    """Autograd's threads get lanes of their own from the moment when backward is called until it returns."""
+    from torch.autograd import graph
+
+    engine = graph._engine_run_backward
+
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        if not is_available():
+            return engine(*args, **kwargs)
+        with current().clock.backward():
+            return engine(*args, **kwargs)
+
+    graph._engine_run_backward = run_backward
+    torch.autograd._engine_run_backward = run_backward

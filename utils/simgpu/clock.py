@@ -1,0 +1,361 @@
+"""When does what happen? Deterministic clocks for hosts, GPUs and links.
+
+Operators are computed at once (or only their shapes are); *when* they would have run on real GPUs is worked
+out here, in three steps that follow CUDA:
+
+1. A host lane (a thread) launches the operator. That takes ``launch_s``. Python threads of one process take turns,
+   because launching from Python holds the GIL. Autograd's backward threads (PyTorch has one for each GPU) are C++
+   and do not.
+2. The operator joins the end of its stream. A stream runs one operator after the other.
+3. It starts when the host has launched it, the stream is free, and what it reads has been written.
+
+While only one lane is at work its operators are placed at once. When several threads work at the same time, as
+in ``parallel_apply``, real threads would race. So each thread's operators wait in a queue, and when the threads
+have ended the queues are merged in the order of simulated time. The same program so gives the same timeline.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+
+FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION = "forward", "backward", "optimizer", "communication"
+_in_optimizer = False
+
+
+def set_in_optimizer(value: bool) -> None:
+    """An optimizer's step begins or ends."""
+    global _in_optimizer
+    _in_optimizer = value
+
+
+def in_optimizer() -> bool:
+    """Is an optimizer's step running?"""
+    return _in_optimizer
+
+
+def in_backward() -> bool:
+    """Does autograd's engine run the code that asks?"""
+    return torch._C._current_graph_task_id() >= 0
+
+
+def phase_now() -> str:
+    """What the code that asks is part of: "forward", "backward" or "optimizer"."""
+    return BACKWARD if in_backward() else OPTIMIZER if _in_optimizer else FORWARD
+
+
+class Timeline:
+    """Anything that does one thing after the other: a stream, one direction of a link."""
+
+    __slots__ = ("name", "time")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.time = 0.0
+
+
+class Stamp:
+    """A moment in a host lane. Its time is known once the lane's queue has been placed."""
+
+    __slots__ = ("time",)
+
+    def __init__(self) -> None:
+        self.time = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """One operator, copy or collective on the timeline.
+
+    Args:
+        name: the operator, "addmm" for example.
+        phase: "forward", "backward", "optimizer" or "communication".
+        place: where it shows: "GPU 0", "GPU 0 → GPU 1".
+        seconds: how long it takes on the device.
+        region: the name given by ``simgpu.region``, or "".
+        needs: what must have ended before.
+        queues: the streams and links that it keeps busy.
+        followers: streams that wait for its end without being busy.
+        launch_s: what the host needs to launch it.
+        takes_gil: launched from Python: no other Python thread can launch at that time.
+        host_waits: the host goes on only when it has ended.
+        flops, nbytes: floating-point operations, and bytes read and written (or sent).
+        gpus: GPUs that take part.
+    """
+
+    name: str
+    phase: str
+    place: str
+    seconds: float
+    region: str
+    needs: tuple[Work, ...]
+    queues: tuple[Timeline, ...]
+    followers: tuple[Timeline, ...]
+    launch_s: float
+    takes_gil: bool
+    host_waits: bool
+    flops: int
+    nbytes: int
+    gpus: tuple[int, ...]
+    lane: str = ""
+    launched: float = 0.0
+    start: float = 0.0
+    end: float = -1.0  # below zero: not placed yet
+
+
+class Lane:
+    """One thread of the host, as the simulation sees it.
+
+    Args:
+        name: the thread's name.
+        time: when it begins, in seconds.
+        order: decides between lanes that are equally early.
+        region: what ``simgpu.region`` calls the work that it launches.
+    """
+
+    def __init__(self, name: str, time: float, order: tuple, region: str = "") -> None:
+        self.name = name
+        self.time = time
+        self.order = order
+        self.region = region
+        self.gpu = 0  # that it worked for last
+        self.queue: deque = deque()
+        self.ended: Callable[[], bool] = lambda: False
+
+
+@dataclass(slots=True)
+class _Backward:
+    """A call of backward: who called, and one lane for each GPU that it has used so far."""
+
+    caller: Lane
+    lanes: dict[int, Lane] = field(default_factory=dict)
+
+
+def _by_number(name: str) -> tuple:
+    """Sort "Thread-10" after "Thread-9"."""
+    return tuple(int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name))
+
+
+class Clock:
+    """All lanes of one process, and the order in which their work is placed.
+
+    Args:
+        launch_s: seconds to launch an operator from Python.
+        backward_launch_s: seconds to launch one from autograd's C++ threads.
+        gil: Python threads take turns. False: see what the GIL costs.
+    """
+
+    def __init__(self, launch_s: float, backward_launch_s: float, gil: bool) -> None:
+        self.launch_s = launch_s
+        self.backward_launch_s = backward_launch_s
+        self.gil = gil
+        self.main = Lane("host", 0.0, ())
+        self.children: list[Lane] = []
+        self.gil_free_at = 0.0
+        self.watchers: list[list[Work]] = []  # one list for each running profile
+        self._backwards: dict[int, _Backward] = {}
+        self._callers: list[Lane] = []
+        self._local = threading.local()
+        self._lock = threading.RLock()
+
+    # --- Which lane is this? --------------------------------------------------------------------------------
+
+    def lane(self, gpu: int) -> Lane:
+        """The lane of the code that runs now and works for ``gpu``."""
+        task = torch._C._current_graph_task_id()
+        if task >= 0:  # as in_backward()
+            return self._backward_lane(task, gpu)
+        lane = getattr(self._local, "lane", None)
+        if lane is None:
+            lane = self._local.lane = self._new_thread_lane(gpu)
+        lane.gpu = gpu
+        return lane
+
+    def _new_thread_lane(self, gpu: int) -> Lane:
+        thread = threading.current_thread()
+        if thread is threading.main_thread():
+            return self.main
+        with self._lock:
+            self._place(self.main)
+            lane = Lane(thread.name, self.main.time, (gpu, *_by_number(thread.name)), self.main.region)
+            lane.ended = lambda: not thread.is_alive()
+            self.children.append(lane)
+            return lane
+
+    def _backward_lane(self, task: int, gpu: int) -> Lane:
+        """PyTorch has one backward thread for each GPU, so here is one lane for each.
+
+        Backward called from another thread than the main one stays in that thread's lane.
+        """
+        with self._lock:
+            backward = self._backwards.get(task)
+            if backward is None:
+                callers = [lane for lane in self._callers if lane.gpu == gpu] or self._callers or [self.main]
+                backward = self._backwards[task] = _Backward(callers[-1])
+            caller = backward.caller
+            if caller is not self.main:
+                return caller
+            lane = backward.lanes.get(gpu)
+            if lane is None:
+                if not self.children:
+                    self._place(caller)
+                lane = Lane(f"backward, GPU {gpu}", caller.time, (gpu, "backward"), caller.region)
+                backward.lanes[gpu] = lane
+                self.children.append(lane)
+            return lane
+
+    @contextmanager
+    def backward(self) -> Iterator[None]:
+        """Around a call of autograd's engine: its lanes begin where the caller is, and end before it goes on."""
+        if in_backward():  # a backward inside a backward keeps its lanes
+            yield
+            return
+        main = threading.current_thread() is threading.main_thread()
+        caller = self.main if main else getattr(self._local, "lane", None)
+        if caller is None:  # a thread that has not used a simulated GPU yet
+            caller = self.lane(0)
+        self._callers.append(caller)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._callers.remove(caller)
+                for task in [task for task, each in self._backwards.items() if each.caller is caller]:
+                    for lane in self._backwards.pop(task).lanes.values():
+                        lane.ended = lambda: True
+                self._join()
+
+    # --- Placing work ---------------------------------------------------------------------------------------
+
+    def launch(
+        self,
+        name: str,
+        phase: str,
+        place: str,
+        seconds: float,
+        *,
+        gpus: tuple[int, ...],
+        queues: tuple[Timeline, ...],
+        needs: Iterable[Work | None] = (),
+        followers: tuple[Timeline, ...] = (),
+        host_waits: bool = False,
+        flops: int = 0,
+        nbytes: int = 0,
+    ) -> Work:
+        """Launch something from the lane that runs now. The arguments are those of ``Work``."""
+        lane = self.lane(gpus[0])
+        from_autograd = in_backward()
+        first = queues[0]  # a stream keeps its order, so what is in it already need not be waited for
+        awaited = tuple(one for one in needs if one is not None and first not in one.queues)
+        launch_s = self.backward_launch_s if from_autograd else self.launch_s
+        work = Work(
+            *(name, phase, place, seconds, lane.region, awaited, queues, followers, launch_s),
+            *(not from_autograd, host_waits, flops, nbytes, gpus, lane.name),
+        )
+        self._enqueue(lane, work)
+        for watcher in self.watchers:
+            watcher.append(work)
+        return work
+
+    def act(self, action: Callable[[Lane], None], gpu: int) -> None:
+        """Do something to the clocks when the lane gets there: waiting for a stream, recording an event."""
+        self._enqueue(self.lane(gpu), action)
+
+    def stamp(self, gpu: int) -> Stamp:
+        """A note of the present moment in the lane that runs now.
+
+        Memory can be freed in any thread (by the garbage collector): one without a lane gets none here.
+        """
+        stamp = Stamp()
+        known = in_backward() or getattr(self._local, "lane", None) is not None
+        if known or threading.current_thread() is threading.main_thread():
+            self._enqueue(self.lane(gpu), stamp)
+        else:
+            stamp.time = self.main.time
+        return stamp
+
+    def _enqueue(self, lane: Lane, item) -> None:
+        if not self.children:
+            self._run(lane, item)
+            return
+        with self._lock:
+            lane.queue.append(item)
+            if lane is self.main:
+                self._join()
+
+    def _join(self) -> None:
+        """If the threads that ran beside the main lane have all ended, place what they did."""
+        if not self.children or not all(lane.ended() for lane in self.children):
+            return
+        children, self.children = self.children, []
+        if len(self.main.queue) > 1:  # the main lane has worked at the same time
+            self._merge([self.main, *children])
+        else:
+            self._merge(children)
+            self.main.time = max([self.main.time, *(lane.time for lane in children)])
+            self._place(self.main)
+
+    def settle(self) -> None:
+        """Place everything that waits, so that times can be read."""
+        with self._lock:
+            self._join()
+            self._merge([self.main, *self.children])
+
+    def _place(self, lane: Lane) -> None:
+        while lane.queue:
+            self._run(lane, lane.queue.popleft())
+
+    def _merge(self, lanes: list[Lane]) -> None:
+        """Place the queues of several lanes: always the lane that is earliest in simulated time."""
+        ready = [(lane.time, lane.order, i, lane) for i, lane in enumerate(lanes) if lane.queue]
+        heapq.heapify(ready)
+        waiting: list[tuple] = []
+        while ready:
+            entry = heapq.heappop(ready)
+            *_, order, i, lane = entry
+            item = lane.queue[0]
+            if ready and type(item) is Work and any(needed.end < 0 for needed in item.needs):
+                waiting.append(entry)  # another lane must come first
+                continue
+            self._run(lane, lane.queue.popleft())
+            for other in waiting:
+                heapq.heappush(ready, other)
+            waiting.clear()
+            if lane.queue:
+                heapq.heappush(ready, (lane.time, order, i, lane))
+
+    def _run(self, lane: Lane, item) -> None:
+        if type(item) is Stamp:
+            item.time = lane.time
+        elif type(item) is Work:
+            self._place_work(lane, item)
+        else:
+            item(lane)
+
+    def _place_work(self, lane: Lane, work: Work) -> None:
+        begin = lane.time
+        if work.takes_gil and self.gil and self.gil_free_at > begin:
+            begin = self.gil_free_at
+        launched = begin + work.launch_s
+        if work.takes_gil:
+            self.gil_free_at = launched
+        start = launched
+        for timeline in (*work.queues, *work.followers):
+            if timeline.time > start:
+                start = timeline.time
+        for needed in work.needs:
+            if needed.end > start:
+                start = needed.end
+        end = start + work.seconds
+        for timeline in (*work.queues, *work.followers):
+            timeline.time = end
+        work.launched, work.start, work.end = launched, start, end
+        work.needs = ()  # the past need not be kept alive
+        lane.time = end if work.host_waits else launched

@@ -1,0 +1,197 @@
+"""Collectives over simulated GPUs, for tensors of one process: a list with one tensor for each GPU.
+
+They compute the result at once and cost what the α–β model of ``utils.links`` says for the chosen algorithm. They
+run on each GPU's communication stream, as NCCL's do, so with ``async_op=True`` they overlap with computing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from utils import links
+from utils.links import Link
+from utils.simgpu.clock import COMMUNICATION, Work
+from utils.simgpu.cluster import Cluster, current
+from utils.simgpu.tensor import SimTensor, check_cluster, new
+
+ALGORITHMS = ("ring", "tree", "hierarchical")
+
+
+@dataclass
+class Handle:
+    """A collective that is under way. ``wait`` makes the GPUs' current streams wait for it (the host goes on)."""
+
+    work: Work
+
+    def wait(self) -> None:
+        """Work that is launched on these GPUs after this begins only when the collective is done."""
+        cluster, work = current(), self.work
+        streams = [cluster.current_stream(gpu) for gpu in work.gpus]
+
+        def follow(_lane: object) -> None:
+            for stream in streams:
+                stream.time = max(stream.time, work.end)
+
+        cluster.clock.act(follow, work.gpus[0])
+
+
+def all_reduce(
+    tensors: Sequence[torch.Tensor], op: str = "sum", algorithm: str | None = None, async_op: bool = False
+) -> Handle:
+    """Every GPU gets the sum (or mean) of all tensors, in place.
+
+    Args:
+        tensors: one for each GPU, with equal shapes.
+        op: "sum", "mean" or "max".
+        algorithm: "ring", "tree" or "hierarchical". None: hierarchical if there are several nodes, else ring.
+        async_op: do not make the GPUs' streams wait; call ``wait()`` on what is returned.
+
+    Source of the costs: ``utils.links`` (Patarasuk and Yuan 2009; Thakur, Rabenseifner and Gropp 2005).
+    """
+    tensors = _check(tensors, "all_reduce")
+    result = _reduced(tensors, op)
+    for tensor in tensors:
+        tensor.raw.copy_(result)
+    return _run("all-reduce", tensors, tensors[0].nbytes, tensors, algorithm, async_op)
+
+
+def reduce_scatter(
+    tensors: Sequence[torch.Tensor], op: str = "sum", algorithm: str | None = None, async_op: bool = False
+) -> list[torch.Tensor]:
+    """GPU i gets part i of the sum: its rows ``i·n/p … (i+1)·n/p``.
+
+    Args:
+        tensors: one for each of p GPUs, with equal shapes; the first dimension must be a multiple of p.
+    """
+    tensors = _check(tensors, "reduce_scatter")
+    rows, ranks = tensors[0].shape[0], len(tensors)
+    if rows % ranks:
+        raise ValueError(
+            f"reduce_scatter over {ranks} GPUs needs rows that divide by {ranks}, not {rows}: pad the tensor"
+        )
+    parts = _reduced(tensors, op).chunk(ranks)
+    cluster = current()
+    outputs = [new(part.clone(), cluster.gpus[t.gpu]) for part, t in zip(parts, tensors, strict=True)]
+    _run("reduce-scatter", tensors, tensors[0].nbytes, outputs, algorithm, async_op)
+    return outputs
+
+
+def all_gather(
+    tensors: Sequence[torch.Tensor], algorithm: str | None = None, async_op: bool = False
+) -> list[torch.Tensor]:
+    """Every GPU gets all tensors, one below the other along the first dimension."""
+    tensors = _check(tensors, "all_gather")
+    cluster = current()
+    whole = torch.cat([tensor.raw for tensor in tensors])
+    outputs = [new(whole.clone(), cluster.gpus[tensor.gpu]) for tensor in tensors]
+    _run("all-gather", tensors, outputs[0].nbytes, outputs, algorithm, async_op)
+    return outputs
+
+
+def broadcast(tensors: Sequence[torch.Tensor], source: int = 0, async_op: bool = False) -> Handle:
+    """Every GPU's tensor becomes a copy of ``tensors[source]``, in place."""
+    tensors = _check(tensors, "broadcast")
+    for tensor in tensors:
+        if tensor is not tensors[source]:
+            tensor.raw.copy_(tensors[source].raw)
+    return _run("broadcast", tensors, tensors[0].nbytes, tensors, None, async_op)
+
+
+def _check(tensors: Sequence[torch.Tensor], name: str) -> list[SimTensor]:
+    tensors = list(tensors)
+    if not tensors or not all(isinstance(tensor, SimTensor) for tensor in tensors):
+        raise ValueError(f"{name} takes a list with one tensor for each simulated GPU, at least one")
+    gpus = [tensor.gpu for tensor in tensors]
+    if len(set(gpus)) < len(gpus):
+        raise ValueError(f"{name} takes one tensor for each GPU, but GPU {max(set(gpus), key=gpus.count)} has several")
+    for tensor in tensors:
+        check_cluster(tensor)
+        if tensor.shape != tensors[0].shape or tensor.dtype is not tensors[0].dtype:
+            raise ValueError(
+                f"{name} needs equal shapes and types on all GPUs, but GPU {gpus[0]} has {tuple(tensors[0].shape)} "
+                f"{tensors[0].dtype} and GPU {tensor.gpu} has {tuple(tensor.shape)} {tensor.dtype}"
+            )
+    return tensors
+
+
+def _reduced(tensors: list[SimTensor], op: str) -> torch.Tensor:
+    if op not in ("sum", "mean", "max"):
+        raise ValueError(f'op must be "sum", "mean" or "max", not {op!r}')
+    result = tensors[0].raw.detach().clone()
+    for tensor in tensors[1:]:
+        torch.maximum(result, tensor.raw, out=result) if op == "max" else result.add_(tensor.raw)
+    return result.div_(len(tensors)) if op == "mean" else result
+
+
+def _run(
+    name: str, tensors: list[SimTensor], nbytes: int, outputs: list, algorithm: str | None, async_op: bool
+) -> Handle:
+    work = submit(current(), name, [tensor.gpu for tensor in tensors], nbytes, tensors, algorithm, async_op)
+    for tensor in outputs:
+        tensor.allocation.last_write = work
+    return Handle(work)
+
+
+def seconds(cluster: Cluster, name: str, gpus: Sequence[int], nbytes: int, algorithm: str | None = None) -> float:
+    """How long a collective takes by the α–β model.
+
+    Args:
+        name: "all-reduce", "reduce-scatter", "all-gather", "broadcast" or "reduce".
+        gpus: the GPUs that take part.
+        nbytes: size of the whole tensor, in bytes.
+        algorithm: "ring", "tree", "hierarchical" or None.
+    """
+    if algorithm not in (None, *ALGORITHMS):
+        raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, not {algorithm!r}")
+    ranks = len(gpus)
+    nodes = sorted({cluster.gpus[gpu].node for gpu in gpus})
+    per_node = math.ceil(ranks / len(nodes))
+    if ranks == 1:
+        return 0.0
+    inside, network = cluster.inside, cluster.network
+    slowest: Link = inside if len(nodes) == 1 else network
+    if name in ("broadcast", "reduce"):  # a chain of GPUs that pass on small pieces
+        return (ranks - 1) * slowest.alpha_s + nbytes * slowest.beta_s_per_byte
+    algorithm = algorithm or ("hierarchical" if len(nodes) > 1 and per_node > 1 else "ring")
+    halves = 1 if name == "all-reduce" else 2  # reduce-scatter and all-gather are one half of an all-reduce
+    if algorithm == "tree":
+        if len(nodes) == 1 or per_node == 1:
+            return links.tree_all_reduce(nbytes, ranks, slowest) / halves
+        both = links.tree_all_reduce(nbytes, per_node, inside) + links.tree_all_reduce(nbytes, len(nodes), network)
+        return both / halves
+    if algorithm == "hierarchical" and len(nodes) > 1:
+        nics = min(cluster.nics_per_node, per_node)
+        return links.hierarchical_all_reduce(nbytes, len(nodes), per_node, inside, network, nics) / halves
+    return links.flat_ring_all_reduce(nbytes, len(nodes), per_node, inside, network) / halves
+
+
+def submit(
+    cluster: Cluster,
+    name: str,
+    gpus: Sequence[int],
+    nbytes: int,
+    inputs: Sequence[SimTensor],
+    algorithm: str | None = None,
+    async_op: bool = False,
+) -> Work:
+    """Put a collective on the timeline of its GPUs."""
+    members = [cluster.gpus[gpu] for gpu in gpus]
+    nodes = {gpu.node for gpu in members}
+    queues = [gpu.communication_stream for gpu in members]
+    if len(members) > 1:
+        queues += [port for gpu in members for port in (gpu.peer_out, gpu.peer_in)]
+    if len(nodes) > 1:
+        queues += [port for node in nodes for port in (cluster.node_out[node], cluster.node_in[node])]
+    streams = () if async_op else tuple(cluster.current_stream(gpu) for gpu in gpus)
+    return cluster.clock.launch(
+        *(name, COMMUNICATION, "collective", seconds(cluster, name, gpus, nbytes, algorithm)),
+        gpus=tuple(gpus),
+        queues=tuple(queues),
+        needs=[tensor.allocation.last_write for tensor in inputs],
+        followers=streams,
+        nbytes=nbytes,
+    )

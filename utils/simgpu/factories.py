@@ -1,0 +1,60 @@
+"""New tensors on a simulated GPU: ``torch.empty(3, device="simgpu:1")``, ``torch.arange``, and so on.
+
+These operators have no simulated tensor among their inputs, so torch looks for a kernel of the backend. They are
+registered here; what they return is a ``SimTensor``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from utils.simgpu import memory
+from utils.simgpu.cluster import current
+from utils.simgpu.operators import compute, dispatch, operator_of, place, submit
+from utils.simgpu.tensor import new
+
+aten = torch.ops.aten
+
+OPERATORS = (
+    aten.empty.memory_format, aten.empty_strided.default,
+    aten.arange.default, aten.arange.start, aten.arange.start_step, aten.range.step, aten.range.default,
+    aten.linspace.default, aten.logspace.default, aten.eye.default, aten.eye.m,
+    aten.randperm.default, aten.randperm.generator, aten.tril_indices.default, aten.triu_indices.default,
+    aten.full.default, aten.zeros.default, aten.ones.default, aten.scalar_tensor.default,
+    aten.rand.default, aten.randn.default, aten.randint.default, aten.randint.low,
+)  # fmt: skip
+
+_library = torch.library.Library("aten", "IMPL")
+
+
+def _make(func: Any) -> Any:
+    empty = func._overloadpacket in (aten.empty, aten.empty_strided)
+
+    def kernel(*args: Any, device: torch.device, **kwargs: Any) -> torch.Tensor:
+        cluster = current()
+        gpu, guess = place(device)
+        kwargs.pop("pin_memory", None)
+        kwargs.pop("layout", None)
+        where = "cpu" if cluster.numbers else "meta"
+        raw = compute(operator_of(func), func, args, {**kwargs, "device": where}, gpu, cluster)
+        tensor = new(raw, gpu, memory.OTHER)
+        tensor.allocation.provisional = guess
+        if not empty:
+            tensor.allocation.last_write = submit(operator_of(func), [], args, {}, raw, gpu, cluster)
+        return tensor
+
+    return kernel
+
+
+def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """How ``torch.tensor([1, 2], device="simgpu:0")`` fills its result: with ``__torch_dispatch__`` switched off."""
+    return dispatch(aten.copy_.default, (target, source, non_blocking), {})
+
+
+def register() -> None:
+    """Tell torch about them, once."""
+    _library.impl("_copy_from", _copy_from, "PrivateUse1")
+    for func in OPERATORS:
+        _library.impl(func, _make(func), "PrivateUse1")

@@ -1,0 +1,165 @@
+"""The memory of one simulated GPU: who holds how many bytes, and what happens when there are not enough.
+
+Bytes are counted once for each storage (a view holds none of its own) and rounded up to blocks of 512 bytes, as
+PyTorch's caching allocator for CUDA does. What this model leaves out: the CUDA context, workspaces of cuBLAS
+and cuDNN, and memory that the real allocator holds back because of fragmentation.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from utils.simgpu.clock import in_optimizer, set_in_optimizer
+
+if TYPE_CHECKING:
+    from utils.simgpu.clock import Clock, Work
+
+BLOCK_BYTES = 512
+"""Every allocation is a multiple of this (kMinBlockSize in PyTorch's c10/cuda/CUDACachingAllocator)."""
+
+PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, OTHER = KINDS = (
+    "parameters",
+    "gradients",
+    "optimizer state",
+    "activations",
+    "other",
+)
+"""What memory is used for. "other": inputs, buffers, and what backward and the optimizer need for a moment."""
+
+_lock = threading.RLock()  # re-entrant: the garbage collector may free one storage while another is allocated
+
+
+def kind_now() -> str:
+    """What memory that is allocated now is used for, as far as one can tell by now."""
+    return ACTIVATIONS if torch.is_grad_enabled() and not in_optimizer() else OTHER
+
+
+def rounded(nbytes: int) -> int:
+    """Bytes that the allocator takes for a request of ``nbytes``: the next multiple of 512."""
+    return -(-nbytes // BLOCK_BYTES) * BLOCK_BYTES
+
+
+def readable(nbytes: float) -> str:
+    """Bytes as CUDA's messages print them: "512 bytes", "1.50 KiB", "20.00 MiB", "79.11 GiB"."""
+    if nbytes < 1024:
+        return f"{nbytes:.0f} bytes"
+    power = min(3, int(math.log(nbytes, 1024)))
+    return f"{nbytes / 1024**power:.2f} {('KiB', 'MiB', 'GiB')[power - 1]}"
+
+
+class Label:
+    """What an allocation is used for. It may become known later: a gradient is just bytes while it is computed."""
+
+    __slots__ = ("kind",)
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+
+class Allocation:
+    """One storage on a simulated GPU. Its bytes are given back when the last tensor that uses it is gone.
+
+    Args:
+        memory: the ledger of the GPU that holds it.
+        storage: the host storage with the numbers (or the shapes) behind it.
+        kind: one of ``KINDS``.
+    """
+
+    __slots__ = ("address", "label", "last_write", "memory", "nbytes", "provisional", "storage")
+
+    def __init__(self, memory: Memory, storage: torch.UntypedStorage, kind: str) -> None:
+        self.nbytes = 0  # nothing to give back if the next lines raise
+        self.memory = memory
+        self.label = Label(kind)
+        self.storage = storage
+        self.address = storage._cdata
+        self.last_write: Work | None = None
+        self.provisional: Any = None
+        memory.take(self, rounded(storage.nbytes()))
+
+    def move_to(self, memory: Memory) -> None:
+        """Count it on another GPU from now on (used when the first guess of the GPU was wrong)."""
+        nbytes = self.nbytes
+        self._give_back()
+        self.memory = memory
+        memory.take(self, nbytes)
+
+    def _give_back(self) -> None:
+        if self.nbytes:
+            self.memory.give_back(self)
+            self.nbytes = 0
+
+    def __del__(self) -> None:
+        # At interpreter shutdown modules may be gone already; there is nothing left to count then.
+        if threading is not None and getattr(self, "nbytes", 0):
+            self._give_back()
+
+
+class Memory:
+    """The ledger of one GPU.
+
+    Args:
+        gpu: number of the GPU in the cluster.
+        capacity: bytes that it has.
+        clock: says when something is allocated and freed.
+        name: the hardware's name, for messages.
+    """
+
+    def __init__(self, gpu: int, capacity: int, clock: Clock, name: str) -> None:
+        self.gpu = gpu
+        self.capacity = capacity
+        self.clock = clock
+        self.name = name
+        self.allocated = 0
+        self.peak = 0
+        self.recorders: list[list] = []  # a list for each running profile
+        self.living: dict[int, tuple[Label, int]] = {}
+        """What is allocated: label and bytes by the storage's address (not the allocation: it would live on)."""
+
+    def take(self, allocation: Allocation, nbytes: int) -> None:
+        """Count ``nbytes`` (rounded already) for ``allocation``.
+
+        Raises:
+            torch.OutOfMemoryError: the GPU has not that much left. Nothing is counted then.
+        """
+        with _lock:
+            if self.allocated + nbytes > self.capacity:
+                set_in_optimizer(False)  # if this ends a step, nothing else will
+                raise torch.OutOfMemoryError(
+                    f"simgpu out of memory. Tried to allocate {readable(nbytes)}. GPU {self.gpu} (simulated "
+                    f"{self.name}) has a total capacity of {readable(self.capacity)} of which "
+                    f"{readable(self.capacity - self.allocated)} is free. {readable(self.allocated)} is allocated "
+                    "by PyTorch. Use a smaller batch, recompute activations (torch.utils.checkpoint), or split "
+                    "the model over more GPUs."
+                )
+            self.allocated += nbytes
+            allocation.nbytes = nbytes
+            self.living[allocation.address] = (allocation.label, nbytes)
+            self.peak = max(self.peak, self.allocated)
+            if self.recorders:
+                self._record(nbytes, allocation.label)
+
+    def give_back(self, allocation: Allocation) -> None:
+        """Take an allocation's bytes off the ledger."""
+        with _lock:
+            self.allocated -= allocation.nbytes
+            self.living.pop(allocation.address, None)
+            if self.recorders:
+                self._record(-allocation.nbytes, allocation.label)
+
+    def _record(self, nbytes: int, label: Label) -> None:
+        stamp = self.clock.stamp(self.gpu)
+        for recorder in self.recorders:
+            recorder.append((stamp, nbytes, label))
+
+    def by_kind(self) -> dict[str, int]:
+        """Bytes that are held right now, by kind."""
+        held = dict.fromkeys(KINDS, 0)
+        with _lock:
+            for label, nbytes in self.living.values():
+                held[label.kind] += nbytes
+        return held

@@ -1,0 +1,145 @@
+"""What ``torch.nn.DataParallel`` needs from C++, for simulated GPUs: broadcast, scatter, gather and reduce.
+
+A CPU build of torch has no ``torch._C._broadcast_coalesced``, ``_scatter`` and ``_gather``, and a CUDA build has them
+for CUDA only. Everything above them (replicate, scatter, parallel_apply, gather, GatherBackward, …) is torch's own
+code. These do what torch's csrc/cuda/comm.cpp does, memory included: parameters travel in flat buffers of up to
+10 MB, and the replicas' parameters are views of those. Broadcast and reduce run as NCCL does them, as in torch's own
+builds for CUDA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._utils import _flatten_dense_tensors, _take_tensors
+
+from utils.simgpu import collectives, memory, transfers
+from utils.simgpu.cluster import Stream, current
+from utils.simgpu.tensor import SimTensor, copy_from_host, copy_to, new
+
+
+def broadcast_coalesced(
+    tensors: Sequence[SimTensor], gpus: Sequence[int], buffer_size: int
+) -> list[list[torch.Tensor]]:
+    """The tensors on every GPU of ``gpus``; on the first one, which has them, the tensors themselves."""
+    cluster = current()
+    outputs: list[list[torch.Tensor]] = [[] for _ in gpus]
+    places: dict[int, int] = {id(tensor): i for i, tensor in enumerate(tensors)}
+    copies: list[list[torch.Tensor | None]] = [[None] * len(tensors) for _ in gpus[1:]]
+    for chunk in _take_tensors(tensors, buffer_size):
+        flat = _flatten_dense_tensors(chunk)
+        work = collectives.submit(cluster, "broadcast", [flat.gpu, *gpus[1:]], flat.nbytes, [flat])
+        for mine, gpu in zip(copies, gpus[1:], strict=True):
+            buffer = new(flat.raw.clone(), cluster.gpus[gpu], memory.PARAMETERS)
+            buffer.allocation.last_write = work
+            for original, part in zip(chunk, _unflattened(buffer, chunk), strict=True):
+                mine[places[id(original)]] = part
+    outputs[0] = list(tensors)
+    outputs[1:] = copies
+    return outputs
+
+
+def _unflattened(buffer: SimTensor, like: Sequence[torch.Tensor]) -> Iterator[SimTensor]:
+    """Views of a flat buffer, each with a version counter of its own (so one can change in place)."""
+    start = 0
+    for tensor in like:
+        raw = buffer.raw.narrow(0, start, tensor.numel()).view(tensor.shape)
+        yield SimTensor(raw, buffer.allocation)
+        start += tensor.numel()
+
+
+def scatter(
+    tensor: torch.Tensor,
+    gpus: Sequence[int],
+    sizes: Sequence[int] | None,
+    dim: int,
+    streams: Sequence[Stream | None] | None,
+) -> tuple[torch.Tensor, ...]:
+    """Parts of a tensor on several GPUs. The part for the GPU that has it already is a view."""
+    chunks = tensor.split(list(sizes), dim) if sizes else tensor.chunk(len(gpus), dim)
+    parts = []
+    for i, (chunk, gpu) in enumerate(zip(chunks, gpus, strict=False)):
+        if isinstance(chunk, SimTensor):
+            parts.append(chunk if chunk.gpu == gpu else copy_to(chunk, gpu))
+        elif streams and streams[i] is not None:
+            with streams[i]:
+                parts.append(copy_from_host(chunk, gpu))
+        else:
+            parts.append(copy_from_host(chunk, gpu))
+    return tuple(parts)
+
+
+def gather(tensors: Sequence[SimTensor], dim: int, gpu: int | None) -> torch.Tensor:
+    """One tensor on ``gpu`` (-1: on the CPU), made of parts from several GPUs."""
+    cluster = current()
+    if gpu == -1:
+        return torch.cat([tensor.detach().cpu() for tensor in tensors], dim)
+    target = cluster.current_index() if gpu is None else gpu
+    result = new(torch.cat([tensor.raw for tensor in tensors], dim), cluster.gpus[target])
+    for tensor in tensors:
+        result.allocation.last_write = transfers.between_gpus(cluster, tensor.allocation, target, tensor.nbytes)
+    return result
+
+
+def reduce(inputs: Sequence[SimTensor], output: SimTensor, root: int) -> None:
+    """Sum of the inputs into ``output``, on the GPU of ``inputs[root]``."""
+    cluster = current()
+    for tensor in inputs:
+        tensor.allocation.label.kind = memory.GRADIENTS
+    output.allocation.label.kind = memory.GRADIENTS
+    output.raw.copy_(inputs[0].raw)
+    for tensor in inputs[1:]:
+        output.raw.add_(tensor.raw)
+    gpus = [tensor.gpu for tensor in inputs]
+    output.allocation.last_write = collectives.submit(cluster, "reduce", gpus, output.nbytes, list(inputs))
+
+
+def _choose(simulated: Any, original: Any, first: Any) -> Any:
+    """A function that takes the simulated way for simulated tensors (and for CPU tensors on the way to them)."""
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        tensor = first(*args)
+        if isinstance(tensor, SimTensor) or original is None or (not tensor.is_cuda and current_exists()):
+            return simulated(*args, **kwargs)
+        return original(*args, **kwargs)
+
+    return function
+
+
+def current_exists() -> bool:
+    """Is there a simulated cluster?"""
+    from utils.simgpu import cluster
+
+    return cluster._current is not None
+
+
+def register() -> None:
+    """Put these functions where torch looks for them. Real CUDA tensors still take torch's own."""
+    from torch.cuda import nccl
+    from torch.nn.parallel import _functions
+
+    core = torch._C
+    core._broadcast_coalesced = _choose(
+        broadcast_coalesced, getattr(core, "_broadcast_coalesced", None), lambda tensors, *_: tensors[0]
+    )
+    core._scatter = _choose(scatter, getattr(core, "_scatter", None), lambda tensor, *_: tensor)
+    core._gather = _choose(gather, getattr(core, "_gather", None), lambda tensors, *_: tensors[0])
+
+    has_nccl, nccl_reduce, get_stream = nccl.is_available, nccl.reduce, _functions._get_stream
+
+    def is_available(tensors: Sequence[torch.Tensor]) -> bool:
+        return True if isinstance(tensors[0], SimTensor) else has_nccl(tensors)
+
+    def reduce_(inputs: Sequence[torch.Tensor], output: Any = None, root: int = 0, **kwargs: Any) -> Any:
+        if isinstance(inputs[0], SimTensor):
+            return reduce(inputs, output, root)
+        return nccl_reduce(inputs, output, root, **kwargs)
+
+    def copy_stream(device: torch.device) -> Any:
+        if device.type == "simgpu":
+            return current().gpus[device.index].copy_stream
+        return get_stream(device)
+
+    nccl.is_available, nccl.reduce, _functions._get_stream = is_available, reduce_, copy_stream

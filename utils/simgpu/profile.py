@@ -1,0 +1,222 @@
+"""``with simgpu.profile() as prof:`` records what happens inside, on simulated time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from utils.simgpu.clock import COMMUNICATION, Stamp, Work, set_in_optimizer
+from utils.simgpu.cluster import Cluster, current
+from utils.simgpu.memory import KINDS, Label
+
+if TYPE_CHECKING:
+    from utils.draw import Picture
+    from utils.draw.memory import MemorySeries
+    from utils.draw.timeline import Span
+
+
+@dataclass(frozen=True)
+class Event:
+    """One operator, copy or collective, in simulated seconds since the profile began.
+
+    Args:
+        name: the operator ("addmm"), "copy", or the collective ("all-reduce").
+        phase: "forward", "backward", "optimizer" or "communication".
+        place: "GPU 0", "GPU 0 → GPU 1", "host → GPU 0" or "collective".
+        gpus: the GPUs that take part.
+        start, end: on the device.
+        launched: when the host had launched it.
+        host: the host lane that launched it: "host", a thread's name, or "backward, GPU 1".
+        region: the name given by ``simgpu.region``.
+        flops: floating-point operations.
+        nbytes: bytes read and written, or sent.
+    """
+
+    name: str
+    phase: str
+    place: str
+    gpus: tuple[int, ...]
+    start: float
+    end: float
+    launched: float
+    launch_s: float
+    host: str
+    region: str
+    flops: int
+    nbytes: int
+
+    @property
+    def seconds(self) -> float:
+        """How long it took on the device."""
+        return self.end - self.start
+
+
+class Profile:
+    """What happened between the beginning and the end of ``with simgpu.profile()``.
+
+    Both ends wait for all GPUs, so that nothing from before or after is counted.
+    """
+
+    def __init__(self) -> None:
+        self.cluster: Cluster = current()
+        self.elapsed = 0.0
+        """Simulated seconds from the beginning to the end, all GPUs finished."""
+        self._work: list[Work] = []
+        self._memory: list[list[tuple[Stamp, int, Label]]] = [[] for _ in self.cluster.gpus]
+        self._began = 0.0
+        self._held: list[Mapping[Label, int]] = []
+        self._events: list[Event] | None = None
+
+    def __enter__(self) -> Profile:
+        set_in_optimizer(False)
+        cluster = self.cluster
+        cluster.synchronize()
+        self._began = cluster.now()
+        cluster.clock.watchers.append(self._work)
+        for gpu, record in zip(cluster.gpus, self._memory, strict=True):
+            held: dict[Label, int] = {}
+            for label, nbytes in list(gpu.memory.living.values()):
+                held[label] = held.get(label, 0) + nbytes
+            self._held.append(held)
+            gpu.memory.recorders.append(record)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        cluster = self.cluster
+        _remove(cluster.clock.watchers, self._work)
+        for gpu, record in zip(cluster.gpus, self._memory, strict=True):
+            _remove(gpu.memory.recorders, record)
+        cluster.synchronize()
+        self.elapsed = cluster.now() - self._began
+
+    # --- Time -----------------------------------------------------------------------------------------------
+
+    @property
+    def events(self) -> list[Event]:
+        """Everything that ran, in the order of its start."""
+        if self._events is None:
+            t = self._began
+            events = [
+                Event(
+                    work.name, work.phase, work.place, work.gpus, work.start - t, work.end - t, work.launched - t,
+                    work.launch_s, work.lane, work.region, work.flops, work.nbytes,
+                )
+                for work in self._work
+            ]  # fmt: skip
+            self._events = sorted(events, key=lambda event: (event.start, event.gpus, event.end))
+        return self._events
+
+    def busy(self, gpu: int) -> float:
+        """Seconds in which GPU ``gpu`` computed (copies are not counted)."""
+        return sum(event.seconds for event in self.events if event.phase != COMMUNICATION and event.gpus == (gpu,))
+
+    def transferred(self, source: int | None = None, target: int | None = None) -> int:
+        """Bytes copied from GPU to GPU: from ``source`` (None: any) to ``target`` (None: any). No collectives."""
+        total = 0
+        for event in self.events:
+            if event.phase == COMMUNICATION and len(event.gpus) == 2 and event.place != "collective":
+                total += event.nbytes * (source in (None, event.gpus[0]) and target in (None, event.gpus[1]))
+        return total
+
+    def spans(self, *, links: bool = True, host: bool = True) -> list[Span]:
+        """The events as spans for ``draw.timeline``."""
+        from utils.draw.timeline import Span
+
+        spans: list[Span] = []
+        for event in self.events:
+            if event.place == "collective":
+                places = [f"GPU {gpu}, network" for gpu in event.gpus] if links else []
+                label = event.region or event.name
+            else:
+                places = [event.place] if links or event.phase != COMMUNICATION else []
+                label = event.region
+            spans += [Span(place, event.start, event.end, event.phase, label) for place in places]
+            if host and event.launch_s:
+                spans.append(Span(event.host, event.launched - event.launch_s, event.launched, "compute", ""))
+        return spans
+
+    def timeline(self, *, links: bool = True, host: bool = True, title: str = "") -> Picture:
+        """A picture: one lane for each GPU, one for each link that was used, one for each host thread.
+
+        Args:
+            links: show copies and collectives in lanes of their own.
+            host: show when host threads launch operators.
+        """
+        from utils import draw
+
+        spans = self.spans(links=links, host=host)
+        lanes = [f"GPU {gpu.index}" for gpu in self.cluster.gpus]
+        lanes += sorted({span.lane for span in spans} - set(lanes), key=lambda lane: (_rank(lane), lane))
+        return draw.timeline(spans, title=title, caption=self.caption, lanes=lanes, start=0.0, end=self.elapsed)
+
+    @property
+    def caption(self) -> str:
+        """What was simulated."""
+        return f"simulated: {self.cluster.description}"
+
+    # --- Memory ---------------------------------------------------------------------------------------------
+
+    def _history(self, gpu: int) -> list[tuple[float, dict[str, int]]]:
+        """Time and bytes by kind after every change, the state at the beginning first."""
+        held = dict.fromkeys(KINDS, 0)
+        for label, nbytes in self._held[gpu].items():
+            held[label.kind] += nbytes
+        history = [(0.0, dict(held))]
+        time = 0.0
+        for stamp, nbytes, label in self._memory[gpu]:
+            held[label.kind] += nbytes
+            time = max(time, stamp.time - self._began)
+            history.append((time, dict(held)))
+        return history
+
+    def peak_memory(self, gpu: int = 0) -> int:
+        """The most bytes that GPU ``gpu`` held."""
+        return max(sum(held.values()) for _, held in self._history(gpu))
+
+    def memory_at_peak(self, gpu: int = 0) -> dict[str, int]:
+        """What GPU ``gpu`` held when it held most: bytes by kind."""
+        return max((held for _, held in self._history(gpu)), key=lambda held: sum(held.values()))
+
+    def memory_series(self, gpus: Sequence[int] | None = None) -> list[MemorySeries]:
+        """Bytes by kind over time, for ``draw.memory_over_time``."""
+        from utils.draw.memory import MemorySeries
+
+        series = []
+        for gpu in range(len(self.cluster)) if gpus is None else gpus:
+            history = self._history(gpu)
+            by_kind = {kind: [held[kind] for _, held in history] for kind in KINDS}
+            series.append(MemorySeries(f"GPU {gpu}", [time for time, _ in history], by_kind))
+        return series
+
+    def memory(self, *, at: str = "time", title: str = "") -> Picture:
+        """A picture of what each GPU's memory held.
+
+        Args:
+            at: "time": over time; "peak": at each GPU's peak.
+        """
+        from utils import draw
+
+        if at == "time":
+            return draw.memory_over_time(self.memory_series(), title=title, caption=self.caption)
+        if at != "peak":
+            raise ValueError(f'at must be "time" or "peak", not {at!r}')
+        peaks = {f"GPU {gpu}": self.memory_at_peak(gpu) for gpu in range(len(self.cluster))}
+        return draw.memory_at_peak(peaks, title=title, caption=self.caption)
+
+
+def _remove(lists: list, one: object) -> None:
+    """Remove a list by identity: lists with equal content are equal."""
+    for i, each in enumerate(lists):
+        if each is one:
+            del lists[i]
+            return
+
+
+def _rank(lane: str) -> int:
+    return 2 if lane.startswith(("host", "backward", "Thread")) and "→" not in lane else 1
+
+
+def profile() -> Profile:
+    """Record what happens on the simulated GPUs: ``with simgpu.profile() as prof: …``."""
+    return Profile()

@@ -1,0 +1,264 @@
+"""The tensor that lives on a simulated GPU.
+
+``SimTensor`` wraps a plain tensor that holds the numbers (on the CPU) or only their shapes (on torch's "meta"
+device), and the allocation on the GPU that it uses. What operators do with it is in ``utils.simgpu.operators``.
+
+Why the device is kept in Python: torch's C++ side sees a backend written in Python as ONE device, whatever its number,
+and autograd insists on it. So for C++ every tensor is on "simgpu:0", and the class answers for the real number:
+``device``, ``get_device``, ``to``, ``cpu``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+
+from utils.simgpu import memory, transfers
+from utils.simgpu.cluster import SimulatedGPU, current
+from utils.simgpu.memory import Allocation
+
+
+class SimTensor(torch.Tensor):
+    """A tensor on a simulated GPU. Made by ``device="simgpu:1"`` and by operators, never by hand."""
+
+    raw: torch.Tensor
+    allocation: Allocation
+    run_operator: ClassVar[Callable[[Any, tuple, dict], Any]]  # set by utils.simgpu.operators
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, raw: torch.Tensor, allocation: Allocation) -> SimTensor:
+        self = torch.Tensor._make_wrapper_subclass(
+            cls,
+            raw.shape,
+            strides=raw.stride(),
+            storage_offset=raw.storage_offset(),
+            dtype=raw.dtype,
+            device="simgpu:0",
+        )
+        self.raw = raw
+        self.allocation = allocation
+        return self
+
+    def __init__(self, *_args: Any) -> None:
+        """Everything is done in ``__new__``."""
+
+    # --- Where it is ----------------------------------------------------------------------------------------
+
+    @property
+    def gpu(self) -> int:
+        """The number of the simulated GPU."""
+        return self.allocation.memory.gpu
+
+    @property
+    def device(self) -> torch.device:
+        gpu = self.allocation.memory.gpu
+        return torch.device("simgpu", gpu) if gpu < 128 else torch.device("simgpu")
+
+    def get_device(self) -> int:
+        return self.allocation.memory.gpu
+
+    # --- To other devices -----------------------------------------------------------------------------------
+
+    def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if args and isinstance(args[0], torch.Tensor):
+            other, *rest = args
+            return self.to(other.device, other.dtype, *rest, **kwargs)
+        copy = kwargs.pop("copy", False)
+        device, dtype, non_blocking, memory_format = torch._C._nn._parse_to(*args, **kwargs)
+        kept = {} if memory_format is None else {"memory_format": memory_format}
+        result = self
+        if device is not None and device.type == "simgpu":
+            target = current().index(device)
+            if target != self.gpu:
+                result = ToCopy.apply(self, target, bool(non_blocking))
+        elif device is not None and device.type == "meta":
+            return torch.empty_like(self, device="meta")
+        elif device is not None:
+            if dtype is not None and dtype is not self.dtype:
+                result = torch.Tensor.to(self, dtype)
+            return CopyToHost.apply(result, bool(non_blocking)).to(device, **kept)
+        if (dtype is not None and dtype is not self.dtype) or kept:
+            return torch.Tensor.to(result, dtype or self.dtype, **kept)
+        return result.clone() if copy and result is self else result
+
+    def cpu(self, *_args: Any, **_kwargs: Any) -> torch.Tensor:
+        return self.to("cpu")
+
+    def simgpu(self, device: int | torch.device | None = None, non_blocking: bool = False) -> torch.Tensor:
+        return self.to(torch.device("simgpu", current().index(device)), non_blocking=non_blocking)
+
+    def type(self, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+        if isinstance(dtype, torch.dtype):
+            return self.to(dtype)
+        return torch.Tensor.type(self, dtype, non_blocking, **kwargs)
+
+    def numpy(self, *_args: Any, **_kwargs: Any) -> Any:
+        raise TypeError(
+            f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host "
+            "memory first."
+        )
+
+    def __array__(self, *_args: Any, **_kwargs: Any) -> Any:
+        return self.numpy()
+
+    def tolist(self) -> Any:
+        return self.detach().cpu().tolist()
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        if not current().numbers or self.raw.is_meta:
+            text = f"tensor(..., size={tuple(self.shape)}, dtype={self.dtype})"
+        else:
+            text = repr(self.raw.detach())
+        parts = [text[:-1], f"device='{self.device}'"]
+        if self.grad_fn is not None:
+            parts.append(f"grad_fn=<{self.grad_fn.name().rpartition('::')[2]}>")
+        elif self.requires_grad:
+            parts.append("requires_grad=True")
+        return ", ".join(parts) + ")"
+
+    # --- What nn.Parameter, Module.to, copy and torch.save need ---------------------------------------------
+
+    @property
+    def _is_param(self) -> bool:
+        return self.__dict__.get("is_parameter", False)
+
+    @_is_param.setter
+    def _is_param(self, value: bool) -> None:
+        self.__dict__["is_parameter"] = value
+        if value:
+            self.allocation.label.kind = memory.PARAMETERS
+
+    def record_stream(self, stream: Any) -> None:
+        """Nothing to do: simulated memory is never used twice at the same time."""
+
+    @property
+    def data(self) -> SimTensor:
+        return torch.Tensor.data.__get__(self)
+
+    @data.setter
+    def data(self, new: torch.Tensor) -> None:
+        if not isinstance(new, SimTensor):
+            raise RuntimeError(
+                f"a tensor on {self.device} cannot take the data of one on {new.device}: move that first, with "
+                f".to({str(self.device)!r})"
+            )
+        torch.Tensor.data.__set__(self, new)
+        self.raw, self.allocation = new.raw, new.allocation
+        if self._is_param:
+            self.allocation.label.kind = memory.PARAMETERS
+
+    def __tensor_flatten__(self) -> tuple[list[str], Any]:
+        return ["raw"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, torch.Tensor], *_: Any) -> torch.Tensor:
+        raise NotImplementedError("a tensor on a simulated GPU cannot be traced: run it without torch.compile")
+
+    def __deepcopy__(self, memo: dict) -> SimTensor:
+        if not self.is_leaf:
+            raise RuntimeError(
+                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol"
+            )
+        if id(self) in memo:
+            return memo[id(self)]
+        with torch.no_grad():
+            copied = self.detach().clone()
+            copied.requires_grad_(self.requires_grad)
+            if self._is_param:
+                copied._is_param = True
+            if self.grad is not None:
+                copied.grad = self.grad.__deepcopy__(memo)
+        memo[id(self)] = copied
+        return copied
+
+    def __reduce_ex__(self, protocol: int) -> Any:
+        from utils.simgpu.saving import reduce
+
+        return reduce(self, protocol)
+
+    def set_(self, source: Any = None, *args: Any, **kwargs: Any) -> torch.Tensor:
+        from utils.simgpu.saving import load_into
+
+        return load_into(self, source, *args, **kwargs)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        return cls.run_operator(func, args, kwargs or {})
+
+
+class ToCopy(torch.autograd.Function):
+    """A copy from one simulated GPU to another. Its backward copies the gradient back.
+
+    (Autograd's own would send the gradient to what C++ takes for the input's device: number 0.)
+    """
+
+    @staticmethod
+    def forward(ctx: Any, source: SimTensor, target: int, non_blocking: bool) -> SimTensor:
+        ctx.source = source.gpu
+        return copy_to(source, target)
+
+    @staticmethod
+    def backward(ctx: Any, grad: SimTensor) -> tuple:
+        return ToCopy.apply(grad, ctx.source, True) if grad.gpu != ctx.source else grad, None, None
+
+
+class CopyToHost(torch.autograd.Function):
+    """A copy from a simulated GPU to the CPU. Its backward copies the gradient back to that GPU."""
+
+    @staticmethod
+    def forward(ctx: Any, source: SimTensor, non_blocking: bool) -> torch.Tensor:
+        ctx.source = source.gpu
+        return copy_to_host(source)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple:
+        return copy_from_host(grad, ctx.source), None
+
+
+def new(raw: torch.Tensor, gpu: SimulatedGPU, kind: str | None = None) -> SimTensor:
+    """A tensor with a storage of its own on ``gpu``."""
+    return SimTensor(raw, Allocation(gpu.memory, raw.untyped_storage(), kind or memory.kind_now()))
+
+
+def copy_to(source: SimTensor, target: int, kind: str | None = None) -> SimTensor:
+    """The same numbers on another simulated GPU, without a trace in autograd."""
+    cluster = current()
+    check_cluster(source)
+    result = new(source.raw.clone(), cluster.gpus[target], kind)
+    result.allocation.last_write = transfers.between_gpus(cluster, source.allocation, target, source.nbytes)
+    return result
+
+
+def copy_to_host(source: SimTensor) -> torch.Tensor:
+    """The same numbers on the CPU; the host waits for them."""
+    cluster = current()
+    check_cluster(source)
+    if not cluster.numbers:
+        raise RuntimeError(
+            "this cluster keeps only shapes (numbers=False), so there are no numbers to bring to the CPU: leave "
+            "the copy out, or make the cluster with numbers=True"
+        )
+    transfers.to_host(cluster, source.allocation, source.nbytes)
+    return source.raw.detach().clone()
+
+
+def copy_from_host(source: torch.Tensor, target: int) -> SimTensor:
+    """The numbers of a CPU tensor on a simulated GPU."""
+    cluster = current()
+    raw = source.detach().clone() if cluster.numbers else torch.empty_like(source, device="meta")
+    result = new(raw, cluster.gpus[target])
+    result.allocation.last_write = transfers.from_host(cluster, target, source)
+    return result
+
+
+def check_cluster(tensor: SimTensor) -> None:
+    """Raise a RuntimeError if the tensor's cluster has been replaced."""
+    if tensor.allocation.memory.clock is not current().clock:
+        raise RuntimeError(
+            "this tensor belongs to an earlier simulated cluster, which simgpu.cluster(...) has replaced: make the "
+            "model and its inputs again on the new one"
+        )
