@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import contestants
+import here
 import report
 from contestants import Contestant
 from fresh_kernel import FreshKernel, RunFailed
@@ -124,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
     growth_rounds = min(rounds, QUICK_GROWTH_ROUNDS if options.quick else GROWTH_ROUNDS)
-    facts = report.facts([one.package for one in chosen])
+    facts = here.facts([one.package for one in chosen])
     notes: list[str] = []
     if rounds < FEWEST_ROUNDS:
         notes.append(f"Only {rounds} rounds: good for a look; figures to quote need at least {FEWEST_ROUNDS}.")

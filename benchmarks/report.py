@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import os
-import platform
 import statistics
-import sys
-import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from contestants import IPYPARALLEL, NOTEBOOK_LAUNCHER, OURS, Contestant
-from fresh_kernel import ROOT
 
 if TYPE_CHECKING:
     from launcher import Run
@@ -60,24 +54,6 @@ def ratios(runs: Sequence[Run], ranks: int) -> list[Ratio]:
             ratio = statistics.median(ours[n] for n in both) / statistics.median(theirs[n] for n in both)
             found.append(Ratio(figure, peer.name, ratio, min(paired), max(paired), target))
     return found
-
-
-def facts(packages: Sequence[str]) -> dict[str, str]:
-    """Machine, date and versions: without them a figure says nothing. Call it before the runs begin."""
-    sys.path.insert(0, str(ROOT))
-    from utils import machine
-
-    here = machine.look()
-    cores = f"{here.usable_cpus} of {here.logical_cpus} logical processors"
-    memory = f"{here.memory_bytes / 2**30:.0f} GiB" if here.memory_bytes else machine.UNKNOWN
-    wanted = dict.fromkeys(["torch", "ipykernel", "ipython", *packages])
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in wanted]
-    return {
-        "machine": f"{here.cpu}, {cores}, {memory} of memory, {here.system}",
-        "load before": f"{os.getloadavg()[0]:.2f} (processes at work in the minute before; 0 is a quiet machine)",
-        "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        "versions": ", ".join([f"Python {platform.python_version()}", *versions]),
-    }
 
 
 def report(

@@ -18,6 +18,7 @@ VERMILION = "#D55E00"
 PURPLE = "#CC79A7"
 BLACK = "#000000"
 GREY = "#BBBBBB"
+DARK_GREY = "#666666"
 
 # Pictures bring their own light background, so that they read the same on light and dark pages.
 PANEL = "#FFFFFF"
@@ -52,9 +53,10 @@ MEMORY = Role("memory", PURPLE, "||")
 COMPUTE = Role("compute", BLUE, "--")
 OPTIMIZER = Role("optimizer", YELLOW, "++")
 ERROR = Role("error", VERMILION, "oo")
+LAUNCH = Role("launch", DARK_GREY, "**")
 
 ROLES: dict[str, Role] = {
-    role.name: role for role in (FORWARD, BACKWARD, COMMUNICATION, IDLE, MEMORY, COMPUTE, OPTIMIZER, ERROR)
+    role.name: role for role in (FORWARD, BACKWARD, COMMUNICATION, IDLE, MEMORY, COMPUTE, OPTIMIZER, ERROR, LAUNCH)
 }
 """Every role by its name."""
 

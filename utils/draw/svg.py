@@ -27,6 +27,7 @@ HATCHES: dict[str, tuple[str, str]] = {
     "||": ("hatch-upright", f'<path d="M4,0 L4,8" {_STROKE}/>'),
     "--": ("hatch-level", f'<path d="M0,4 L8,4" {_STROKE}/>'),
     "++": ("hatch-plus", f'<path d="M4,0 L4,8 M0,4 L8,4" {_STROKE}/>'),
+    "**": ("hatch-stars", f'<path d="M4,1 L4,7 M1,2.5 L7,5.5 M1,5.5 L7,2.5" {_STROKE}/>'),
     "oo": ("hatch-rings", f'<circle cx="4" cy="4" r="2.4" {_STROKE}/>'),
 }
 

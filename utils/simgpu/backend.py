@@ -213,6 +213,30 @@ class _Hooks(torch._C._acc.PrivateUse1Hooks):
         return True
 
 
+def _device_guard() -> torch._C._acc.DeviceGuard:
+    """What C++ asks for the device's type; and the cure of a defect of torch 2.13 that ends the process.
+
+    If a hook or an operator raises during backward, autograd's thread leaves its stream guard, whose end asks the
+    device guard for its type, in Python. Python cannot be called while an exception is on its way in C++: that throws
+    another one, and two at once end the process ("terminate called without an active exception"). So the method first
+    puts the exception aside, and ``_watch_backward`` raises it when autograd has returned.
+
+    How it gets hold of the exception: CPython refuses a new object that a type returns while an exception is set, and
+    raises a SystemError with that exception as its cause.
+    """
+    private_use = torch._C._autograd.DeviceType.PrivateUse1
+
+    def type_(_self: Any, make_something: Any = object, kind: Any = private_use) -> Any:
+        try:
+            make_something()
+        except SystemError as error:
+            _errors_in_backward.append(error.__cause__ or error)
+        return kind
+
+    return type("DeviceGuard", (torch._C._acc.DeviceGuard,), {"type_": type_})()
+
+
+_errors_in_backward: list[BaseException] = []
 _registered = False
 
 
@@ -228,7 +252,9 @@ def register() -> None:
 
     from utils.simgpu import attention, autocast, factories, parallel, saving
 
-    _setup_privateuseone_for_python_backend("simgpu", sys.modules[__name__], hook=_Hooks())
+    _setup_privateuseone_for_python_backend(
+        "simgpu", sys.modules[__name__], hook=_Hooks(), device_guard=_device_guard()
+    )
     del torch.Tensor.simgpu  # the generated method goes through C++, which knows one device only
     torch.Tensor.simgpu = _to_simgpu
     for module in (factories, attention, autocast, parallel, saving):
@@ -308,8 +334,16 @@ def _watch_backward() -> None:
     def run_backward(*args: Any, **kwargs: Any) -> Any:
         if not is_available():
             return engine(*args, **kwargs)
-        with current().clock.backward():
-            return engine(*args, **kwargs)
+        _errors_in_backward.clear()
+        try:
+            with current().clock.backward():
+                return engine(*args, **kwargs)
+        except SystemError:
+            if not _errors_in_backward:
+                raise
+            error = _errors_in_backward[0]  # put aside: see _device_guard
+        _errors_in_backward.clear()  # their tracebacks keep tensors alive
+        raise error
 
     graph._engine_run_backward = run_backward
     torch.autograd._engine_run_backward = run_backward

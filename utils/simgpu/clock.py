@@ -62,11 +62,15 @@ class Timeline:
 
 
 class Stamp:
-    """A moment in a host lane. Its time is known once the lane's queue has been placed."""
+    """A moment in a host lane: when everything launched before it has ended in ``stream``.
 
-    __slots__ = ("time",)
+    Its time is known once the lane's queue has been placed.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("stream", "time")
+
+    def __init__(self, stream: Timeline) -> None:
+        self.stream = stream
         self.time = 0.0
 
 
@@ -184,7 +188,7 @@ class Clock:
             return self.main
         with self._lock:
             self._place(self.main)
-            lane = Lane(thread.name, self.main.time, (gpu, *_by_number(thread.name)), self.main.region)
+            lane = Lane(f"thread, GPU {gpu}", self.main.time, (gpu, *_by_number(thread.name)), self.main.region)
             lane.ended = lambda: not thread.is_alive()
             self.children.append(lane)
             return lane
@@ -268,17 +272,17 @@ class Clock:
         """Do something to the clocks when the lane gets there: waiting for a stream, recording an event."""
         self._enqueue(self.lane(gpu), action)
 
-    def stamp(self, gpu: int) -> Stamp:
-        """A note of the present moment in the lane that runs now.
+    def stamp(self, gpu: int, stream: Timeline) -> Stamp:
+        """A note of the present moment in the lane that runs now, as the stream of ``gpu`` will see it.
 
         Memory can be freed in any thread (by the garbage collector): one without a lane gets none here.
         """
-        stamp = Stamp()
+        stamp = Stamp(stream)
         known = in_backward() or getattr(self._local, "lane", None) is not None
         if known or threading.current_thread() is threading.main_thread():
             self._enqueue(self.lane(gpu), stamp)
         else:
-            stamp.time = self.main.time
+            stamp.time = max(self.main.time, stream.time)
         return stamp
 
     def _enqueue(self, lane: Lane, item) -> None:
@@ -333,7 +337,7 @@ class Clock:
 
     def _run(self, lane: Lane, item) -> None:
         if type(item) is Stamp:
-            item.time = lane.time
+            item.time = max(lane.time, item.stream.time)
         elif type(item) is Work:
             self._place_work(lane, item)
         else:

@@ -152,8 +152,8 @@ class SimulatedGPU:
         self.index = index
         self.node = node
         self.model = model
-        self.memory = Memory(index, model.memory_bytes, clock, model.name)
         self.default_stream = Stream(_gpu=index)
+        self.memory = Memory(index, model.memory_bytes, clock, self.default_stream, model.name)
         self.communication_stream = Stream(_gpu=index)
         self.copy_stream = Stream(_gpu=index)
         self.streams = [self.default_stream, self.communication_stream, self.copy_stream]

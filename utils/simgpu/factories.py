@@ -23,8 +23,11 @@ OPERATORS = (
     aten.linspace.default, aten.logspace.default, aten.eye.default, aten.eye.m,
     aten.randperm.default, aten.randperm.generator, aten.tril_indices.default, aten.triu_indices.default,
     aten.full.default, aten.zeros.default, aten.ones.default, aten.scalar_tensor.default,
-    aten.rand.default, aten.randn.default, aten.randint.default, aten.randint.low,
+    aten._efficientzerotensor.default, aten.rand.default, aten.randn.default, aten.randint.default, aten.randint.low,
 )  # fmt: skip
+
+ONE_KERNEL = (aten.silu_backward.default, aten.mish_backward.default)
+"""One operator on CPU and CUDA, but several for a backend that does not register it."""
 
 _library = torch.library.Library("aten", "IMPL")
 
@@ -56,5 +59,7 @@ def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = 
 def register() -> None:
     """Tell torch about them, once."""
     _library.impl("_copy_from", _copy_from, "PrivateUse1")
+    for func in ONE_KERNEL:
+        _library.impl(func, lambda *args, func=func: dispatch(func, args, {}), "PrivateUse1")
     for func in OPERATORS:
         _library.impl(func, _make(func), "PrivateUse1")

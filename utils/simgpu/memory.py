@@ -16,7 +16,7 @@ import torch
 from utils.simgpu.clock import in_optimizer, set_in_optimizer
 
 if TYPE_CHECKING:
-    from utils.simgpu.clock import Clock, Work
+    from utils.simgpu.clock import Clock, Timeline, Work
 
 BLOCK_BYTES = 512
 """Every allocation is a multiple of this (kMinBlockSize in PyTorch's c10/cuda/CUDACachingAllocator)."""
@@ -105,12 +105,14 @@ class Memory:
     Args:
         gpu: number of the GPU in the cluster.
         capacity: bytes that it has.
-        clock: says when something is allocated and freed.
+        clock, stream: say when something is allocated and freed: in the order of the GPU's stream, as CUDA's
+            allocator sees it.
         name: the hardware's name, for messages.
     """
 
-    def __init__(self, gpu: int, capacity: int, clock: Clock, name: str) -> None:
+    def __init__(self, gpu: int, capacity: int, clock: Clock, stream: Timeline, name: str) -> None:
         self.gpu = gpu
+        self.stream = stream
         self.capacity = capacity
         self.clock = clock
         self.name = name
@@ -152,7 +154,7 @@ class Memory:
                 self._record(-allocation.nbytes, allocation.label)
 
     def _record(self, nbytes: int, label: Label) -> None:
-        stamp = self.clock.stamp(self.gpu)
+        stamp = self.clock.stamp(self.gpu, self.stream)
         for recorder in self.recorders:
             recorder.append((stamp, nbytes, label))
 

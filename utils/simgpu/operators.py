@@ -115,6 +115,8 @@ def _label_gradient(result: Any) -> None:
     node = torch._C._current_autograd_node()
     if node is not None and isinstance(result, SimTensor) and "AccumulateGrad" in node.name():
         result.allocation.label.kind = memory.GRADIENTS
+        if result.allocation.provisional and isinstance(node.variable, SimTensor):  # C++ made zeros "on the device"
+            result.allocation.move_to(node.variable.allocation.memory)
 
 
 def compute(operator: Operator, func: Any, args: Any, kwargs: dict, gpu: SimulatedGPU, cluster: Cluster) -> Any:
@@ -176,7 +178,9 @@ def _agree(operator: Operator, inputs: list[SimTensor]) -> memory.Memory:
     """Inputs are on several GPUs: an error, unless C++ only guessed where one of them should be (see ``place``)."""
     if operator.foreach:  # works tensor by tensor
         return inputs[0].allocation.memory
-    sure = {t.allocation.memory.gpu: t.allocation.memory for t in inputs if not t.allocation.provisional and t.numel()}
+    certain = [tensor for tensor in inputs if not tensor.allocation.provisional]
+    filled = [tensor for tensor in certain if tensor.numel()] or certain
+    sure = {tensor.allocation.memory.gpu: tensor.allocation.memory for tensor in filled}
     if len(sure) != 1:
         names = sorted({t.allocation.memory.gpu for t in inputs})
         raise RuntimeError(_two_devices(operator, [f"simgpu:{gpu}" for gpu in (sorted(sure) or names)]))
@@ -227,6 +231,8 @@ def place(device: torch.device) -> tuple[SimulatedGPU, Any]:
 
 def _wrap(out: Any, inputs: list[SimTensor], gpu: SimulatedGPU) -> Any:
     if isinstance(out, torch.Tensor):
+        if out.layout is not torch.strided:
+            raise NotImplementedError("a simulated GPU cannot hold sparse tensors: keep them on the CPU")
         address = out.untyped_storage()._cdata
         for tensor in inputs:
             if tensor.raw is out:
@@ -366,6 +372,11 @@ def _item(func: Any, args: tuple, kwargs: dict) -> Any:
     return func(tensor.raw)
 
 
+def _conjugate(func: Any, args: tuple, kwargs: dict) -> Any:
+    """Torch only marks a tensor as conjugated (or negated); the mark would be lost, so it is done at once."""
+    return run(aten.conj_physical.default if func._overloadpacket is aten._conj else aten.neg.default, args, kwargs)
+
+
 def _nothing(func: Any, args: tuple, kwargs: dict) -> None:
     """``record_stream``: simulated memory is never used twice at the same time."""
 
@@ -381,6 +392,8 @@ SPECIAL = {
     aten._to_copy: _to_copy,
     aten.copy_: _copy_,
     aten._local_scalar_dense: _item,
+    aten._conj: _conjugate,
+    aten._neg_view: _conjugate,
     aten.record_stream: _nothing,
     aten.resize_: _refuse,
     aten.set_: _refuse,

@@ -27,7 +27,7 @@ class Event:
         gpus: the GPUs that take part.
         start, end: on the device.
         launched: when the host had launched it.
-        host: the host lane that launched it: "host", a thread's name, or "backward, GPU 1".
+        host: the host lane that launched it: "host", "thread, GPU 1" or "backward, GPU 1".
         region: the name given by ``simgpu.region``.
         flops: floating-point operations.
         nbytes: bytes read and written, or sent.
@@ -126,14 +126,14 @@ class Profile:
         spans: list[Span] = []
         for event in self.events:
             if event.place == "collective":
-                places = [f"GPU {gpu}, network" for gpu in event.gpus] if links else []
+                places = [_together(event.gpus)] if links else []
                 label = event.region or event.name
             else:
                 places = [event.place] if links or event.phase != COMMUNICATION else []
                 label = event.region
             spans += [Span(place, event.start, event.end, event.phase, label) for place in places]
             if host and event.launch_s:
-                spans.append(Span(event.host, event.launched - event.launch_s, event.launched, "compute", ""))
+                spans.append(Span(event.host, event.launched - event.launch_s, event.launched, "launch", ""))
         return spans
 
     def timeline(self, *, links: bool = True, host: bool = True, title: str = "") -> Picture:
@@ -213,8 +213,18 @@ def _remove(lists: list, one: object) -> None:
             return
 
 
+def _together(gpus: tuple[int, ...]) -> str:
+    """The lane of a collective: "GPUs 0–3 ↔"."""
+    if gpus == tuple(range(gpus[0], gpus[0] + len(gpus))):
+        return f"GPUs {gpus[0]}–{gpus[-1]} ↔"
+    return f"GPUs {', '.join(map(str, gpus))} ↔"
+
+
 def _rank(lane: str) -> int:
-    return 2 if lane.startswith(("host", "backward", "Thread")) and "→" not in lane else 1
+    """Links first, then the host's main thread, then its other threads."""
+    if "→" in lane or "↔" in lane:
+        return 0
+    return 1 if lane == "host" else 2 if lane.startswith("thread") else 3
 
 
 def profile() -> Profile:

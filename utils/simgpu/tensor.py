@@ -67,7 +67,9 @@ class SimTensor(torch.Tensor):
         if args and isinstance(args[0], torch.Tensor):
             other, *rest = args
             return self.to(other.device, other.dtype, *rest, **kwargs)
-        copy = kwargs.pop("copy", False)
+        most = 2 if args and isinstance(args[0], torch.dtype) else 3  # (device, dtype, non_blocking, copy)
+        copy = kwargs.pop("copy", args[most] if len(args) > most else False)
+        args = args[:most]
         device, dtype, non_blocking, memory_format = torch._C._nn._parse_to(*args, **kwargs)
         kept = {} if memory_format is None else {"memory_format": memory_format}
         result = self

@@ -1,0 +1,159 @@
+"""What do simulated GPUs cost on this computer?
+
+Three figures, each a ratio of medians of paired runs (both are measured in every round, in turns):
+
+- numbers=True: a training step of ResNet-50 on one simulated GPU beside the same step on the plain CPU (target 1.15);
+- numbers=False: the same step, shapes only, beside torch's own FakeTensorMode (target 2.5);
+- more GPUs: cost per operator with 256 simulated GPUs beside 2 (target 1.3).
+
+    python benchmarks/simgpu.py            about two minutes on two cores
+    python benchmarks/simgpu.py --quick    two rounds and small images, to see that it works
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+import here
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from utils import simgpu
+from utils.models import ResNet50
+
+ROUNDS, QUICK_ROUNDS = 7, 2
+GPU_COUNTS = (2, 16, 64, 256)
+
+
+def training_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, images: torch.Tensor, labels: torch.Tensor
+) -> None:
+    """One step: forward, loss, backward, update."""
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(images), labels).backward()
+    optimizer.step()
+
+
+def resnet_step(device: str, batch: int, size: int) -> Callable[[], None]:
+    """A training step of ResNet-50 that can be repeated."""
+    with torch.device(device):
+        model = ResNet50()
+        images, labels = torch.randn(batch, 3, size, size), torch.randint(0, 1000, (batch,))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    return lambda: training_step(model, optimizer, images, labels)
+
+
+def seconds(run: Callable[[], None]) -> float:
+    """How long one run takes."""
+    gc.collect()
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
+
+
+def paired(ours: Callable[[], None], theirs: Callable[[], None], rounds: int) -> tuple[list[float], list[float]]:
+    """Times of both, measured in turns; the first runs are not counted."""
+    ours(), theirs(), ours()
+    mine, other = [], []
+    for number in range(rounds):
+        for run, times in ((ours, mine), (theirs, other))[:: 1 if number % 2 else -1]:
+            times.append(seconds(run))
+    return mine, other
+
+
+def with_numbers(rounds: int, batch: int, size: int) -> tuple[list[float], list[float]]:
+    """A step on a simulated GPU with numbers, and on the CPU."""
+    simgpu.cluster(gpus_per_node=1)
+    return paired(resnet_step("simgpu:0", batch, size), resnet_step("cpu", batch, size), rounds)
+
+
+def shapes_only(rounds: int, batch: int, size: int) -> tuple[list[float], list[float]]:
+    """A step on a simulated GPU without numbers, and under FakeTensorMode."""
+    simgpu.cluster(gpus_per_node=1, numbers=False)
+    mode = FakeTensorMode()
+    with mode:
+        fake = resnet_step("cpu", batch, size)
+
+    def in_mode() -> None:
+        with mode:
+            fake()
+
+    return paired(resnet_step("simgpu:0", batch, size), in_mode, rounds)
+
+
+def per_operator(gpus: int) -> Callable[[], float]:
+    """Seconds per operator when every one of ``gpus`` simulated GPUs trains a small model for one step."""
+    cluster = simgpu.cluster(nodes=max(1, gpus // 8), gpus_per_node=min(gpus, 8), numbers=False)
+    steps = []
+    for gpu in range(len(cluster)):
+        with simgpu.on(gpu), torch.device("simgpu"):
+            model = nn.Sequential(*[layer for _ in range(8) for layer in (nn.Linear(64, 64), nn.ReLU())])
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
+            steps.append((gpu, model, optimizer, torch.empty(32, 64), torch.empty(32, dtype=torch.long)))
+
+    def run() -> float:
+        with simgpu.profile() as prof:
+            began = time.perf_counter()
+            for gpu, *step in steps:
+                with simgpu.on(gpu):
+                    training_step(*step)
+            took = time.perf_counter() - began
+        return took / len(prof.events)
+
+    return run
+
+
+def growth(rounds: int) -> dict[int, list[float]]:
+    """Seconds per operator for each number of GPUs. (A new cluster replaces the last, so sizes take turns by round.)"""
+    found: dict[int, list[float]] = {gpus: [] for gpus in GPU_COUNTS}
+    for _ in range(rounds):
+        for gpus, times in found.items():
+            run = per_operator(gpus)
+            run()
+            gc.collect()
+            repeats = max(1, 256 // gpus)  # the same number of operators for each size
+            times.append(statistics.fmean(run() for _ in range(repeats)))
+    return found
+
+
+def line(name: str, ours: Sequence[float], theirs: Sequence[float], target: float, unit: float, unit_name: str) -> str:
+    """One figure of the report."""
+    each = [a / b for a, b in zip(ours, theirs, strict=True)]
+    ratio = statistics.median(ours) / statistics.median(theirs)
+    verdict = "met" if ratio <= target else "MISSED"
+    medians = f"{statistics.median(ours) * unit:8.2f} : {statistics.median(theirs) * unit:8.2f} {unit_name}"
+    return f"{name:58}{medians}   ratio {ratio:.3f} ({min(each):.3f}–{max(each):.3f})   target {target:g}: {verdict}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds with small images")
+    quick = parser.parse_args(arguments).quick
+    rounds, batch, size = (QUICK_ROUNDS, 2, 64) if quick else (ROUNDS, 8, 224)
+    facts = here.facts([])
+    torch.manual_seed(0)
+    print(here.header(facts))
+    print(f"paired runs:  {rounds} rounds; ResNet-50, batch {batch}, {size}×{size} images; medians, ours : the other\n")
+    ours, theirs = with_numbers(rounds, batch, size)
+    print(line("numbers=True, beside the plain CPU", ours, theirs, 1.15, 1e3, "ms"))
+    sys.stdout.flush()
+    ours, theirs = shapes_only(max(rounds, 3), batch, size)
+    print(line("numbers=False, beside FakeTensorMode", ours, theirs, 2.5, 1e3, "ms"))
+    costs = growth(rounds)
+    fewest, *_, most = GPU_COUNTS
+    name = f"cost per operator, {most} GPUs beside {fewest}"
+    print(line(name, costs[most], costs[fewest], 1.3, 1e6, "µs"))
+    every = ", ".join(f"{gpus}: {statistics.median(times) * 1e6:.1f} µs" for gpus, times in costs.items())
+    print(f"cost per operator by number of GPUs: {every}")
+    if quick:
+        print("Quick: good for a look; figures to quote need the full run.")
+
+
+if __name__ == "__main__":
+    main()
