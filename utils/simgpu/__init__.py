@@ -52,8 +52,15 @@ __all__ = [
 ]
 
 
-def device(index: int) -> torch.device:
-    """Simulated GPU ``index`` as a device."""
+def device(index: int, *, prefer_real: bool = False) -> torch.device:
+    """GPU ``index`` as a device: "simgpu:index".
+
+    Args:
+        index: number of the GPU.
+        prefer_real: "cuda:index" if this machine has that many real GPUs.
+    """
+    if prefer_real and torch.cuda.device_count() > index:
+        return torch.device("cuda", index)
     return torch.device("simgpu", current().index(index))
 
 

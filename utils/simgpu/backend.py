@@ -204,7 +204,7 @@ def random_numbers_of(gpu: SimulatedGPU) -> Iterator[None]:
 
 class _Hooks(torch._C._acc.PrivateUse1Hooks):
     def is_available(self) -> bool:
-        return True
+        return clusters._current is not None
 
     def has_primary_context(self, _device: int) -> bool:
         return True
@@ -250,14 +250,14 @@ def register() -> None:
 
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-    from utils.simgpu import attention, autocast, factories, parallel, saving
+    from utils.simgpu import attention, autocast, factories, parallel, saving, transfers
 
     _setup_privateuseone_for_python_backend(
         "simgpu", sys.modules[__name__], hook=_Hooks(), device_guard=_device_guard()
     )
     del torch.Tensor.simgpu  # the generated method goes through C++, which knows one device only
     torch.Tensor.simgpu = _to_simgpu
-    for module in (factories, attention, autocast, parallel, saving):
+    for module in (factories, attention, autocast, parallel, saving, transfers):
         module.register()
     _ask_the_simulation()
     _watch_optimizers()
@@ -282,8 +282,12 @@ def _ask_the_simulation() -> None:
     accelerator.set_stream = set_stream
     accelerator.synchronize = synchronize
     accelerator.device_index = device
-    torch._utils._get_available_device_type = lambda: "simgpu"
-    data_parallel._get_available_device_type = lambda: "simgpu"
+    asked = torch._utils._get_available_device_type
+
+    def available_device_type() -> str | None:
+        return "simgpu" if is_available() else asked()
+
+    torch._utils._get_available_device_type = data_parallel._get_available_device_type = available_device_type
 
 
 def _watch_optimizers() -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from utils.simgpu.cluster import Cluster
     from utils.simgpu.memory import Allocation
 
+_library = torch.library.Library("aten", "IMPL")
 _pinned: weakref.WeakSet = weakref.WeakSet()
 
 
@@ -34,7 +35,14 @@ def pin(tensor: torch.Tensor) -> torch.Tensor:
 
 def is_pinned(tensor: torch.Tensor) -> bool:
     """Is it in memory that ``pin`` made?"""
-    return any(storage._cdata == tensor.untyped_storage()._cdata for storage in _pinned)
+    return tensor.untyped_storage()._cdata in {storage._cdata for storage in _pinned}
+
+
+def register() -> None:
+    """Make ``tensor.pin_memory()`` and ``is_pinned()`` do this, unless there are real GPUs to pin memory for."""
+    if not torch.cuda.is_available():
+        _library.impl("_pin_memory", lambda tensor, device=None: pin(tensor), "CPU")
+        _library.impl("is_pinned", lambda tensor, device=None: is_pinned(tensor), "CPU")
 
 
 def between_gpus(cluster: Cluster, source: Allocation, target: int, nbytes: int) -> Work:
