@@ -9,6 +9,7 @@ from typing import Any
 from utils.checks import Wrong, exercise, expect, how_far, probes_03, run, run_cases
 
 LAB = "03_data_parallel_internals"
+SECONDS = 20  # for each process; on a busy machine importing what simulated GPUs need takes some
 CLOSE = {"relative": 1e-4, "absolute": 1e-5}  # sums in another order
 
 
@@ -50,7 +51,7 @@ BATCHES = tuple(
 @exercise(lab=LAB, title="Scatter the batch", difficulty=1, minutes=10)
 def scatter(scatter_batch: Any) -> dict[str, Any]:
     """Judge ``scatter_batch(batch, devices)``, which returns a list of parts, each on its GPU."""
-    found = run(_all_batches, scatter_batch)
+    found = run(_all_batches, scatter_batch, timeout=SECONDS)
     for (rows, gpus, start), one in zip(BATCHES, found, strict=True):
         _judge_parts(rows, gpus, one)
         _judge_route(rows, gpus, start, one)
@@ -124,7 +125,7 @@ GPUS = (2, 3, 4)
 def replicate(replicate_model: Any) -> dict[str, Any]:
     """Judge ``replicate_model(model, devices)``, which returns for each GPU a dict of names and tensors."""
     for gpus, found in zip(
-        GPUS, run_cases(probes_03.replicate, [(replicate_model, gpus) for gpus in GPUS]), strict=True
+        GPUS, run_cases(probes_03.replicate, [(replicate_model, gpus) for gpus in GPUS], timeout=SECONDS), strict=True
     ):
         _judge_replicas(gpus, found)
         _judge_copies(gpus, found)
@@ -135,11 +136,7 @@ def replicate(replicate_model: Any) -> dict[str, Any]:
 def _judge_replicas(gpus: int, found: dict[str, Any]) -> None:
     """What was returned, name by name."""
     if found["home"] != ["GPU 0"]:
-        raise Wrong(
-            "the model itself has moved: .to() of a module changes it in place; .to() of a tensor gives a copy",
-            measured=found["home"],
-            expected=["GPU 0"],
-        )
+        raise Wrong(probes_03.MOVED, measured=found["home"], expected=["GPU 0"])
     if found["kind"] != "dicts":
         raise Wrong(
             "replicate_model returns a list with one dict for each GPU, from names to tensors", measured=found["kind"]
@@ -188,14 +185,12 @@ def _judge_copies(gpus: int, found: dict[str, Any]) -> None:
             if not facts["same numbers"]:
                 raise Wrong(f"the {kind} {name} of replica {gpu} has other numbers than the model's.")
             if gpu == 0 and not facts["the model's own"]:
-                why = "what it counts there is lost" if kind == "buffer" else "it needs no second copy"
-                raise Wrong(
-                    f"GPU 0 has the model already: its {kind} {name} should be the model's own, {why} otherwise."
-                )
+                why = "a copy's statistics are lost" if kind == "buffer" else "a second copy only takes memory"
+                raise Wrong(f"GPU 0 has the model already, so its {kind} {name} should be the model's own: {why}.")
     moved, each = found["moved"], found["parameters"] + found["buffers"]
     _not_through_the_host(moved, "tensors go")
     expect(
-        f"Each of {gpus - 1} GPUs gets each tensor once, a shared one too; other bytes move",
+        f"With {gpus} GPUs other bytes move; a GPU gets each tensor once, one that two layers share too",
         _total(moved.items()),
         (gpus - 1) * each,
         unit="bytes",
@@ -223,20 +218,26 @@ def _judge_use(gpus: int, use: Any) -> None:
 STEPS = ((2, 8), (4, 8), (4, 10), (3, 7), (4, 2), (2, 1))  # GPUs, rows
 
 
-@exercise(lab=LAB, title="Run the replicas, gather the outputs", difficulty=2, minutes=15)
+@exercise(lab=LAB, title="Run the replicas, gather the outputs", difficulty=2, minutes=15, timeout=45)
 def forward(data_parallel_forward: Any) -> dict[str, Any]:
     """Judge ``data_parallel_forward(model, batch, devices)``, which returns the output on the first GPU."""
     per_step = {}
-    for (gpus, rows), found in zip(STEPS, run(_all_steps, data_parallel_forward), strict=True):
+    for (gpus, rows), found in zip(STEPS, run(_all_steps, data_parallel_forward, timeout=SECONDS), strict=True):
         for number, step in enumerate(found["steps"]):
             _judge_output(gpus, rows, number, step)
             _judge_step_gradients(gpus, rows, step)
         _judge_where(gpus, rows, found)
         if rows >= gpus:  # else it is a matter of taste whether GPUs without rows get a replica
             per_step[gpus, rows] = _judge_bytes(gpus, rows, found)
-    seen, spans = run(_more_of_forward, data_parallel_forward)
+    seen, spans = run(_more_of_forward, data_parallel_forward, timeout=SECONDS)
     for gpus, batches in zip(GPUS, seen, strict=True):
-        expect(f"After one forward on {gpus} GPUs the model has not counted one batch, that of GPU 0", batches, 1)
+        if batches != 1:
+            raise Wrong(
+                "the model's statistics see one batch in a step, that of GPU 0: give the first replica the model's own "
+                f"buffers, and the others copies. See {gpus} GPUs",
+                measured=f"{batches} batches",
+                expected="1 batch",
+            )
     _judge_together(spans)
     return {"batches": len(STEPS), "bytes per step for 8 rows on 4 GPUs": per_step[4, 8], "GPUs at work together": 4}
 
@@ -253,9 +254,7 @@ def _more_of_forward(data_parallel_forward: Any) -> tuple[list[int], dict[int, t
 def _judge_output(gpus: int, rows: int, number: int, step: dict[str, Any]) -> None:
     case = _on(rows, gpus)
     if step["home"] != ["GPU 0"]:
-        raise Wrong(
-            "the model itself has moved: .to() of a module changes it in place", measured=step["home"], expected="GPU 0"
-        )
+        raise Wrong(probes_03.MOVED, measured=step["home"], expected=["GPU 0"])
     if step["kind"] != "tensor":
         raise Wrong(f"data_parallel_forward returns one tensor with all rows, not a {step['kind']}. See {case}.")
     output, right = step["output"], step["right"]
@@ -319,7 +318,7 @@ def _judge_bytes(gpus: int, rows: int, found: dict[str, Any]) -> int:
         parameters + (gpus - 1) * rows * inputs + away * outputs: "the whole batch goes to every GPU: scatter it",
         gpus * parameters
         + away * (inputs + outputs): "the model is replicated once for each GPU: replicate once a step",
-        right + (gpus - 1) * rows * outputs: "every GPU gets the outputs: gather them on GPU 0 only",
+        parameters + away * inputs + (gpus - 1) * rows * outputs: "every GPU gets the outputs: gather on GPU 0 only",
     }
     if (total := _total(ahead.items())) in mistakes and total != right:
         raise Wrong(f"{mistakes[total]}. See {case}", measured=f"{total:,} bytes", expected=f"{right:,} bytes")
@@ -354,20 +353,20 @@ def _judge_together(spans: dict[int, tuple[float, float]]) -> None:
 
 # --- 4: the loss in the replicas -------------------------------------------------------------------------------
 
-LOSSES = ((2, 8), (3, 7), (4, 10), (4, 2))  # GPUs, rows
+LOSSES = ((2, 8), (3, 7), (4, 10), (4, 2), (2, 41))  # GPUs, rows
 MOST_GATHERED = 16  # bytes from each GPU: a sum and a count, or a loss, with room to spare
 MOST_ON_GPU_0 = 1_500_000_000
 
 
-@exercise(lab=LAB, title="Keep the loss in the replicas", difficulty=3, minutes=20)
+@exercise(lab=LAB, title="Keep the loss in the replicas", difficulty=3, minutes=20, timeout=45)
 def loss(data_parallel_loss: Any) -> dict[str, Any]:
     """Judge ``data_parallel_loss(model, batch, targets, devices)``: the mean cross-entropy, on the first GPU."""
     most = 0
-    for (gpus, rows), found in zip(LOSSES, run(_all_losses, data_parallel_loss), strict=True):
+    for (gpus, rows), found in zip(LOSSES, run(_all_losses, data_parallel_loss, timeout=SECONDS), strict=True):
         _judge_loss(gpus, rows, found)
         most = max(most, _judge_gathered(gpus, rows, found))
         _judge_loss_gradients(gpus, rows, found)
-    peak = run(probes_03.peak_of_gpu_0, data_parallel_loss, 4)
+    peak = run(probes_03.peak_of_gpu_0, data_parallel_loss, 4, timeout=SECONDS)
     if peak > MOST_ON_GPU_0:
         raise Wrong(
             "GPU 0 holds too much at its peak: with 50,000 classes, anything that has a number for each row and class "

@@ -108,13 +108,16 @@ def _stages_of_one_model(make_stages: Any, name: str, p: int, best: Callable[[Se
     if len(made) != p:
         raise Wrong(f"{where}: one stage for each GPU", measured=f"{len(made)} stages", expected=f"{p} stages")
     _judge_places(where, made)
-    held = [module for stage in made for module in stage.modules()]
-    for number, piece in enumerate(pieces):
-        if not any(module is piece for module in held):
+    numbers = {id(piece): number for number, piece in enumerate(pieces)}
+    order = [numbers[id(module)] for stage in made for module in stage.modules() if id(module) in numbers]
+    for number in range(len(pieces)):
+        if number not in order:
             raise Wrong(
                 f"{where}: piece {number} itself is in no stage: it is missing, or the stage holds a copy of it, "
                 "and then an optimizer that knows the model trains other parameters than the stages use."
             )
+    if order != sorted(order):
+        raise Wrong(f"{where}: the pieces must stay in their order", measured=order, expected=sorted(order))
     for i in range(p):
         fits = sum(rounded(tensor.nbytes) for tensor in itertools.chain(made[i].parameters(), made[i].buffers()))
         if prof.peak_memory(i) > fits:
@@ -249,7 +252,7 @@ class _Reference:
         self.model = nn.Sequential(*copy.deepcopy(list(stages)))
         self.loss, self.gradients = self._run(batch, targets, loss_fn)
         self.parts = {}
-        for split in ("tensor_split", "chunk", "split"):
+        for split in ("tensor_split", "chunk", "all but the rest"):
             pieces = _split(split, batch, targets, m)
             self.parts[split] = [(len(x) / len(batch), *self._run(x, y, loss_fn)) for x, y in pieces]
 
@@ -289,9 +292,11 @@ class _Reference:
             sentence = "each micro-batch counts fully: weight its loss by its share of the batch"
             return Wrong(f"{where}: the gradients are {self.m} times too large; {sentence}.")
         for parts in self.parts.values():
+            weights = [share for share, *_ in parts]
+            if sum(weights) < 1 - SAME and any(_same(found, mixed(w, parts)) for w in (weights, [1 / self.m] * self.m)):
+                return Wrong(f"{where}: the samples at the end of the batch are left out: m need not divide it.")
             for weights, sentence in self._mistakes(parts):
-                total = [torch_sum(weights, group) for group in zip(*(part[2] for part in parts), strict=True)]
-                if _same(found, total):
+                if _same(found, mixed(weights, parts)):
                     return Wrong(f"{where}: {sentence}.")
         off = next(
             i for i, pair in enumerate(zip(found, self.gradients, strict=True)) if not _same(*([x] for x in pair))
@@ -300,7 +305,7 @@ class _Reference:
         worst = float((found[off] - self.gradients[off]).abs().max() / self.gradients[off].abs().max())
         return Wrong(
             f"{where}: the gradients of stage {stage} are not those of one device that gets the whole batch",
-            measured=f"up to {worst:.0%} of the largest gradient off",
+            measured=f"the largest is off by {worst:.3g} times its size",
         )
 
     def _mistakes(self, parts: Sequence[tuple[float, float, Any]]) -> list[tuple[list[float], str]]:
@@ -322,9 +327,10 @@ class _Reference:
         ]
 
 
-def torch_sum(weights: Sequence[float], tensors: Sequence[Any]) -> Any:
-    """Σ weight · tensor."""
-    return sum(weight * tensor for weight, tensor in zip(weights, tensors, strict=True))
+def mixed(weights: Sequence[float], parts: Sequence[tuple[float, float, Any]]) -> list[Any]:
+    """The gradients that micro-batches give together, each with its weight."""
+    by_parameter = zip(*(gradients for _, _, gradients in parts), strict=True)
+    return [sum(weight * one for weight, one in zip(weights, group, strict=True)) for group in by_parameter]
 
 
 def _same(found: Sequence[Any], right: Sequence[Any]) -> bool:
@@ -335,9 +341,9 @@ def _same(found: Sequence[Any], right: Sequence[Any]) -> bool:
 
 
 def _split(how: str, batch: Any, targets: Any, m: int) -> list[tuple[Any, Any]]:
-    if how == "split":
+    if how == "all but the rest":
         size = max(1, len(batch) // m)
-        return list(zip(batch.split(size), targets.split(size), strict=True))
+        return list(zip(batch.split(size)[:m], targets.split(size)[:m], strict=True))
     return list(zip(getattr(batch, how)(m), getattr(targets, how)(m), strict=True))
 
 
@@ -477,7 +483,9 @@ class Watch:
         if len(found) != expected:
             why = "one activation forward and one gradient back, over each border, for each micro-batch"
             used = len(found) // (2 * (p - 1)) if p > 1 and len(found) % (2 * (p - 1)) == 0 else m
-            if used < m:
+            if used == 1:
+                why = "that is the whole batch at once, no micro-batches"
+            elif used < m:
                 why = f"that is {used} micro-batches instead of {m}: chunk may give fewer pieces than asked for"
             raise Wrong(
                 f"{self.case.text}: {why}", measured=f"{len(found)} transfers", expected=f"{expected} transfers"
@@ -509,11 +517,13 @@ class Watch:
         for gpu in range(p):
             wanted = "".join(item[0] for item in schedule(gpu, p, m))
             if (order := self.order(gpu)) != wanted:
+                why = "a backward through the whole graph, for example, runs on all GPUs at once"
+                if order == "F" * m + "B" * m:
+                    why = "all forwards first is GPipe"
+                elif order == "FB" * m:
+                    why = "one micro-batch after the other keeps the other GPUs waiting"
                 raise Wrong(
-                    f"{self.case.text}: GPU {gpu} does not follow its schedule (a whole-graph backward, for example, "
-                    "runs on all stages at once)",
-                    measured=order,
-                    expected=wanted,
+                    f"{self.case.text}: GPU {gpu} does not follow its schedule: {why}", measured=order, expected=wanted
                 )
         alive = min(p, m)
         if self.case.even and self.held(0) >= alive + ONE_MORE:

@@ -6,11 +6,13 @@ numbers. What is right and what is not is decided in ``lab_03``.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from utils.checks.verdicts import Wrong
+from utils.checks.verdicts import NotStarted, Wrong
 
 if TYPE_CHECKING:
     import torch
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 Moved = dict[str, int]  # bytes by link: {"GPU 0 → GPU 1": 64, "host → GPU 1": 8}
 
 LAUNCH_S = 1e-7  # where a probe asks which GPUs work at the same time, launching must not decide it
+
+
+MOVED = "the model itself has moved: .to() of a module changes it in place, .to() of a tensor gives a copy"
 
 
 def _cluster(gpus: int, **how: Any) -> list[torch.device]:
@@ -61,6 +66,24 @@ def moved(profile: Profile) -> Moved:
 def computed_on(profile: Profile, phase: str) -> list[int]:
     """The GPUs that ran operators with arithmetic in a phase, "forward" or "backward"."""
     return sorted({event.gpus[0] for event in profile.events if event.phase == phase and event.flops})
+
+
+def _home(model: nn.Module) -> list[str]:
+    """Where a model's tensors are."""
+    return sorted({_place(tensor) for tensor in (*model.parameters(), *model.buffers())})
+
+
+@contextlib.contextmanager
+def _model_stays(model: nn.Module) -> Iterator[None]:
+    """An error inside that comes from a model which has left GPU 0 says so."""
+    try:
+        yield
+    except (Wrong, NotStarted):
+        raise
+    except BaseException as error:
+        if _home(model) == ["GPU 0"]:
+            raise
+        raise Wrong(MOVED, measured=_home(model), expected=["GPU 0"]) from error
 
 
 def numbers_of(tensor: torch.Tensor) -> Any:
@@ -136,14 +159,15 @@ def replicate(replicate_model: Any, gpus: int) -> dict[str, Any]:
     devices = _cluster(gpus)
     on_host, model = small_model(), _on(devices[0], small_model)
     own = dict(model.named_parameters()) | dict(model.named_buffers())
-    addresses = {name: tensor.raw.data_ptr() for name, tensor in own.items()}
+    every_name = (*model.named_parameters(remove_duplicate=False), *model.named_buffers())
+    addresses = {name: tensor.raw.data_ptr() for name, tensor in every_name}
     with simgpu.profile() as profile:
         replicas = replicate_model(model, list(devices))
     found: dict[str, Any] = {
         "kind": _kind_of_replicas(replicas),
         "names": {name: name in dict(model.named_parameters()) for name in own},
         "moved": moved(profile),
-        "home": sorted({_place(tensor) for tensor in (*model.parameters(), *model.buffers())}),
+        "home": _home(model),
         "parameters": sum(tensor.nbytes for tensor in on_host.parameters()),
         "buffers": sum(tensor.nbytes for tensor in on_host.buffers()),
     }
@@ -222,7 +246,7 @@ def _use(model: nn.Module, replicas: list[Any], devices: list[torch.device], on_
 
 
 WIDTH, CLASSES = 8, 5
-MEET_S = 0.25
+MEET_S = 0.5
 
 
 def plain_model() -> nn.Module:
@@ -233,23 +257,28 @@ def plain_model() -> nn.Module:
     import torch
     from torch import nn
 
-    here = threading.Condition()
-    count = [0]
+    here, inside, arrived = threading.Condition(), [], [0]
 
     class Watched(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            result = super().forward(x)
-            if threading.current_thread() is not threading.main_thread():
-                with here:
-                    count[0] += 1
-                    here.notify_all()
-                    here.wait_for(lambda: count[0] > 1, timeout=MEET_S)
-                if self.weight.device != x.device:
+            if threading.current_thread() is threading.main_thread():
+                return super().forward(x)
+            with here:
+                inside.append(id(self))
+                arrived[0] += 1
+                here.notify_all()
+                here.wait_for(lambda: arrived[0] > 1, timeout=MEET_S)
+                shared = inside.count(id(self)) > 1
+            try:
+                if shared:
                     raise Wrong(
                         "threads share one module: functional_call puts a replica's tensors into the module while it "
                         "runs, so another thread finds those of the wrong GPU. Use a loop, or a module for each thread."
                     )
-            return result
+                return super().forward(x)
+            finally:
+                with here:
+                    inside.remove(id(self))
 
     torch.manual_seed(4)
     return nn.Sequential(Watched(WIDTH, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, CLASSES))
@@ -289,11 +318,11 @@ def forward(data_parallel_forward: Any, gpus: int, rows: int) -> dict[str, Any]:
     for _ in range(2):
         step: dict[str, Any] = {}
         found["steps"].append(step)
-        with simgpu.profile() as ahead:
+        with simgpu.profile() as ahead, _model_stays(model):
             output = data_parallel_forward(model, on_gpu, list(devices))
         right = on_host(batch)
         step["kind"] = "tensor" if isinstance(output, torch.Tensor) else type(output).__name__
-        step["home"] = sorted({_place(tensor) for tensor in model.parameters()})
+        step["home"] = _home(model)
         if step["kind"] != "tensor":
             break
         step |= {"place": _place(output), "output": numbers_of(output), "right": right.detach()}
@@ -332,14 +361,16 @@ def _step(parameters: Iterable[torch.Tensor], gradients: Sequence[torch.Tensor |
 
 
 def together(data_parallel_forward: Any, gpus: int) -> dict[int, tuple[float, float]]:
-    """A forward on slow GPUs with fast links: from when to when each GPU computes, in simulated seconds."""
+    """A forward on GPUs that compute slowly: from when to when each GPU computes, in simulated seconds."""
     import torch
     from torch import nn
 
     from utils import simgpu
 
     _without_the_library()
-    devices = _cluster(gpus, gpu=simgpu.gpu("H100").slower(1e5), launch_s=LAUNCH_S)
+    fast = simgpu.gpu("H100")
+    slow = dataclasses.replace(fast, name="slow", flops={kind: rate / 1e5 for kind, rate in fast.flops.items()})
+    devices = _cluster(gpus, gpu=slow, launch_s=LAUNCH_S)
     with devices[0]:
         model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))
         batch = torch.randn(gpus * 64, 64)

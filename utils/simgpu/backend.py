@@ -14,17 +14,15 @@ from typing import Any
 import torch
 
 from utils.simgpu import clock, memory
-from utils.simgpu import cluster as clusters
-from utils.simgpu.cluster import SimulatedGPU, Stream, current
+from utils.simgpu.cluster import Event as Event  # torch.simgpu.Event
+from utils.simgpu.cluster import SimulatedGPU, Stream, current, exists
 
 # --- torch.simgpu -------------------------------------------------------------------------------------------
 
 _initialized = True  # torch.utils.checkpoint looks for it before it keeps the random state
 
 
-def is_available() -> bool:
-    """Is there a simulated cluster?"""
-    return clusters._current is not None
+is_available = exists
 
 
 def is_initialized() -> bool:
@@ -204,7 +202,7 @@ def random_numbers_of(gpu: SimulatedGPU) -> Iterator[None]:
 
 class _Hooks(torch._C._acc.PrivateUse1Hooks):
     def is_available(self) -> bool:
-        return clusters._current is not None
+        return exists()
 
     def has_primary_context(self, _device: int) -> bool:
         return True
@@ -251,10 +249,23 @@ def register() -> None:
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
     from utils.simgpu import attention, autocast, factories, parallel, saving, transfers
+    from utils.simgpu.tensor import CopyFromHost
 
     _setup_privateuseone_for_python_backend(
         "simgpu", sys.modules[__name__], hook=_Hooks(), device_guard=_device_guard()
     )
+    plain_to = torch.Tensor.to
+
+    def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """C++ takes "simgpu" without a number for number 0: say which GPU is meant."""
+        asked = args[0] if args else kwargs.get("device")
+        if exists() and current().current_index() and asked is not None and _without_number(asked):
+            home = CopyFromHost.apply(self, current().current_index())
+            rest = {name: value for name, value in kwargs.items() if name in ("dtype", "memory_format")}
+            return home.to(*args[1:2], **rest) if args[1:2] or rest else home
+        return plain_to(self, *args, **kwargs)
+
+    torch.Tensor.to = to
     del torch.Tensor.simgpu  # the generated method goes through C++, which knows one device only
     torch.Tensor.simgpu = _to_simgpu
     for module in (factories, attention, autocast, parallel, saving, transfers):
@@ -262,6 +273,10 @@ def register() -> None:
     _ask_the_simulation()
     _watch_optimizers()
     _watch_backward()
+
+
+def _without_number(device: Any) -> bool:
+    return device == "simgpu" if isinstance(device, str) else device == torch.device("simgpu")
 
 
 def _to_simgpu(
@@ -333,12 +348,18 @@ def _watch_backward() -> None:
     """Autograd's threads get lanes of their own from the moment when backward is called until it returns."""
     from torch.autograd import graph
 
+    from utils.simgpu.tensor import SimTensor
+
     engine = graph._engine_run_backward
 
     def run_backward(*args: Any, **kwargs: Any) -> Any:
+        simulated = is_available() and any(isinstance(tensor, SimTensor) for tensor in args[0])
         if not is_available():
             return engine(*args, **kwargs)
-        _errors_in_backward.clear()
+        _check_gradients(*args)
+        outermost = not clock.in_backward()
+        if outermost:
+            _errors_in_backward.clear()
         try:
             with current().clock.backward():
                 return engine(*args, **kwargs)
@@ -346,8 +367,49 @@ def _watch_backward() -> None:
             if not _errors_in_backward:
                 raise
             error = _errors_in_backward[0]  # put aside: see _device_guard
+        finally:
+            if outermost and simulated:
+                _drain(engine)
         _errors_in_backward.clear()  # their tracebacks keep tensors alive
         raise error
 
     graph._engine_run_backward = run_backward
     torch.autograd._engine_run_backward = run_backward
+
+
+def _check_gradients(tensors: Any, gradients: Any = (), *_: Any) -> None:
+    """``y.backward(gradient)`` wants the gradient on the GPU of ``y``; C++ cannot tell."""
+    from utils.simgpu.tensor import SimTensor
+
+    for i, (tensor, gradient) in enumerate(zip(tensors, gradients, strict=False)):
+        if isinstance(tensor, SimTensor) and isinstance(gradient, SimTensor) and tensor.gpu != gradient.gpu:
+            raise RuntimeError(
+                f"invalid gradient at index {i} - expected device {tensor.device} but got {gradient.device}"
+            )
+
+
+class _Nothing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        from utils.simgpu.tensor import new
+
+        return new(torch.empty(0), current().gpus[0])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> None:
+        return None
+
+
+def _drain(engine: Any) -> None:
+    """Give autograd's thread something tiny to do, so that it lets go of the last task, and of its tensors.
+
+    Without this, what memory is free after backward would depend on how fast that thread is.
+    """
+    from utils.simgpu.tensor import new
+
+    cluster = current()
+    if cluster.tiny_graph is None:
+        with torch.enable_grad():
+            output = _Nothing.apply(new(torch.empty(0), cluster.gpus[0]).requires_grad_())
+        cluster.tiny_graph = (output,), (new(torch.empty(0), cluster.gpus[0]),)
+    engine(*cluster.tiny_graph, True, False, (), allow_unreachable=True, accumulate_grad=True)

@@ -179,6 +179,7 @@ class Cluster:
         self.gpus = [SimulatedGPU(i, i // self.gpus_per_node, model, clock) for i, model in enumerate(models)]
         self.node_out = [Timeline(f"node {node}, network out") for node in range(nodes)]
         self.node_in = [Timeline(f"node {node}, network in") for node in range(nodes)]
+        self.tiny_graph: tuple | None = None  # see backend._drain
         self._local = threading.local()
 
     def __len__(self) -> int:
@@ -281,6 +282,11 @@ class Cluster:
 
 
 _current: Cluster | None = None
+
+
+def exists() -> bool:
+    """Is there a simulated cluster?"""
+    return _current is not None
 
 
 def current() -> Cluster:

@@ -56,7 +56,14 @@ class Operator:
 
 _FREE = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided, aten.lift_fresh}
 _FREE |= {aten.detach, aten._unsafe_view, aten._reshape_alias, aten.is_same_size, aten.lift, aten.alias}
-_MAY_READ_HOST_TENSORS = {aten.index, aten.index_put_, aten.index_put, aten._index_put_impl_, aten._unsafe_index}
+_MAY_READ_HOST_TENSORS = {
+    aten._pack_padded_sequence,
+    aten.index,
+    aten.index_put_,
+    aten.index_put,
+    aten._index_put_impl_,
+    aten._unsafe_index,
+}
 _operators: dict[Any, Operator] = {}
 
 
@@ -88,9 +95,19 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
             if asked.index:
                 gpu = cluster.gpus[cluster.index(asked)]
             raw_kwargs["device"] = inputs[0].raw.device
+    if operator.foreach and any(tensor.allocation.memory is not gpu.memory for tensor in inputs):
+        _check_lists(operator, args)
+    if hosts and operator.packet in _MAY_READ_HOST_TENSORS and not isinstance(args[0], SimTensor):
+        raise RuntimeError(
+            f"indices should be either on cpu or on the same device as the indexed tensor ({hosts[0].device})"
+        )
     out = compute(operator, func, raw_args, raw_kwargs, gpu, cluster)
     if to_host:
         return out
+    if "out" in raw_kwargs and any(tensor.raw.shape != tensor.shape for tensor in inputs):
+        raise NotImplementedError(
+            f"a simulated GPU cannot resize the tensor given as out= to {operator.name}: give one with the right shape"
+        )
     result = _wrap(out, inputs, gpu)
     guess = inputs[0].allocation.provisional
     if guess is not None and all(tensor.allocation.provisional is not None for tensor in inputs):
@@ -108,6 +125,15 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
     if in_backward() and operator.name in ("detach", "clone", "add_", "copy_"):
         _label_gradient(result)
     return result
+
+
+def _check_lists(operator: Operator, args: tuple) -> None:
+    """A ``_foreach`` operator takes lists of tensors; those that belong together must be on one GPU."""
+    lists = [[t for t in arg if isinstance(t, SimTensor)] for arg in args if isinstance(arg, (list, tuple))]
+    for together in zip(*(each for each in lists if each), strict=False):
+        gpus = {tensor.gpu for tensor in together}
+        if len(gpus) > 1:
+            raise RuntimeError(_two_devices(operator, [f"simgpu:{gpu}" for gpu in sorted(gpus)]))
 
 
 def _label_gradient(result: Any) -> None:
@@ -138,8 +164,8 @@ def compute(operator: Operator, func: Any, args: Any, kwargs: dict, gpu: Simulat
     except NotImplementedError as error:
         where = "CPU" if cluster.numbers else "torch's shape-only device"
         raise NotImplementedError(
-            f"a simulated GPU cannot do {operator.name}, because the {where} cannot: compute it on the CPU "
-            f"(tensor.cpu()) and move the result. torch says: {str(error).splitlines()[0][:200]}"
+            f"a simulated GPU cannot do {operator.name}, for which there is no kernel for the {where}: use another "
+            f"operator, or compute it on the CPU (tensor.cpu()). torch says: {str(error).splitlines()[0][:200]}"
         ) from error
 
 
@@ -185,15 +211,21 @@ def _agree(operator: Operator, inputs: list[SimTensor]) -> memory.Memory:
         names = sorted({t.allocation.memory.gpu for t in inputs})
         raise RuntimeError(_two_devices(operator, [f"simgpu:{gpu}" for gpu in (sorted(sure) or names)]))
     ledger = next(iter(sure.values()))
-    here = _call_site()
     for tensor in inputs:
-        guess = tensor.allocation.provisional
-        if tensor.allocation.memory is ledger or not tensor.numel():
-            continue
-        if guess is not True and guess != here:
+        if tensor.numel() and not _moves(tensor, ledger):
             raise RuntimeError(_two_devices(operator, [f"simgpu:{tensor.gpu}", f"simgpu:{ledger.gpu}"]))
-        tensor.allocation.move_to(ledger)
     return ledger
+
+
+def _moves(tensor: SimTensor, ledger: memory.Memory) -> bool:
+    """Is the tensor on that GPU, or was its place only a guess, so that it can be moved there now?"""
+    allocation = tensor.allocation
+    if allocation.memory is ledger:
+        return True
+    if allocation.provisional is True or (allocation.provisional and allocation.provisional == _call_site()):
+        allocation.move_to(ledger)
+        return True
+    return False
 
 
 def _two_devices(operator: Operator, names: list[str]) -> str:
@@ -349,7 +381,7 @@ def _copy_(func: Any, args: tuple, kwargs: dict) -> Any:
         non_blocking = bool(args[2]) if len(args) > 2 else bool(kwargs.get("non_blocking"))
         target.allocation.last_write = transfers.from_host(cluster, target.gpu, source, non_blocking)
         return target
-    if source.allocation.memory is target.allocation.memory:
+    if _moves(target, source.allocation.memory):
         return run(func, args, kwargs)
     check_cluster(source)
     check_cluster(target)

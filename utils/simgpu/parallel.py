@@ -16,7 +16,7 @@ import torch
 from torch._utils import _flatten_dense_tensors, _take_tensors
 
 from utils.simgpu import collectives, memory, transfers
-from utils.simgpu.cluster import Stream, current
+from utils.simgpu.cluster import Stream, current, exists
 from utils.simgpu.tensor import SimTensor, copy_from_host, copy_to, new
 
 
@@ -101,18 +101,11 @@ def _choose(simulated: Any, original: Any, first: Any) -> Any:
 
     def function(*args: Any, **kwargs: Any) -> Any:
         tensor = first(*args)
-        if isinstance(tensor, SimTensor) or original is None or (not tensor.is_cuda and current_exists()):
+        if isinstance(tensor, SimTensor) or original is None or (not tensor.is_cuda and exists()):
             return simulated(*args, **kwargs)
         return original(*args, **kwargs)
 
     return function
-
-
-def current_exists() -> bool:
-    """Is there a simulated cluster?"""
-    from utils.simgpu import cluster
-
-    return cluster._current is not None
 
 
 def register() -> None:
@@ -139,7 +132,7 @@ def register() -> None:
 
     def copy_stream(device: torch.device) -> Any:
         if device.type == "simgpu":
-            return current().gpus[device.index].copy_stream
+            return current().gpus[current().index(device)].copy_stream
         return get_stream(device)
 
     nccl.is_available, nccl.reduce, _functions._get_stream = is_available, reduce_, copy_stream

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from utils.simgpu.cluster import current
+from utils.simgpu.cluster import current, exists
 from utils.simgpu.tensor import SimTensor, check_cluster, copy_from_host
 
 
@@ -41,12 +41,10 @@ def reduce(tensor: SimTensor, protocol: int) -> Any:
 
 def _tag(storage: Any) -> str | None:
     """ "simgpu:1" if a simulated tensor on GPU 1 uses the storage."""
-    from utils.simgpu import cluster
-
-    if cluster._current is None:
+    if not exists():
         return None
     untyped = getattr(storage, "_untyped_storage", storage)
-    for gpu in cluster._current.gpus:
+    for gpu in current().gpus:
         if untyped._cdata in gpu.memory.living:
             return f"simgpu:{gpu.index}"
     return None

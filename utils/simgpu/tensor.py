@@ -107,6 +107,15 @@ class SimTensor(torch.Tensor):
     def __array__(self, *_args: Any, **_kwargs: Any) -> Any:
         return self.numpy()
 
+    def __dlpack__(self, *_args: Any, **_kwargs: Any) -> Any:
+        raise BufferError(f"a tensor on {self.device} has no memory to share: copy it to the CPU first, with .cpu()")
+
+    def __format__(self, specification: str) -> str:
+        return self.item().__format__(specification) if self.dim() == 0 else object.__format__(self, specification)
+
+    def new_tensor(self, data: Any, *, dtype: torch.dtype | None = None, requires_grad: bool = False) -> torch.Tensor:
+        return torch.tensor(data, dtype=dtype or self.dtype, device=self.device, requires_grad=requires_grad)
+
     def tolist(self) -> Any:
         return self.detach().cpu().tolist()
 
@@ -152,6 +161,23 @@ class SimTensor(torch.Tensor):
         self.raw, self.allocation = new.raw, new.allocation
         if self._is_param:
             self.allocation.label.kind = memory.PARAMETERS
+
+    @property
+    def grad(self) -> torch.Tensor | None:
+        return torch.Tensor.grad.__get__(self)
+
+    @grad.setter
+    def grad(self, new: torch.Tensor | None) -> None:
+        if isinstance(new, SimTensor) and new.gpu != self.gpu:
+            raise RuntimeError(
+                "assigned grad has data located on a different device: the tensor is on "
+                f"{self.device}, the gradient on {new.device}"
+            )
+        torch.Tensor.grad.__set__(self, new)
+
+    @grad.deleter
+    def grad(self) -> None:
+        torch.Tensor.grad.__set__(self, None)
 
     def __tensor_flatten__(self) -> tuple[list[str], Any]:
         return ["raw"], None
@@ -219,6 +245,18 @@ class CopyToHost(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple:
         return copy_from_host(grad, ctx.source), None
+
+
+class CopyFromHost(torch.autograd.Function):
+    """A copy from the CPU to a simulated GPU. Its backward copies the gradient to the CPU."""
+
+    @staticmethod
+    def forward(ctx: Any, source: torch.Tensor, target: int) -> SimTensor:
+        return copy_from_host(source, target)
+
+    @staticmethod
+    def backward(ctx: Any, grad: SimTensor) -> tuple:
+        return copy_to_host(grad), None
 
 
 def new(raw: torch.Tensor, gpu: SimulatedGPU, kind: str | None = None) -> SimTensor:

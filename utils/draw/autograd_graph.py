@@ -1,0 +1,231 @@
+"""The graph behind the output of ``nn.DataParallel``: from GatherBackward through the replicas to the parameters.
+
+Nothing is drawn from memory of how it should look: the picture shows the nodes that are found by following
+``grad_fn.next_functions``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from utils.draw import palette
+from utils.draw.picture import Picture
+from utils.draw.svg import Canvas, shorten, text_width
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+MOST_GPUS, MOST_ROWS, MOST_LEAVES = 3, 12, 8
+WIDTH, EDGE, GAP = 900, 20, 16
+MAIN, SIDE, TRACK = 124, 96, 7  # widths: boxes of the chain, boxes beside it, lines that lead down
+BOX, ROW = 36, 60
+SIZE = 11.5
+
+
+@dataclass(eq=False)
+class Node:
+    """A node of autograd's graph.
+
+    Args:
+        name: as torch calls it, without "torch::autograd::".
+        function: torch's own object.
+        depth: steps from the output, on the longest way.
+        branches: the replicas (numbered as GatherBackward has them) from which one comes here.
+        children: the nodes that get its gradients.
+    """
+
+    name: str
+    function: Any
+    depth: int = 0
+    branches: set[int] = field(default_factory=set)
+    children: list[Node] = field(default_factory=list)
+    height: int = 0
+
+
+def walk(output: Tensor) -> list[Node]:
+    """All nodes from ``output.grad_fn`` to the leaves, each after those that lead to it.
+
+    Raises:
+        ValueError: the output has no graph.
+    """
+    if output.grad_fn is None:
+        raise ValueError("this tensor has no grad_fn: it was made without gradients, or is a leaf itself")
+    nodes: dict[Any, Node] = {}
+    order: list[Node] = []
+
+    def visit(function: Any) -> Node:
+        if function not in nodes:
+            node = nodes[function] = Node(function.name().rpartition("::")[2], function)
+            children = [visit(child) for child, _ in function.next_functions if child is not None]
+            node.children = list(dict.fromkeys(children))
+            node.height = 1 + max((child.height for child in children), default=0)
+            order.append(node)
+        return nodes[function]
+
+    visit(output.grad_fn)
+    order.reverse()
+    for node in order:
+        for child in node.children:
+            child.depth = max(child.depth, node.depth + 1)
+    return order
+
+
+def autograd_graph(output: Tensor, model: nn.Module, title: str = "What backward will walk") -> Picture:
+    """The graph of an output of ``nn.DataParallel``, with a column for each replica.
+
+    Args:
+        output: what the wrapped model returned (or a loss made of it).
+        model: the model that was wrapped; its parameters give the leaves their names.
+        title: heading of the picture.
+
+    Raises:
+        ValueError: there is no GatherBackward in the graph, or it is too large to be read.
+    """
+    nodes = walk(output)
+    gathers = [node for node in nodes if hasattr(node.function, "input_gpus")]
+    if len(gathers) != 1:
+        raise ValueError(f"the graph has {len(gathers)} GatherBackward, and 1 is needed: was it made by DataParallel?")
+    gather = gathers[0]
+    gpus = gather.function.input_gpus
+    for i, (root, _) in enumerate(gather.function.next_functions):
+        _mark(next(node for node in nodes if node.function is root), i)
+    above = [node for node in nodes if not node.branches and node is not gather]
+    columns = [[node for node in nodes if node.branches == {i}] for i in range(len(gpus))]
+    shared = [node for node in nodes if len(node.branches) > 1]
+    joints = [node for node in shared if not hasattr(node.function, "variable")]
+    leaves = [node for joint in joints for node in joint.children if hasattr(node.function, "variable")]
+    rows = max(node.depth for column in columns for node in column) - gather.depth
+    if len(gpus) not in range(2, MOST_GPUS + 1) or rows > MOST_ROWS or len(leaves) > MOST_LEAVES or len(joints) != 1:
+        raise ValueError(
+            f"{len(gpus)} replicas, {rows} rows, {len(leaves)} parameters: a readable picture has 2 to {MOST_GPUS} "
+            f"replicas, at most {MOST_ROWS} rows and {MOST_LEAVES} parameters"
+        )
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    named = [(names.get(id(leaf.function.variable), "?"), leaf.function.variable) for leaf in leaves]
+    alt = _tell(title, gather, columns, joints[0], named)
+    return _Drawing(title, alt, above, gather, columns, joints[0], named, rows, names).picture()
+
+
+def _mark(node: Node, branch: int) -> None:
+    if branch not in node.branches:
+        node.branches.add(branch)
+        for child in node.children:
+            _mark(child, branch)
+
+
+def _rows_text(gather: Node) -> str:
+    return " + ".join(map(str, gather.function.input_sizes))
+
+
+def _tell(title: str, gather: Node, columns: list[list[Node]], joint: Node, leaves: list) -> str:
+    replicas = "; ".join(
+        f"GPU {gpu}: {', '.join(node.name for node in column)}"
+        for gpu, column in zip(gather.function.input_gpus, columns, strict=True)
+    )
+    ends = ", ".join(f"{name} {list(parameter.shape)}" for name, parameter in leaves)
+    return (
+        f"{title}. {gather.name} cuts the gradient of the output into {_rows_text(gather)} rows, one part for each GPU. "
+        f"Each part goes down through its replica. {replicas}. All replicas end in one {joint.name}, which adds up "
+        f"their gradients, and from there it goes to the {len(leaves)} parameters of the model: {ends}."
+    )
+
+
+class _Drawing:
+    """Places the boxes: the gather on top, the replicas side by side, the broadcast and the leaves below."""
+
+    def __init__(
+        self,
+        title: str,
+        alt: str,
+        above: list[Node],
+        gather: Node,
+        columns: list[list[Node]],
+        joint: Node,
+        leaves: list,
+        rows: int,
+        names: dict[int, str],
+    ) -> None:
+        self.gather, self.columns, self.joint, self.leaves, self.names = gather, columns, joint, leaves, names
+        self.above = above
+        self.top = 48 + len(above) * ROW
+        self.first = self.top + BOX + 52  # top of the replicas' first row
+        self.bottom = self.first + rows * ROW + 10  # top of the broadcast
+        self.column = (WIDTH - 2 * EDGE - (len(columns) - 1) * GAP) / len(columns)
+        self.canvas = Canvas(WIDTH, self.bottom + BOX + 126, title, alt)
+
+    def picture(self) -> Picture:
+        canvas = self.canvas
+        middle = WIDTH / 2
+        for i, node in enumerate(self.above):
+            canvas.box(middle - 90, 48 + i * ROW, 180, BOX, node.name, size=12, mono=True)
+            canvas.line([(middle, 48 + i * ROW + BOX), (middle, 48 + (i + 1) * ROW)], arrow="end")
+        words = f"{self.gather.name}: hands out the gradient's rows, {_rows_text(self.gather)}"
+        self._bar(self.top, words, palette.COMMUNICATION)
+        for i, column in enumerate(self.columns):
+            self._replica(i, column)
+        self._bar(self.bottom, f"{self.joint.name}: adds up the gradients of the replicas", palette.COMMUNICATION)
+        self._leaves()
+        return canvas.picture()
+
+    def _bar(self, y: float, words: str, role: palette.Role) -> None:
+        self.canvas.box(EDGE, y, WIDTH - 2 * EDGE, BOX, words, role=role, size=13, bold=True)
+
+    def _replica(self, i: int, column: list[Node]) -> None:
+        canvas, left = self.canvas, EDGE + i * (self.column + GAP)
+        gpu = self.gather.function.input_gpus[i]
+        height = self.bottom - self.first + 8
+        canvas.box(left, self.first - 30, self.column, height, fill=palette.DEVICE, stroke=palette.DEVICE)
+        canvas.text(left + self.column - 10, self.first - 12, f"replica on GPU {gpu}", size=12, anchor="end", bold=True)
+        chain = [column[0]]
+        while inner := [child for child in chain[-1].children if child in column]:
+            chain.append(max(inner, key=lambda node: node.height))
+        places = {node: self._place(node, left, node in chain) for node in column}
+        canvas.line([(left + 10 + MAIN / 2, self.top + BOX), (left + 10 + MAIN / 2, self.first)], arrow="end")
+        track = left + self.column - 8
+        for node in column:  # lines first: the boxes lie on them
+            x, y, wide = places[node]
+            for child in node.children:
+                if child in places:
+                    self._inner_line(places[node], places[child])
+                elif child is self.joint:
+                    canvas.line([(x + wide, y + BOX / 2), (track, y + BOX / 2), (track, self.bottom)], arrow="end")
+                    track -= TRACK
+        for node in column:
+            x, y, wide = places[node]
+            role_of = [f"→ {name}" for name in self._parameters(node)]
+            lines = [shorten(line, wide - 6, SIZE) if text_width(line, SIZE) > wide else line for line in role_of]
+            canvas.box(x, y, wide, BOX, [node.name, *lines][:2], role=None, fill="#FFFFFF", size=SIZE)
+
+    def _place(self, node: Node, left: float, in_chain: bool) -> tuple[float, float, float]:
+        y = self.first + (node.depth - self.gather.depth - 1) * ROW
+        return (left + 10, y, MAIN) if in_chain else (left + 10 + MAIN + 10, y, SIDE)
+
+    def _inner_line(self, start: tuple[float, float, float], end: tuple[float, float, float]) -> None:
+        x, y, wide = start
+        x_end, y_end, wide_end = end
+        target = x_end + wide_end / 2
+        source = x + wide / 2 if x == x_end else x + wide - 16
+        self.canvas.line([(source, y + BOX), (target, y_end)], arrow="end")
+
+    def _parameters(self, node: Node) -> list[str]:
+        """The parameters whose gradients this node sends to the broadcast."""
+        found = []
+        leaves = [leaf for leaf, _ in self.joint.function.next_functions if leaf is not None]
+        for function, output in node.function.next_functions:
+            if function is self.joint.function:
+                parameter = leaves[output % len(leaves)].variable
+                found.append(self.names.get(id(parameter), "?"))
+        return found
+
+    def _leaves(self) -> None:
+        canvas, y = self.canvas, self.bottom + BOX
+        gpu = self.gather.function.input_gpus[0]
+        canvas.box(EDGE, y + 24, WIDTH - 2 * EDGE, 88, fill=palette.NODE, stroke=palette.NODE)
+        canvas.text(EDGE + 12, y + 102, f"AccumulateGrad: the model's own parameters, on GPU {gpu}", 12, "start", True)
+        step = (WIDTH - 2 * EDGE) / len(self.leaves)
+        for i, (name, parameter) in enumerate(self.leaves):
+            x = EDGE + i * step
+            canvas.line([(x + step / 2, y), (x + step / 2, y + 40)], arrow="end")
+            words = f"{name} {list(parameter.shape)}"
+            canvas.box(x + 6, y + 40, step - 12, 34, shorten(words, step - 18, 12), fill=palette.PROCESS, size=12)
