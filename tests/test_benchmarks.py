@@ -52,3 +52,21 @@ def test_the_launcher_benchmark_leaves_nothing_behind_when_it_is_ended(tmp_path:
     _, alive = psutil.wait_procs(started, timeout=10)
     assert alive == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_benchmark_of_simulated_gpus_prints_its_three_ratios() -> None:
+    command = [sys.executable, str(PROGRAM.parent / "simgpu.py"), "--quick"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("ratio ") == 3
+    for words in ("machine", "torch", "plain CPU", "FakeTensorMode", "256 GPUs beside 2"):
+        assert words in done.stdout
+
+
+def test_the_predictions_for_an_h200_are_complete_and_say_that_nothing_was_measured() -> None:
+    command = [sys.executable, str(PROGRAM.parent / "simgpu_vs_hardware.py"), "--gpu", "H200"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    steps = [line for line in done.stdout.splitlines() if line.endswith(" ms")]
+    assert len(steps) >= 8 and all(" GB" in line for line in steps)
+    assert "nothing was measured" in done.stdout

@@ -6,9 +6,9 @@ of each stage:
 
 - ``gpipe``: all F, then all B. Source: Huang and others: GPipe, 2019, figure 2c.
 - ``one_f_one_b``: B as early as possible, so that fewer activations wait for it. Source: Narayanan and others:
-  Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM, 2021, figure 4 top ("PipeDream-Flush").
+  Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM, 2021, section 2.2: PipeDream-Flush.
 
-One Python thread drives all GPUs: it launches the work of all stages, and does not wait for it. ``launch_order`` says in
+One Python thread drives all GPUs: it launches the work of all stages, without waiting for it. ``launch_order`` says in
 which order. (torch.distributed.pipelining has a process for each stage, and each launches its own tasks only.) The same
 code runs on simulated GPUs, on ``cuda:0``, ``cuda:1``, …, and on the CPU.
 """

@@ -26,14 +26,14 @@ ONE_MORE = 0.9  # of a micro-batch: what may be held for a moment beside the mic
 def ideal_cluster(gpus: int) -> Any:
     """A simulated cluster in which only matrix products take time, and copies never wait for a link."""
     from utils import simgpu
-    from utils.simgpu.clock import Timeline
+    from utils.simgpu.clock import Port
     from utils.simgpu.hardware import TOY
 
     link = Link("ideal link", NO_TIME_S, 1e18, 2026, "invented: it takes next to no time", "invented")
     rates = dict.fromkeys(TOY.flops, 10e9)
     gpu = dataclasses.replace(TOY, name="ideal", flops=rates, memory_bytes_per_s=1e18, nvlink=link, host=link)
     cluster = simgpu.cluster(gpus_per_node=gpus, gpu=gpu, launch_s=NO_TIME_S)
-    cluster.path = lambda *_: (link, (Timeline("a link of its own"),))
+    cluster.path = lambda *_: (link, (Port("a link of its own"),))
     return cluster
 
 

@@ -16,6 +16,7 @@ have ended the queues are merged in the order of simulated time. The same progra
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import re
 import threading
@@ -52,13 +53,41 @@ def phase_now() -> str:
 
 
 class Timeline:
-    """Anything that does one thing after the other: a stream, one direction of a link."""
+    """What does one thing after the other, in the order in which it was launched: a stream."""
 
     __slots__ = ("name", "time")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.time = 0.0
+
+
+class Port:
+    """One direction of a link. It carries one message at a time, in the order in which they are ready."""
+
+    __slots__ = ("_begins", "_ends", "name")
+    KEPT = 256  # gaps before the last so many messages are not used any more
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._begins: list[float] = []
+        self._ends: list[float] = []
+
+    def free_from(self, start: float, seconds: float) -> float:
+        """The earliest moment from ``start`` on at which it is free for ``seconds``."""
+        i = bisect.bisect_right(self._ends, start)
+        while i < len(self._ends) and self._begins[i] < start + seconds:
+            start = self._ends[i]
+            i += 1
+        return start
+
+    def take(self, start: float, seconds: float) -> None:
+        """Keep it busy from ``start`` on for ``seconds``."""
+        i = bisect.bisect_right(self._begins, start)
+        self._begins.insert(i, start)
+        self._ends.insert(i, start + seconds)
+        if len(self._ends) > self.KEPT:  # what is long ago becomes one long message
+            self._begins[:2], self._ends[:2] = [self._begins[0]], [self._ends[1]]
 
 
 class Stamp:
@@ -85,7 +114,8 @@ class Work:
         seconds: how long it takes on the device.
         region: the name given by ``simgpu.region``, or "".
         needs: what must have ended before.
-        queues: the streams and links that it keeps busy.
+        queues: the streams that it keeps busy.
+        ports: the ends of links that it keeps busy.
         followers: streams that wait for its end without being busy.
         launch_s: what the host needs to launch it.
         takes_gil: launched from Python: no other Python thread can launch at that time.
@@ -109,6 +139,7 @@ class Work:
     nbytes: int
     gpus: tuple[int, ...]
     lane: str = ""
+    ports: tuple[Port, ...] = ()
     launched: float = 0.0
     start: float = 0.0
     end: float = -1.0  # below zero: not placed yet
@@ -247,6 +278,7 @@ class Clock:
         *,
         gpus: tuple[int, ...],
         queues: tuple[Timeline, ...],
+        ports: tuple[Port, ...] = (),
         needs: Iterable[Work | None] = (),
         followers: tuple[Timeline, ...] = (),
         host_waits: bool = False,
@@ -261,7 +293,7 @@ class Clock:
         launch_s = self.backward_launch_s if from_autograd else self.launch_s
         work = Work(
             *(name, phase, place, seconds, lane.region, awaited, queues, followers, launch_s),
-            *(not from_autograd, host_waits, flops, nbytes, gpus, lane.name),
+            *(not from_autograd, host_waits, flops, nbytes, gpus, lane.name, ports),
         )
         self._enqueue(lane, work)
         for watcher in self.watchers:
@@ -357,6 +389,14 @@ class Clock:
         for needed in work.needs:
             if needed.end > start:
                 start = needed.end
+        if work.ports:
+            found = -1.0
+            while found != start:  # until all of them are free at the same time
+                found = start
+                for port in work.ports:
+                    start = port.free_from(start, work.seconds)
+            for port in work.ports:
+                port.take(start, work.seconds)
         end = start + work.seconds
         for timeline in (*work.queues, *work.followers):
             timeline.time = end

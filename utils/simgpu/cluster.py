@@ -11,7 +11,7 @@ import torch
 
 from utils.links import INFINIBAND_NDR, Link
 from utils.simgpu import hardware
-from utils.simgpu.clock import Clock, Timeline
+from utils.simgpu.clock import Clock, Port, Timeline
 from utils.simgpu.hardware import GPU
 from utils.simgpu.memory import Memory
 
@@ -159,8 +159,8 @@ class SimulatedGPU:
         self.streams = [self.default_stream, self.communication_stream, self.copy_stream]
         self.random_state: torch.Tensor | None = None
         self.name = name = f"GPU {index}"
-        self.peer_out, self.peer_in = Timeline(f"{name}, link out"), Timeline(f"{name}, link in")
-        self.host_out, self.host_in = Timeline(f"{name} to host"), Timeline(f"host to {name}")
+        self.peer_out, self.peer_in = Port(f"{name}, link out"), Port(f"{name}, link in")
+        self.host_out, self.host_in = Port(f"{name} to host"), Port(f"host to {name}")
 
 
 class Cluster:
@@ -177,8 +177,8 @@ class Cluster:
         self.numbers = numbers
         self.clock = clock
         self.gpus = [SimulatedGPU(i, i // self.gpus_per_node, model, clock) for i, model in enumerate(models)]
-        self.node_out = [Timeline(f"node {node}, network out") for node in range(nodes)]
-        self.node_in = [Timeline(f"node {node}, network in") for node in range(nodes)]
+        self.node_out = [Port(f"node {node}, network out") for node in range(nodes)]
+        self.node_in = [Port(f"node {node}, network in") for node in range(nodes)]
         self.tiny_graph: tuple | None = None  # see backend._drain
         self._local = threading.local()
 
@@ -273,7 +273,7 @@ class Cluster:
         self.clock.settle()
         return max([self.clock.main.time, *(stream.time for gpu in self.gpus for stream in gpu.streams)])
 
-    def path(self, source: int, target: int) -> tuple[Link, tuple[Timeline, ...]]:
+    def path(self, source: int, target: int) -> tuple[Link, tuple[Port, ...]]:
         """The link from one GPU to another, and what a message keeps busy on its way."""
         a, b = self.gpus[source], self.gpus[target]
         if a.node == b.node:

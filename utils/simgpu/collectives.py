@@ -14,7 +14,7 @@ import torch
 
 from utils import links
 from utils.links import Link
-from utils.simgpu.clock import COMMUNICATION, Work
+from utils.simgpu.clock import COMMUNICATION, Port, Work
 from utils.simgpu.cluster import Cluster, current
 from utils.simgpu.tensor import SimTensor, check_cluster, new
 
@@ -181,16 +181,17 @@ def submit(
     """Put a collective on the timeline of its GPUs."""
     members = [cluster.gpus[gpu] for gpu in gpus]
     nodes = {gpu.node for gpu in members}
-    queues = [gpu.communication_stream for gpu in members]
+    ports: list[Port] = []
     if len(members) > 1:
-        queues += [port for gpu in members for port in (gpu.peer_out, gpu.peer_in)]
+        ports += [port for gpu in members for port in (gpu.peer_out, gpu.peer_in)]
     if len(nodes) > 1:
-        queues += [port for node in nodes for port in (cluster.node_out[node], cluster.node_in[node])]
+        ports += [port for node in nodes for port in (cluster.node_out[node], cluster.node_in[node])]
     streams = () if async_op else tuple(cluster.current_stream(gpu) for gpu in gpus)
     return cluster.clock.launch(
         *(name, COMMUNICATION, "collective", seconds(cluster, name, gpus, nbytes, algorithm)),
         gpus=tuple(gpus),
-        queues=tuple(queues),
+        queues=tuple(gpu.communication_stream for gpu in members),
+        ports=tuple(ports),
         needs=[tensor.allocation.last_write for tensor in inputs],
         followers=streams,
         nbytes=nbytes,

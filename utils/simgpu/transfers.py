@@ -62,7 +62,8 @@ def between_gpus(cluster: Cluster, source: Allocation, target: int, nbytes: int)
     return cluster.clock.launch(
         *("copy", COMMUNICATION, f"GPU {gpu} → GPU {target}", point_to_point(nbytes, link)),
         gpus=(gpu, target),
-        queues=(stream, *places),
+        queues=(stream,),
+        ports=places,
         followers=(cluster.current_stream(target),),
         needs=[source.last_write],
         nbytes=nbytes,
@@ -75,7 +76,8 @@ def to_host(cluster: Cluster, source: Allocation, nbytes: int) -> Work:
     return cluster.clock.launch(
         *("copy to host", COMMUNICATION, f"{gpu.name} → host", point_to_point(nbytes, gpu.model.host)),
         gpus=(gpu.index,),
-        queues=(cluster.current_stream(gpu.index), gpu.host_out),
+        queues=(cluster.current_stream(gpu.index),),
+        ports=(gpu.host_out,),
         needs=[source.last_write],
         host_waits=True,
         nbytes=nbytes,
@@ -88,7 +90,8 @@ def from_host(cluster: Cluster, target: int, source: torch.Tensor, non_blocking:
     return cluster.clock.launch(
         *("copy from host", COMMUNICATION, f"host → {gpu.name}", point_to_point(source.nbytes, gpu.model.host)),
         gpus=(target,),
-        queues=(cluster.current_stream(target), gpu.host_in),
+        queues=(cluster.current_stream(target),),
+        ports=(gpu.host_in,),
         host_waits=not (non_blocking and is_pinned(source)),
         nbytes=source.nbytes,
     )
