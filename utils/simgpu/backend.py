@@ -188,6 +188,9 @@ def set_rng_state(state: torch.Tensor, gpu: int | str | torch.device | None = "s
 def random_numbers_of(gpu: SimulatedGPU) -> Iterator[None]:
     """Inside, torch's CPU operators draw the random numbers of a simulated GPU."""
     with _random_lock:
+        if gpu.index == 0:
+            yield
+            return
         outer = torch.get_rng_state()
         torch.set_rng_state(get_rng_state(gpu.index))
         try:
@@ -297,6 +300,13 @@ def _ask_the_simulation() -> None:
     accelerator.set_stream = set_stream
     accelerator.synchronize = synchronize
     accelerator.device_index = device
+    autocast_enabled = torch.is_autocast_enabled
+
+    def is_autocast_enabled(device_type: str | None = None) -> bool:
+        """DataParallel asks without a device type, which means CUDA."""
+        return autocast_enabled(device_type or ("simgpu" if exists() else "cuda"))
+
+    torch.is_autocast_enabled = is_autocast_enabled
     asked = torch._utils._get_available_device_type
 
     def available_device_type() -> str | None:

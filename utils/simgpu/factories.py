@@ -44,6 +44,7 @@ def _make(func: Any) -> Any:
         raw = compute(operator_of(func), func, args, {**kwargs, "device": where}, gpu, cluster)
         tensor = new(raw, gpu, memory.OTHER)
         tensor.allocation.provisional = guess
+        tensor.from_host = True
         if not empty:
             tensor.allocation.last_write = submit(operator_of(func), [], args, {}, raw, gpu, cluster)
         return tensor

@@ -84,7 +84,7 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
     raw_kwargs = {name: _unwrap(arg, inputs, hosts) for name, arg in kwargs.items()} if kwargs else {}
     cluster = current()
     asked = raw_kwargs.get("device")
-    to_host = False
+    to_host, guess = False, None
     if not inputs:  # only empty lists or host tensors: nothing here is simulated
         raise NotImplementedError(f"{operator.name} did not get a tensor on a simulated GPU")
     gpu = _one_gpu(operator, inputs, hosts, cluster)
@@ -92,8 +92,8 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
         asked = torch.device(asked)
         to_host = asked.type not in ("simgpu", "meta")
         if asked.type == "simgpu":
-            if asked.index:
-                gpu = cluster.gpus[cluster.index(asked)]
+            if asked.index or not in_backward():  # backward's C++ says 0 and means the GPU of its input
+                gpu, guess = place(asked)
             raw_kwargs["device"] = inputs[0].raw.device
     if operator.foreach and any(tensor.allocation.memory is not gpu.memory for tensor in inputs):
         _check_lists(operator, args)
@@ -109,9 +109,10 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
             f"a simulated GPU cannot resize the tensor given as out= to {operator.name}: give one with the right shape"
         )
     result = _wrap(out, inputs, gpu)
-    guess = inputs[0].allocation.provisional
-    if guess is not None and all(tensor.allocation.provisional is not None for tensor in inputs):
-        for tensor in _tensors(result):  # made of guesses only: no surer than they are
+    if guess is None and all(tensor.allocation.provisional is not None for tensor in inputs):
+        guess = inputs[0].allocation.provisional  # made of guesses only: no surer than they are
+    if guess is not None:
+        for tensor in _tensors(result):
             tensor.allocation.provisional = guess
     if operator.metadata_changes:
         _repeat_on_wrapper(func, args, kwargs)
@@ -155,7 +156,7 @@ def compute(operator: Operator, func: Any, args: Any, kwargs: dict, gpu: Simulat
     if not cluster.numbers:
         return func(*args, **kwargs) if operator.asks_anew else shapes.compute(func, args, kwargs)
     try:
-        if operator.random and cluster.numbers and gpu.index:
+        if operator.random and cluster.numbers:
             from utils.simgpu.backend import random_numbers_of
 
             with random_numbers_of(gpu):

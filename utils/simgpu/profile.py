@@ -168,6 +168,7 @@ class Profile:
             held[label.kind] += nbytes
             time = max(time, stamp.time - self._began)
             history.append((time, dict(held)))
+        history.append((max(time, self.elapsed), dict(held)))
         return history
 
     def peak_memory(self, gpu: int = 0) -> int:

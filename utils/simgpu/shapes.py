@@ -19,7 +19,12 @@ MOST = 100_000
 def compute(func: Any, args: Any, kwargs: dict) -> Any:
     """Run an operator on tensors of the meta device. (No views, and none that changes the shape of what it gets.)"""
     try:
-        key = (func, *map(_key, args), *((name, _key(value)) for name, value in kwargs.items()))
+        key = (
+            func,
+            torch.get_default_dtype(),
+            *map(_key, args),
+            *((name, _key(value)) for name, value in kwargs.items()),
+        )
         known = _known.get(key)
     except TypeError:  # something in it that cannot be a key
         return func(*args, **kwargs)

@@ -179,8 +179,15 @@ class SimTensor(torch.Tensor):
     def grad(self) -> None:
         torch.Tensor.grad.__set__(self, None)
 
-    def __tensor_flatten__(self) -> tuple[list[str], Any]:
-        return ["raw"], None
+    @property
+    def __tensor_flatten__(self) -> Any:
+        """Tells ``Module.to`` to swap a CPU parameter with its copy on a GPU, so that it stays the same object.
+
+        From GPU to GPU that is not needed (and would fail while a graph still uses the parameter): ``data`` is set.
+        """
+        if not self.__dict__.get("from_host"):
+            raise AttributeError("only tensors that come from the host need this")
+        return lambda: (["raw"], None)
 
     @staticmethod
     def __tensor_unflatten__(inner: dict[str, torch.Tensor], *_: Any) -> torch.Tensor:
@@ -292,6 +299,7 @@ def copy_from_host(source: torch.Tensor, target: int) -> SimTensor:
     raw = source.detach().clone() if cluster.numbers else torch.empty_like(source, device="meta")
     result = new(raw, cluster.gpus[target])
     result.allocation.last_write = transfers.from_host(cluster, target, source)
+    result.from_host = True
     return result
 
 
