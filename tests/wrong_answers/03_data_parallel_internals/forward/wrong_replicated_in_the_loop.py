@@ -1,0 +1,19 @@
+import torch
+from torch.func import functional_call
+
+REJECTED_WITH = "replicate once a step"
+
+
+def split(batch, devices):
+    return [part.to(device) for part, device in zip(batch.chunk(len(devices)), devices, strict=False)]
+
+
+def copies(model, devices):
+    tensors = dict(model.named_parameters()) | dict(model.named_buffers())
+    return [{name: tensor.to(device) for name, tensor in tensors.items()} for device in devices]
+
+
+def data_parallel_forward(model, batch, devices):
+    parts = split(batch, devices)
+    outputs = [functional_call(model, copies(model, devices)[i], part) for i, part in enumerate(parts)]
+    return torch.cat([output.to(devices[0]) for output in outputs])
