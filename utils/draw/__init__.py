@@ -5,6 +5,7 @@
   ``all_reduce_times``, ``all_reduce_algorithms``, ``all_reduce_on_nodes``.
 - Of the simulated GPUs (SVG): ``timeline`` of ``Span``s, ``memory_over_time`` of ``MemorySeries``, ``memory_at_peak``,
   ``cluster_topology``.
+- ``autograd_graph`` (SVG): the graph behind the output of ``nn.DataParallel``.
 - ``show(picture_or_figure, alt=…)`` displays any picture in the middle of a cell; ``palette`` holds the
   colours.
 """
@@ -16,6 +17,7 @@ from utils.draw.all_reduce import (
     all_reduce_times,
     who_talks_over_what,
 )
+from utils.draw.autograd_graph import autograd_graph
 from utils.draw.charts import bars, lines, loss_curves
 from utils.draw.clusters import cluster_topology, three_setups, topology
 from utils.draw.course import course_map
@@ -33,6 +35,7 @@ __all__ = [
     "all_reduce_algorithms",
     "all_reduce_on_nodes",
     "all_reduce_times",
+    "autograd_graph",
     "bars",
     "cluster_topology",
     "course_map",

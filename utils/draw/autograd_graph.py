@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from utils.draw import palette
 from utils.draw.picture import Picture
-from utils.draw.svg import Canvas, shorten, text_width
+from utils.draw.svg import Canvas, shorten
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -72,7 +72,7 @@ def walk(output: Tensor) -> list[Node]:
 
 
 def autograd_graph(output: Tensor, model: nn.Module, title: str = "What backward will walk") -> Picture:
-    """The graph of an output of ``nn.DataParallel``, with a column for each replica.
+    """A picture of the graph of an output of ``nn.DataParallel``, with a column for each replica.
 
     Args:
         output: what the wrapped model returned (or a loss made of it).
@@ -125,8 +125,8 @@ def _tell(title: str, gather: Node, columns: list[list[Node]], joint: Node, leav
     )
     ends = ", ".join(f"{name} {list(parameter.shape)}" for name, parameter in leaves)
     return (
-        f"{title}. {gather.name} cuts the gradient of the output into {_rows_text(gather)} rows, one part for each GPU. "
-        f"Each part goes down through its replica. {replicas}. All replicas end in one {joint.name}, which adds up "
+        f"{title}. {gather.name} cuts the gradient of the output into {_rows_text(gather)} rows, one part for each GPU."
+        f" Each part goes down through its replica. {replicas}. All replicas end in one {joint.name}, which adds up "
         f"their gradients, and from there it goes to the {len(leaves)} parameters of the model: {ends}."
     )
 
@@ -193,9 +193,9 @@ class _Drawing:
                     track -= TRACK
         for node in column:
             x, y, wide = places[node]
-            role_of = [f"→ {name}" for name in self._parameters(node)]
-            lines = [shorten(line, wide - 6, SIZE) if text_width(line, SIZE) > wide else line for line in role_of]
-            canvas.box(x, y, wide, BOX, [node.name, *lines][:2], role=None, fill="#FFFFFF", size=SIZE)
+            ends = self._parameters(node)
+            lines = [node.name, f"→ {', '.join(ends)}"] if ends else [node.name]
+            canvas.box(x, y, wide, BOX, [shorten(line, wide - 6, SIZE) for line in lines], palette.PANEL, size=SIZE)
 
     def _place(self, node: Node, left: float, in_chain: bool) -> tuple[float, float, float]:
         y = self.first + (node.depth - self.gather.depth - 1) * ROW

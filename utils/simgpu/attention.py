@@ -1,4 +1,4 @@
-"""Attention on a simulated GPU: the fused kernel, as on CUDA.
+"""Attention on a simulated GPU: the fused kernel, as on CUDA. And the cells of recurrent networks.
 
 ``scaled_dot_product_attention`` chooses a kernel by asking the backend in C++, which a backend written in Python
 cannot answer. So the choice that torch makes on the CPU is made here: flash attention, and plain matrix products
@@ -40,7 +40,45 @@ def scaled_dot_product_attention(
     return out
 
 
+def lstm_cell(
+    from_input: torch.Tensor,
+    from_hidden: torch.Tensor,
+    cell: torch.Tensor,
+    input_bias: torch.Tensor | None = None,
+    hidden_bias: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """One step of an LSTM. CUDA has a fused kernel, and the CPU has none: here are its parts."""
+    gates = _sum(from_input, from_hidden, input_bias, hidden_bias)
+    enter, forget, candidate, out = gates.chunk(4, 1)
+    cell = forget.sigmoid() * cell + enter.sigmoid() * candidate.tanh()
+    return out.sigmoid() * cell.tanh(), cell, gates
+
+
+def gru_cell(
+    from_input: torch.Tensor,
+    from_hidden: torch.Tensor,
+    hidden: torch.Tensor,
+    input_bias: torch.Tensor | None = None,
+    hidden_bias: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One step of a GRU, likewise."""
+    gates = _sum(from_input, input_bias)
+    reset_i, keep_i, new_i = gates.chunk(3, 1)
+    reset_h, keep_h, new_h = _sum(from_hidden, hidden_bias).chunk(3, 1)
+    new = (new_i + (reset_i + reset_h).sigmoid() * new_h).tanh()
+    return (hidden - new) * (keep_i + keep_h).sigmoid() + new, gates
+
+
+def _sum(*parts: torch.Tensor | None) -> torch.Tensor:
+    first, *rest = [part for part in parts if part is not None]
+    for part in rest:
+        first = first + part
+    return first
+
+
 def register() -> None:
     """Tell torch about it, once."""
+    _library.impl("_thnn_fused_lstm_cell", lstm_cell, "AutogradPrivateUse1")
+    _library.impl("_thnn_fused_gru_cell", gru_cell, "AutogradPrivateUse1")
     _library.impl("scaled_dot_product_attention", scaled_dot_product_attention, "AutogradPrivateUse1")
     _library.impl("scaled_dot_product_attention", scaled_dot_product_attention, "PrivateUse1")

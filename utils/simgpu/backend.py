@@ -252,7 +252,7 @@ def register() -> None:
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
     from utils.simgpu import attention, autocast, factories, parallel, saving, transfers
-    from utils.simgpu.tensor import CopyFromHost
+    from utils.simgpu.tensor import CopyFromHost, SimTensor
 
     _setup_privateuseone_for_python_backend(
         "simgpu", sys.modules[__name__], hook=_Hooks(), device_guard=_device_guard()
@@ -268,7 +268,15 @@ def register() -> None:
             return home.to(*args[1:2], **rest) if args[1:2] or rest else home
         return plain_to(self, *args, **kwargs)
 
-    torch.Tensor.to = to
+    plain_as_tensor = torch.as_tensor
+
+    def as_tensor(data: Any, dtype: torch.dtype | None = None, device: Any = None) -> torch.Tensor:
+        """C++ would take one simulated GPU for another."""
+        if isinstance(data, SimTensor) and device is not None:
+            return data.to(device, dtype or data.dtype)
+        return plain_as_tensor(data, dtype=dtype, device=device)
+
+    torch.Tensor.to, torch.as_tensor = to, as_tensor
     del torch.Tensor.simgpu  # the generated method goes through C++, which knows one device only
     torch.Tensor.simgpu = _to_simgpu
     for module in (factories, attention, autocast, parallel, saving, transfers):

@@ -52,10 +52,11 @@ def all_reduce(
 
     Source of the costs: ``utils.links`` (Patarasuk and Yuan 2009; Thakur, Rabenseifner and Gropp 2005).
     """
-    tensors = _check(tensors, "all_reduce")
+    tensors = _check(tensors, "all_reduce", algorithm)
     result = _reduced(tensors, op)
     for tensor in tensors:
         tensor.raw.copy_(result)
+    torch.autograd.graph.increment_version(tensors)  # so that backward notices the change
     return _run("all-reduce", tensors, tensors[0].nbytes, tensors, algorithm, async_op)
 
 
@@ -67,7 +68,7 @@ def reduce_scatter(
     Args:
         tensors: one for each of p GPUs, with equal shapes; the first dimension must be a multiple of p.
     """
-    tensors = _check(tensors, "reduce_scatter")
+    tensors = _check(tensors, "reduce_scatter", algorithm)
     rows, ranks = tensors[0].shape[0], len(tensors)
     if rows % ranks:
         raise ValueError(
@@ -84,7 +85,7 @@ def all_gather(
     tensors: Sequence[torch.Tensor], algorithm: str | None = None, async_op: bool = False
 ) -> list[torch.Tensor]:
     """Every GPU gets all tensors, one below the other along the first dimension."""
-    tensors = _check(tensors, "all_gather")
+    tensors = _check(tensors, "all_gather", algorithm)
     cluster = current()
     whole = torch.cat([tensor.raw for tensor in tensors])
     outputs = [new(whole.clone(), cluster.gpus[tensor.gpu]) for tensor in tensors]
@@ -98,11 +99,14 @@ def broadcast(tensors: Sequence[torch.Tensor], source: int = 0, async_op: bool =
     for tensor in tensors:
         if tensor is not tensors[source]:
             tensor.raw.copy_(tensors[source].raw)
+            torch.autograd.graph.increment_version(tensor)
     return _run("broadcast", tensors, tensors[0].nbytes, tensors, None, async_op)
 
 
-def _check(tensors: Sequence[torch.Tensor], name: str) -> list[SimTensor]:
+def _check(tensors: Sequence[torch.Tensor], name: str, algorithm: str | None = None) -> list[SimTensor]:
     tensors = list(tensors)
+    if algorithm not in (None, *ALGORITHMS):
+        raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, not {algorithm!r}")
     if not tensors or not all(isinstance(tensor, SimTensor) for tensor in tensors):
         raise ValueError(f"{name} takes a list with one tensor for each simulated GPU, at least one")
     gpus = [tensor.gpu for tensor in tensors]

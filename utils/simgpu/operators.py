@@ -19,7 +19,7 @@ from utils.simgpu import costs, memory, shapes, transfers
 from utils.simgpu.clock import Work, in_backward, phase_now
 from utils.simgpu.cluster import Cluster, SimulatedGPU, current
 from utils.simgpu.memory import Allocation
-from utils.simgpu.tensor import SimTensor, check_cluster, copy_to_host
+from utils.simgpu.tensor import SimTensor, check_cluster, copy_to_host, take_over_shape
 
 aten = torch.ops.aten
 
@@ -104,10 +104,10 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
     out = compute(operator, func, raw_args, raw_kwargs, gpu, cluster)
     if to_host:
         return out
-    if "out" in raw_kwargs and any(tensor.raw.shape != tensor.shape for tensor in inputs):
-        raise NotImplementedError(
-            f"a simulated GPU cannot resize the tensor given as out= to {operator.name}: give one with the right shape"
-        )
+    if "out" in raw_kwargs:
+        for tensor in inputs:
+            if tensor.raw.shape != tensor.shape:
+                take_over_shape(tensor)
     result = _wrap(out, inputs, gpu)
     if guess is None and all(tensor.allocation.provisional is not None for tensor in inputs):
         guess = inputs[0].allocation.provisional  # made of guesses only: no surer than they are

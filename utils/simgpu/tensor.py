@@ -113,8 +113,11 @@ class SimTensor(torch.Tensor):
     def __format__(self, specification: str) -> str:
         return self.item().__format__(specification) if self.dim() == 0 else object.__format__(self, specification)
 
-    def new_tensor(self, data: Any, *, dtype: torch.dtype | None = None, requires_grad: bool = False) -> torch.Tensor:
-        return torch.tensor(data, dtype=dtype or self.dtype, device=self.device, requires_grad=requires_grad)
+    def new_tensor(
+        self, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    ) -> torch.Tensor:
+        device = self.device if device is None else device
+        return torch.tensor(data, dtype=dtype or self.dtype, device=device, requires_grad=requires_grad)
 
     def tolist(self) -> Any:
         return self.detach().cpu().tolist()
@@ -301,6 +304,14 @@ def copy_from_host(source: torch.Tensor, target: int) -> SimTensor:
     result.allocation.last_write = transfers.from_host(cluster, target, source)
     result.from_host = True
     return result
+
+
+def take_over_shape(tensor: SimTensor) -> None:
+    """The plain tensor has been resized, as operators do with ``out=``: let the wrapper and the ledger follow."""
+    kind, home = tensor.allocation.label.kind, tensor.allocation.memory
+    allocation = Allocation(home, tensor.raw.untyped_storage(), kind)
+    torch.Tensor.data.__set__(tensor, SimTensor(tensor.raw, allocation))
+    tensor.allocation = allocation
 
 
 def check_cluster(tensor: SimTensor) -> None:
