@@ -77,7 +77,12 @@ class Talk:
         return Talk([self.ranks[place] for place in places], self.traffic)
 
     def step(
-        self, send: Tensor | None = None, to: int = 0, receive: Tensor | None = None, source: int = 0, skip: bool = False
+        self,
+        send: Tensor | None = None,
+        to: int = 0,
+        receive: Tensor | None = None,
+        source: int = 0,
+        skip: bool = False,
     ) -> None:
         """One step: send a tensor to one place while receiving another from one place (either may be None).
 

@@ -276,7 +276,14 @@ def register() -> None:
             return data.to(device, dtype or data.dtype)
         return plain_as_tensor(data, dtype=dtype, device=device)
 
+    plain_to_dlpack = torch.utils.dlpack.to_dlpack
+
+    def to_dlpack(tensor: torch.Tensor) -> Any:
+        """C++ would hand out a pointer to nothing."""
+        return tensor.__dlpack__() if isinstance(tensor, SimTensor) else plain_to_dlpack(tensor)
+
     torch.Tensor.to, torch.as_tensor = to, as_tensor
+    torch.utils.dlpack.to_dlpack = torch.to_dlpack = to_dlpack
     del torch.Tensor.simgpu  # the generated method goes through C++, which knows one device only
     torch.Tensor.simgpu = _to_simgpu
     for module in (factories, attention, autocast, parallel, saving, transfers):
@@ -400,7 +407,7 @@ def _check_gradients(tensors: Any, gradients: Any = (), *_: Any) -> None:
     from utils.simgpu.tensor import SimTensor
 
     for i, (tensor, gradient) in enumerate(zip(tensors, gradients, strict=False)):
-        if isinstance(tensor, SimTensor) and isinstance(gradient, SimTensor) and tensor.gpu != gradient.gpu:
+        if isinstance(tensor, SimTensor) and gradient is not None and gradient.device != tensor.device:
             raise RuntimeError(
                 f"invalid gradient at index {i} - expected device {tensor.device} but got {gradient.device}"
             )

@@ -90,6 +90,10 @@ class Stream(Timeline):
 
     def __enter__(self) -> Stream:
         cluster = current()
+        if self not in cluster.gpus[min(self.gpu, len(cluster) - 1)].streams:
+            raise RuntimeError(
+                "this stream belongs to an earlier simulated cluster, which simgpu.cluster(...) has replaced"
+            )
         self._outer.append((cluster.current_index(), cluster.current_stream(self.gpu)))
         cluster.set_current(self.gpu)
         cluster.set_stream(self)
@@ -343,6 +347,8 @@ def cluster(
     count = nodes * gpus_per_node
     if count > MAX_GPUS:
         raise ValueError(f"{nodes} nodes × {gpus_per_node} GPUs are {count} GPUs: simulate at most {MAX_GPUS}")
+    if nics_per_node is not None and nics_per_node < 1:
+        raise ValueError(f"nics_per_node must be at least 1, not {nics_per_node}")
     if launch_s < 0 or (backward_launch_s or 0) < 0:
         raise ValueError("launch_s and backward_launch_s are seconds: they must be at least 0")
     kinds = [gpu] * count if isinstance(gpu, (str, GPU)) else list(gpu)

@@ -69,7 +69,7 @@ class Allocation:
         kind: one of ``KINDS``.
     """
 
-    __slots__ = ("address", "label", "last_write", "memory", "nbytes", "provisional", "storage")
+    __slots__ = ("__weakref__", "address", "label", "last_write", "memory", "nbytes", "provisional", "storage")
 
     def __init__(self, memory: Memory, storage: torch.UntypedStorage, kind: str) -> None:
         self.nbytes = 0  # nothing to give back if the next lines raise

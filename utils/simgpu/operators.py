@@ -142,8 +142,11 @@ def _label_gradient(result: Any) -> None:
     node = torch._C._current_autograd_node()
     if node is not None and isinstance(result, SimTensor) and "AccumulateGrad" in node.name():
         result.allocation.label.kind = memory.GRADIENTS
-        if result.allocation.provisional and isinstance(node.variable, SimTensor):  # C++ made zeros "on the device"
-            result.allocation.move_to(node.variable.allocation.memory)
+        if isinstance(node.variable, SimTensor) and not _moves(result, node.variable.allocation.memory):
+            raise RuntimeError(
+                "a function returned an invalid gradient: expected device "
+                f"{node.variable.device} but got {result.device}"
+            )
 
 
 def compute(operator: Operator, func: Any, args: Any, kwargs: dict, gpu: SimulatedGPU, cluster: Cluster) -> Any:

@@ -6,12 +6,16 @@ makes an empty tensor on that device and calls ``set_`` with the storage; both a
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from utils.simgpu import memory, transfers
 from utils.simgpu.cluster import current, exists
+from utils.simgpu.memory import Allocation
 from utils.simgpu.tensor import SimTensor, check_cluster, copy_from_host
 
 
@@ -19,6 +23,8 @@ class LoadedStorage(torch.UntypedStorage):
     """Bytes that ``torch.load`` has read, and the simulated GPU that they are meant for."""
 
     simulated: torch.device
+    allocation: Callable[[], Allocation | None] | None = None
+    """On the GPU, once a tensor uses it; tensors that shared a storage when they were saved share it again."""
 
     @property
     def device(self) -> torch.device:
@@ -67,10 +73,16 @@ def load_into(
     untyped = getattr(source, "_untyped_storage", source)
     if not isinstance(untyped, LoadedStorage):
         raise NotImplementedError("a simulated GPU cannot do set_: make a new tensor instead")
-    plain = torch.UntypedStorage(untyped.nbytes())
-    plain.copy_(untyped)
-    raw = torch.empty(0, dtype=tensor.dtype).set_(plain, offset, size, stride)
-    return copy_from_host(raw, tensor.gpu)
+    cluster = current()
+    raw = torch.empty(0, dtype=tensor.dtype).set_(untyped, offset, size, stride)
+    if not cluster.numbers:
+        return copy_from_host(raw, tensor.gpu)
+    allocation = untyped.allocation() if untyped.allocation is not None else None
+    if allocation is None:  # the first tensor that uses these bytes
+        allocation = Allocation(cluster.gpus[tensor.gpu].memory, untyped, memory.OTHER)
+        allocation.last_write = transfers.from_host(cluster, tensor.gpu, raw)
+        untyped.allocation = weakref.ref(allocation)  # (weakly, since the allocation holds the storage)
+    return SimTensor(raw, allocation)
 
 
 def register() -> None:
