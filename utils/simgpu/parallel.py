@@ -16,6 +16,7 @@ import torch
 from torch._utils import _flatten_dense_tensors, _take_tensors
 
 from utils.simgpu import collectives, memory, transfers
+from utils.simgpu.clock import in_backward
 from utils.simgpu.cluster import Stream, current, exists
 from utils.simgpu.tensor import SimTensor, copy_from_host, copy_to, new
 
@@ -77,7 +78,8 @@ def gather(tensors: Sequence[SimTensor], dim: int, gpu: int | None) -> torch.Ten
     if gpu == -1:
         return torch.cat([tensor.detach().cpu() for tensor in tensors], dim)
     target = cluster.current_index() if gpu is None else gpu
-    result = new(torch.cat([tensor.raw for tensor in tensors], dim), cluster.gpus[target])
+    kind = memory.OTHER if in_backward() else memory.ACTIVATIONS  # (autograd is off in here, so it cannot be asked)
+    result = new(torch.cat([tensor.raw for tensor in tensors], dim), cluster.gpus[target], kind)
     for tensor in tensors:
         result.allocation.last_write = transfers.between_gpus(cluster, tensor.allocation, target, tensor.nbytes)
     return result

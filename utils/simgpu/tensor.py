@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import torch
 
 from utils.simgpu import memory, transfers
+from utils.simgpu.clock import in_backward
 from utils.simgpu.cluster import SimulatedGPU, current
 from utils.simgpu.memory import Allocation
 
@@ -237,7 +238,8 @@ class ToCopy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, source: SimTensor, target: int, non_blocking: bool) -> SimTensor:
         ctx.source = source.gpu
-        return copy_to(source, target)
+        activation = ctx.needs_input_grad[0] and not in_backward()
+        return copy_to(source, target, memory.ACTIVATIONS if activation else memory.OTHER)
 
     @staticmethod
     def backward(ctx: Any, grad: SimTensor) -> tuple:
