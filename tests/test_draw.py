@@ -84,6 +84,12 @@ CHARTS = {
     "all_reduce_algorithms": draw.all_reduce_algorithms,
     "all_reduce_on_nodes": draw.all_reduce_on_nodes,
     "loss_curves": lambda: draw.loss_curves({"rank 0": [2.0, 1.0, 0.5], "rank 1": [2.1, 1.1, 0.6]}),
+    "stacked_bars": lambda: draw.stacked_bars(
+        {"GPU 0": {"a": 1.0, "b": 2.5}, "GPU 1": {"a": 0.5}},
+        {"a": draw.palette.FORWARD, "b": draw.palette.BACKWARD},
+        *("seconds", "Two bars of parts"),
+        note="simulated",
+    ),
     "bars": lambda: draw.bars({"a": 1.0, "b": 2.5}, "seconds", "Two bars", note="simulated"),
 }
 

@@ -1,7 +1,7 @@
 """Pictures of the course: each function returns a ``Picture`` that shows itself, with a text alternative.
 
 - Diagrams (SVG): ``words``, ``three_setups``, ``topology``, ``machine``, ``parallelism_map``, ``course_map``.
-- Charts (PNG): ``lines``, ``bars``, ``loss_curves``; of the α–β model: ``who_talks_over_what``,
+- Charts (PNG): ``lines``, ``bars``, ``stacked_bars``, ``loss_curves``; of the α–β model: ``who_talks_over_what``,
   ``all_reduce_times``, ``all_reduce_algorithms``, ``all_reduce_on_nodes``.
 - Of the simulated GPUs (SVG): ``timeline`` of ``Span``s, ``memory_over_time`` of ``MemorySeries``, ``memory_at_peak``,
   ``cluster_topology``.
@@ -18,7 +18,7 @@ from utils.draw.all_reduce import (
     who_talks_over_what,
 )
 from utils.draw.autograd_graph import autograd_graph
-from utils.draw.charts import bars, lines, loss_curves
+from utils.draw.charts import bars, lines, loss_curves, stacked_bars
 from utils.draw.clusters import cluster_topology, three_setups, topology
 from utils.draw.course import course_map
 from utils.draw.hardware import machine
@@ -47,6 +47,7 @@ __all__ = [
     "palette",
     "parallelism_map",
     "show",
+    "stacked_bars",
     "three_setups",
     "timeline",
     "topology",

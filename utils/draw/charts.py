@@ -118,6 +118,46 @@ def bars(
     return from_figure(figure, alt or f"{title}. {x_label}. {told}.")
 
 
+def stacked_bars(
+    values: Mapping[str, Mapping[str, float]],
+    roles: Mapping[str, Role],
+    x_label: str,
+    title: str,
+    alt: str | None = None,
+    note: str = "",
+) -> Picture:
+    """Horizontal bars made of parts, the first bar on top, with their sums beside them.
+
+    Args:
+        values: name of the bar → part → length. A part that a bar does not have counts as 0.
+        roles: part → role (colour and hatch), in the order in which the parts stand; the legend shows the parts' names.
+        x_label: with the unit.
+        title: the sentence that the chart shows.
+        alt: text alternative; None: title and all values.
+        note: caption below: "simulated", or the hardware's name.
+    """
+    strange = {part for parts in values.values() for part in parts} - set(roles)
+    if strange:
+        raise ValueError(f"roles says nothing about {', '.join(sorted(strange))}")
+    figure, axes = _empty(title, x_label, "", note, height=1.9 + 0.36 * len(values))
+    ends = [0.0] * len(values)
+    for part, role in roles.items():
+        widths = [parts.get(part, 0.0) for parts in values.values()]
+        if any(widths):
+            drawn = axes.barh(list(values), widths, left=ends, label=part, color=role.colour, hatch=role.hatch,
+                              edgecolor="#333333", linewidth=0.8)  # fmt: skip
+            ends = [end + width for end, width in zip(ends, widths, strict=True)]
+    if any(ends):
+        axes.bar_label(drawn, [f"{end:.3g}" for end in ends], padding=5, fontsize=10, color=palette.INK)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.1 * (max(ends, default=0.0) or 1.0))
+    axes.legend(loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=4, frameon=False, fontsize=9)
+    told = [
+        f"{name}: {', '.join(f'{part} {parts.get(part, 0.0):.3g}' for part in roles)}" for name, parts in values.items()
+    ]
+    return from_figure(figure, alt or f"{title}. {x_label}. {'; '.join(told)}.")
+
+
 def loss_curves(
     losses: Mapping[str, Sequence[float]], title: str = "Training loss", x_label: str = "step", note: str = ""
 ) -> Picture:
