@@ -9,8 +9,9 @@ import math
 
 from utils.checks import probes_05
 from utils.checks.compare import expect, how_far
-from utils.checks.probes_05 import BASE, Case, Facts, Plan
+from utils.checks.probes_05 import Case, Facts, Plan
 from utils.checks.recorder import Collective, Record
+from utils.checks.traces_05 import what_was_added
 from utils.checks.verdicts import Wrong
 
 INT64 = 8  # bytes
@@ -26,6 +27,14 @@ def _judge_calls(facts: list[Facts], where: str) -> None:
         other = next((call["name"] for call in one["calls"] if call["name"] not in ("send", "recv")), None)
         if other:
             raise Wrong(f"rank {rank} calls {other}, a collective: only send and recv in all their forms. See {where}.")
+
+
+def _judge_kind(case: Case, facts: list[Facts], where: str) -> None:
+    """Numbers travel as what they are."""
+    others = {call.dtype for one in facts for call in sends_of(one)} - {case.dtype}
+    if others and "int" in case.dtype:
+        other = min(others)
+        raise Wrong(f"integers travel as {other}: integers stay integers, a float has not enough digits. See {where}.")
 
 
 def _judge_neighbours(facts: list[Facts], where: str, all_send: bool = True) -> None:
@@ -48,7 +57,7 @@ def _judge_neighbours(facts: list[Facts], where: str, all_send: bool = True) -> 
         raise Wrong(f"rank {silent[0]} sends nothing: in a ring every rank sends. See {where}.")
 
 
-# --- lengths -----
+# --- lengths -----------------------------------------------------------------------------------------------------
 
 
 def judge_lengths(plan: Plan, case: tuple[int, ...], facts: list[Facts]) -> None:
@@ -93,19 +102,20 @@ def judge_lengths(plan: Plan, case: tuple[int, ...], facts: list[Facts]) -> None
             )
 
 
-# --- the ring ----
+# --- the ring ----------------------------------------------------------------------------------------------------
 
 
 def judge_ring(plan: Plan, case: Case, facts: list[Facts]) -> None:
     n, where = len(facts), f"{case}, on {plan!r}"
     _judge_calls(facts, where)
+    _judge_kind(case, facts, where)
     _judge_sum(plan, case, facts, where)
     _judge_neighbours(facts, where, all_send=case.length >= n)
     chunk, whole = case.bytes_of(math.ceil(case.length / n)), case.bytes_of(case.length)
     target = 2 * (n - 1) / n * whole
     for rank, one in enumerate(facts):
         sends = sends_of(one)
-        if n > 2 and (largest := max((call.bytes for call in sends), default=0)) > chunk:
+        if (largest := max((call.bytes for call in sends), default=0)) > chunk:
             what = "the whole tensor" if largest >= whole else "more than one chunk"
             raise Wrong(
                 f"rank {rank} sends {what} in one message: cut the tensor into {n} chunks and send one in each step. "
@@ -146,11 +156,13 @@ def judge_levels(plan: Plan, case: Case, facts: list[Facts]) -> None:
     nodes, per_node = plan.shape
     where = f"{case}, on {plan!r}"
     _judge_calls(facts, where)
+    _judge_kind(case, facts, where)
     _judge_sum(plan, case, facts, where)
     share = math.ceil(case.length / per_node)
     whole, chunk = case.bytes_of(case.length), case.bytes_of(share)
     across = 2 * (nodes - 1) / nodes * whole
     within = case.bytes_of(math.ceil(share / nodes) + 1)  # the shares of two ranks may differ by one
+    _judge_not_flat(plan, facts, across, where)
     for node, sent in enumerate(sent_between(plan, facts)):
         if sent > across + per_node * within:
             times = sent / across if across else math.inf
@@ -181,6 +193,17 @@ def judge_levels(plan: Plan, case: Case, facts: list[Facts]) -> None:
         target = 2 * (per_node - 1) / per_node * whole
         _judge_bytes(f"rank {rank} sends inside its node", inside, target, chunk, f"2(L − 1)/L · S. See {where}")
         _judge_memory(rank, one["extra"], chunk, f"a share of S/L. See {where}")
+
+
+def _judge_not_flat(plan: Plan, facts: list[Facts], across: float, where: str) -> None:
+    n, peers = len(facts), [{call.peer for call in sends_of(one)} for one in facts]
+    if min(plan.shape) > 1 and all(others == {(rank + 1) % n} for rank, others in enumerate(peers)):
+        raise Wrong(
+            "this is one flat ring through all ranks, which sends 2(N − 1)/N · S from node to node: add up inside the "
+            f"node first. See {where}",
+            measured=f"{max(sent_between(plan, facts)):,} bytes from a node",
+            expected=f"{across:,.0f} bytes, 2(M − 1)/M · S",
+        )
 
 
 # --- what both all-reduces have in common ----------------------------------------------------------------------
@@ -221,53 +244,8 @@ def _judge_sum(plan: Plan, case: Case, facts: list[Facts], where: str) -> None:
     if misfit:
         raise Wrong(f"a message does not fit the place for it: {misfit}. Both must mean the same chunk. See {where}.")
     if case.kind == "trace":
-        raise Wrong(f"{_what_was_added(plan, [one['after'].tolist() for one in facts])}. See {where}.")
+        sentence = what_was_added(plan, [one["after"].tolist() for one in facts], any(sent_between(plan, facts)))
+        raise Wrong(f"{sentence}. See {where}.")
     large = " Integers stay integers: a float has not enough digits for them" if "int" in case.kind else ""
     for rank, one in enumerate(facts):
         expect(f"rank {rank} has not the sum.{large} See {where}", one["after"], right, relative=1e-4, absolute=1e-4)
-
-
-def _what_was_added(plan: Plan, after: list[list[int]]) -> str:
-    """The likely mistake, from a trace: on rank r, element i starts as (i + 1) · BASE^r."""
-    n, length = len(after), len(after[0])
-    if all(value == (i + 1) * sum(BASE**q for q in range(n)) // n for one in after for i, value in enumerate(one)):
-        return "this is the average: an all-reduce gives the sum, and with integers an average loses digits"
-    counts = {(r, i): _counts(value, i, n) for r, one in enumerate(after) for i, value in enumerate(one)}
-    whole = {key for key, count in counts.items() if count == [1] * n}
-    alone = {(r, i) for (r, i), count in counts.items() if count == [int(q == r) for q in range(n)]}
-    if (left := set(counts) - whole) and left <= alone and min(i for _, i in left) >= length - length % n:
-        lost = sorted({i for _, i in left})
-        return f"the last elements are not added: {lost}, because {length} is no multiple of {n}"
-    for (rank, i), count in counts.items():
-        if count is None:
-            return (
-                f"element {i} of rank {rank} adds up numbers of different places, or sends a chunk to the wrong place: "
-                "what a rank sends in a step must be the chunk that its right neighbour receives in that step"
-            )
-        if max(count) > 1:
-            return (
-                f"rank {rank} has counted rank {count.index(max(count))}'s numbers {max(count)} times in element {i}: "
-                "add to each chunk once, and only overwrite in the second phase"
-            )
-    complete = [sum(r == rank for r, _ in whole) for rank in range(n)]
-    if length in complete:
-        return f"rank {complete.index(length)} has the whole sum, but rank {complete.index(min(complete))} has not"
-    nodes, per_node = plan.shape
-    of_a_node = [sum(int(q // per_node == r // per_node) for q in range(n)) for r in range(n)]
-    if plan.arguments and all(sum(count) == of_a_node[r] for (r, _), count in counts.items()) and nodes > 1:
-        return "every rank has the sum of its own node only: the phase between the nodes is missing"
-    if all(complete) and length >= n:
-        return (
-            f"rank 0 has the sum in {complete[0]} of {length} elements only: the last phase, which hands the finished "
-            "chunks out, is missing or too short"
-        )
-    (rank, i), count = next((key, count) for key, count in counts.items() if key not in whole)
-    return f"rank {count.index(0)}'s numbers are missing in element {i} of rank {rank}"
-
-
-def _counts(value: int, place: int, ranks: int) -> list[int] | None:
-    """How often each rank's number is in a sum; None if it cannot be made of numbers of this place."""
-    digits = [value // BASE**rank % BASE for rank in range(ranks)]
-    if value < 0 or value >= BASE**ranks or any(digit % (place + 1) for digit in digits):
-        return None
-    return [digit // (place + 1) for digit in digits]

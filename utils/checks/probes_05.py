@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from utils.checks.inside import _was_raised
 from utils.checks.recorder import Record, record_collectives
 from utils.checks.verdicts import Wrong
 
@@ -20,10 +21,11 @@ if TYPE_CHECKING:
     import torch
 
 Facts = dict[str, Any]  # what one rank saw in one case
-Judge = Callable[[Any, list[Facts]], None]
+Judge = Callable[[Any, Any, list[Facts]], None]  # plan, case, what each rank saw
 
 BASE = 1000  # a trace counts in this number system: one digit for each rank
-LONGEST_TRACE = 100
+FIRST = 11  # element i counts in units of FIRST + i, so that numbers of another place are noticed
+LONGEST_TRACE = 40
 COURSE_MODULES = ("utils.all_reduce", "utils.parameter_server")  # they hold the answers
 
 
@@ -48,7 +50,7 @@ class Case:
         place = torch.arange(self.length)
         if self.kind == "trace":
             assert self.length <= LONGEST_TRACE
-            return (place + 1) * BASE**rank
+            return (place + FIRST) * BASE**rank
         dtype = getattr(torch, self.kind)
         if dtype.is_floating_point:
             generator = torch.Generator().manual_seed(100 * self.length + rank)
@@ -74,6 +76,7 @@ class Plan:
     Args:
         shape: nodes and ranks per node.
         cases: what is called one after the other.
+        judge: looks at what all ranks saw in a case, and raises Wrong.
         arguments: what the learner's function gets behind the tensor.
         notes: a folder in which every rank keeps notes, for the case that its process ends or hangs.
     """
@@ -81,6 +84,7 @@ class Plan:
     shape: tuple[int, int]
     cases: tuple[Any, ...]
     notes: str
+    judge: Judge
     arguments: tuple[Any, ...] = ()
 
     @property
@@ -97,19 +101,20 @@ class Plan:
 
 
 @contextlib.contextmanager
-def watch(note: Path) -> Iterator[Facts]:
-    """Count the messages of this rank, and the bytes of all tensors that are made in the ``with`` block.
+def watch(tensor: torch.Tensor, note: Path) -> Iterator[Facts]:
+    """Count the messages of this rank, and the bytes of all tensors but this one that are used in the ``with`` block.
 
     Yields:
-        ``calls``: what was said, as ``Record.plain`` gives it; ``extra``: the most bytes that tensors made here held at
-        the same time. Every message is written to the file ``note`` before it is sent.
+        ``calls``: what was said, as ``Record.plain`` gives it; ``extra``: the most bytes that other tensors held at the
+        same time. Every message is written to the file ``note`` before it is sent.
     """
+    import torch
     from torch.multiprocessing.reductions import StorageWeakRef
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
 
-    alive: dict[int, tuple[Any, int]] = {}
-    known: set[int] = set()
+    own = tensor.untyped_storage()._cdata
+    alive: dict[int, tuple[StorageWeakRef, int]] = {}
     facts: Facts = {"calls": [], "extra": 0}
 
     class Listener(TorchDispatchMode):
@@ -122,14 +127,11 @@ def watch(note: Path) -> Iterator[Facts]:
                 call = record.calls[-1]  # the recorder has just heard it
                 with note.open("a", encoding="utf-8") as file:
                     file.write(f"{call.name} {call.peer} {call.bytes}\n")
-            given = {_storage(tensor)._cdata for tensor in tree_leaves((args, kwargs)) if _is_tensor(tensor)}
-            known.update(given - set(alive))
             result = func(*args, **(kwargs or {}))
             for key in [key for key, (storage, _) in alive.items() if storage.expired()]:
                 del alive[key]
-            for tensor in filter(_is_tensor, tree_leaves(result)):
-                storage = _storage(tensor)
-                if storage._cdata not in known:
+            for used in tree_leaves((args, kwargs, result)):
+                if isinstance(used, torch.Tensor) and (storage := used.untyped_storage())._cdata != own:
                     alive[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
             facts["extra"] = max(facts["extra"], sum(nbytes for _, nbytes in alive.values()))
             return result
@@ -139,21 +141,13 @@ def watch(note: Path) -> Iterator[Facts]:
     facts["calls"] = record.plain()
 
 
-def _is_tensor(thing: Any) -> bool:
-    import torch
-
-    return isinstance(thing, torch.Tensor)
-
-
-def _storage(tensor: torch.Tensor) -> Any:
-    return tensor.untyped_storage()
-
-
 def refuse_the_courses_own() -> None:
     """Raise Wrong if the answer uses the module of the course that does the exercise."""
     for name in COURSE_MODULES:
         if name in sys.modules:
-            raise Wrong(f"the answer uses {name}, where the course keeps its own: write it yourself, that is the point.")
+            raise Wrong(
+                f"the answer uses {name}, where the course keeps its own: write it yourself, that is the point."
+            )
 
 
 def _gathered(facts: Facts) -> list[Facts]:
@@ -167,7 +161,7 @@ def _gathered(facts: Facts) -> list[Facts]:
 # --- all-reduces -----------------------------------------------------------------------------------------------
 
 
-def all_reduces(answer: Any, plan: Plan, judge: Judge) -> list[list[Facts]] | None:
+def all_reduces(answer: Any, plan: Plan) -> list[list[Facts]] | None:
     """Call ``answer(tensor, *plan.arguments)`` for every case, until one is not right.
 
     Returns:
@@ -179,11 +173,11 @@ def all_reduces(answer: Any, plan: Plan, judge: Judge) -> list[list[Facts]] | No
     for case in plan.cases:
         tensor = case.numbers(rank)
         _begin(plan, rank, str(case))
-        with watch(Path(plan.notes) / f"calls.{rank}") as facts:
+        with watch(tensor, Path(plan.notes) / f"calls.{rank}") as facts:
             answer(tensor, *plan.arguments)
         refuse_the_courses_own()
         found.append(_gathered({**facts, "after": tensor}))
-        if _is_wrong(judge, plan, case, found[-1]):
+        if _is_wrong(plan, case, found[-1]):
             break
     return found if rank == 0 else None
 
@@ -193,9 +187,9 @@ def _begin(plan: Plan, rank: int, what: str) -> None:
     (Path(plan.notes) / f"calls.{rank}").write_text("", encoding="utf-8")
 
 
-def _is_wrong(judge: Any, plan: Plan, case: Any, facts: list[Facts]) -> bool:
+def _is_wrong(plan: Plan, case: Any, facts: list[Facts]) -> bool:
     try:
-        judge(plan, case, facts)
+        plan.judge(plan, case, facts)
     except Wrong:
         return True
     return False
@@ -204,7 +198,7 @@ def _is_wrong(judge: Any, plan: Plan, case: Any, facts: list[Facts]) -> bool:
 # --- lengths ---------------------------------------------------------------------------------------------------
 
 
-def lengths(answer: Any, plan: Plan, judge: Judge) -> list[list[Facts]] | None:
+def lengths(answer: Any, plan: Plan) -> list[list[Facts]] | None:
     """Call ``answer(tensor)`` where rank r has ``case[r]`` elements, for every case until one is not right.
 
     Returns:
@@ -217,20 +211,18 @@ def lengths(answer: Any, plan: Plan, judge: Judge) -> list[list[Facts]] | None:
     for case in plan.cases:
         tensor, raised = torch.ones(case[rank]), None
         _begin(plan, rank, f"lengths {list(case)}")
-        with watch(Path(plan.notes) / f"calls.{rank}") as facts:
+        with watch(tensor, Path(plan.notes) / f"calls.{rank}") as facts:
             try:
                 answer(tensor)
             except BaseException as error:
-                why = error.__cause__  # what the answer itself has raised
-                if not isinstance(why, ValueError | RuntimeError | AssertionError | TypeError):
-                    raise
-                if isinstance(why, NotImplementedError) or "distributed" in str(why) or "gloo" in str(why):
+                why = error.__cause__  # what the answer itself has raised, if it was by ``raise`` or ``assert``
+                if isinstance(why, NotImplementedError) or not _was_raised(why, within=answer.files):
                     raise
                 raised = [type(why).__name__, str(why)]
                 (Path(plan.notes) / f"raised.{rank}").write_text(raised[0], encoding="utf-8")
         refuse_the_courses_own()
         found.append(_gathered({**facts, "raised": raised}))
-        if _is_wrong(judge, plan, case, found[-1]):
+        if _is_wrong(plan, case, found[-1]):
             break
         (Path(plan.notes) / f"raised.{rank}").unlink(missing_ok=True)
     return found if rank == 0 else None

@@ -176,11 +176,12 @@ def _work(worker: int, steps: int) -> None:
     import torch
     import torch.distributed as dist
 
-    weights = _weights()
+    weights, staleness = _weights(), torch.tensor(0)
     for step in range(steps):
         dist.send(torch.tensor([PULL, 0.0, 0.0, 0.0], dtype=torch.float64), 0)
         dist.recv(weights, 0)
         dist.send(torch.cat([torch.tensor([PUSH], dtype=torch.float64), _gradient(worker, step)]), 0)
+        dist.recv(staleness, 0)
     dist.send(torch.tensor([END, 0.0, 0.0, 0.0], dtype=torch.float64), 0)
 
 
@@ -201,8 +202,9 @@ def _serve(server: Any, workers: int, steps: int) -> tuple[list[int], torch.Tens
         dist.send(weights.to(torch.float64).contiguous(), worker + 1)
 
     def serve_push(worker: int, gradient: torch.Tensor) -> None:
-        _pushed(server, worker, gradient)
+        staleness = _pushed(server, worker, gradient)
         done[worker] += 1
+        dist.send(torch.tensor(staleness), worker + 1)
         for one in sorted(waiting):
             serve_pull(one)
 

@@ -1,0 +1,16 @@
+import torch
+import torch.distributed as dist
+
+REJECTED_WITH = "not every rank raises an error"
+
+
+def check_length(tensor):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    lengths = [torch.tensor([len(tensor)]) for _ in range(size)]
+    for step in range(size - 1):
+        sending = dist.isend(lengths[(rank - step) % size], (rank + 1) % size)
+        dist.recv(lengths[(rank - step - 1) % size], (rank - 1) % size)
+        sending.wait()
+    lengths = [length.item() for length in lengths]
+    if len(tensor) * size != sum(lengths):
+        raise ValueError(f"different lengths: {lengths}")

@@ -1,0 +1,19 @@
+import torch
+import torch.distributed as dist
+
+REJECTED_WITH = "does a rank wait for another that never comes?"
+
+
+def ring_all_reduce(tensor):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    right, left = (rank + 1) % size, (rank - 1) % size
+    chunks = tensor.tensor_split(size)
+    place = torch.empty_like(chunks[0])
+    for step in range(size - 1):
+        mine, theirs = chunks[(rank - step) % size], chunks[(rank - step - 1) % size]
+        dist.send(mine, right)
+        dist.recv(place[: len(theirs)], left)
+        theirs += place[: len(theirs)]
+    for step in range(size - 1):
+        dist.send(chunks[(rank - step + 1) % size], right)
+        dist.recv(chunks[(rank - step) % size], left)

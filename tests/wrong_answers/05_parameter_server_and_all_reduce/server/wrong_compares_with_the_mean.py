@@ -1,0 +1,22 @@
+REJECTED_WITH = "compare the steps that it has pushed with those of the slowest worker"
+
+
+class Server:
+    def __init__(self, weights, workers, bound, lr):
+        self.weights, self.bound, self.lr = weights.clone(), bound, lr
+        self.steps, self.version, self.updates = [0] * workers, [0] * workers, 0
+
+    def pull(self, worker):
+        if self.steps[worker] - sum(self.steps) / len(self.steps) > self.bound * (len(self.steps) - 1) / len(
+            self.steps
+        ):
+            return None
+        self.version[worker] = self.updates
+        return self.weights.clone()
+
+    def push(self, worker, gradient):
+        staleness = self.updates - self.version[worker]
+        self.weights -= self.lr * gradient
+        self.updates += 1
+        self.steps[worker] += 1
+        return staleness

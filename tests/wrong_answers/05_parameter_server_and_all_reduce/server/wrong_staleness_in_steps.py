@@ -1,0 +1,19 @@
+REJECTED_WITH = "count the updates of the others"
+
+
+class Server:
+    def __init__(self, weights, workers, bound, lr):
+        self.weights, self.bound, self.lr = weights.clone(), bound, lr
+        self.steps, self.version, self.updates = [0] * workers, [0] * workers, 0
+
+    def pull(self, worker):
+        if self.steps[worker] - min(self.steps) > self.bound:
+            return None
+        self.version[worker] = self.updates
+        return self.weights.clone()
+
+    def push(self, worker, gradient):
+        self.weights -= self.lr * gradient
+        staleness = self.steps[worker] - min(self.steps)
+        self.steps[worker] += 1
+        return staleness
