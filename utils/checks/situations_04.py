@@ -20,7 +20,8 @@ def another_name(a):
 
 
 def nothing_returned(a):
-    b = [a, a]  # noqa: F841
+    b = [a, a]
+    b.append(a)
 
 
 def three_times_in_a_list(a):
@@ -99,6 +100,28 @@ SITUATIONS: tuple[Callable[[Any], Any], ...] = (
     *(view, detached, saved_for_backward),
 )
 
+# Why each adds what it adds, without the number.
+WHY: dict[str, str] = {
+    "another_name": "a second name is a second reference",
+    "nothing_returned": "when a function returns, its names are gone, and the list with them",
+    "three_times_in_a_list": "each place in a list is a reference of its own",
+    "one_list_held_twice": "the list is held twice, but the list holds the tensor once",
+    "key_and_value": "a key is a reference, and so is a value",
+    "deep_copy": "a deep copy holds copies, not the tensor",
+    "weak_reference": "a weak reference does not count: that is what it is for",
+    "default_argument": "a function holds its default arguments",
+    "two_closures": "both functions share one cell, and the cell holds the tensor once",
+    "cycle": "the list holds itself, so its count never falls to 0: only the cycle collector frees it, and that has "
+    "not run yet",
+    "cycle_collected": "the collector has found the cycle and freed it",
+    "error_kept": "an error holds its traceback, that holds the frames of two functions, and each frame has a name "
+    "for the tensor",
+    "text_of_the_error": "a text holds nothing; the error ends with its except block",
+    "view": "a view remembers the tensor that it is a view of",
+    "detached": "a detached tensor shares the memory, which has a count of its own, and not the tensor",
+    "saved_for_backward": "the graph saves the tensor, twice, but in C++, and all of C++ counts as one in Python",
+}
+
 _elsewhere: list[Any] = []
 
 
@@ -126,6 +149,8 @@ def added(situation: Callable[[Any], Any], way: str = "right") -> int:
         before = len(gc.get_referrers(a))
         kept = situation(a)
         return len(gc.get_referrers(a)) - before
+    if way == "warmed up":
+        situation(a)
     before = sys.getrefcount(a)
     kept = situation(a)
     if way == "dropped":
@@ -137,7 +162,7 @@ def added(situation: Callable[[Any], Any], way: str = "right") -> int:
     return sys.getrefcount(a) - {"absolute": 0, "another": sys.getrefcount(torch.zeros(3))}.get(way, before)
 
 
-WAYS = ("right", "dropped", "absolute", "another", "holders", "twice", "collected")
+WAYS = ("right", "dropped", "absolute", "another", "holders", "warmed up", "twice", "collected")
 
 
 def references(added_references: Any = None) -> dict[str, Any]:
@@ -146,11 +171,14 @@ def references(added_references: Any = None) -> dict[str, Any]:
     Returns:
         ``truth``: for each way to measure a dict of situations and references; ``tool``: the learner's dict, or {}.
     """
-    gc.disable()
     every = (*SITUATIONS, *HIDDEN)
-    for situation in every:
-        added(situation)  # what is imported or cached on first use should not count
-    truth = {way: {situation.__name__: added(situation, way) for situation in every} for way in WAYS}
-    gc.collect()
-    tool = {situation.__name__: added_references(situation) for situation in every} if added_references else {}
+    gc.disable()
+    try:
+        for situation in every:
+            added(situation)  # what is imported or cached on first use should not count
+        truth = {way: {situation.__name__: added(situation, way) for situation in every} for way in WAYS}
+        gc.collect()
+        tool = {situation.__name__: added_references(situation) for situation in every} if added_references else {}
+    finally:
+        gc.enable()
     return {"truth": truth, "tool": tool}

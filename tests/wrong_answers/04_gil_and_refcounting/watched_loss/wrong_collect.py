@@ -1,0 +1,17 @@
+import gc
+
+from torch.nn.functional import mse_loss
+
+REJECTED_WITH = "gc.collect() does not help"
+
+
+def train_and_watch(model, optimizer, batches, watched):
+    total = 0
+    for x, y in batches:
+        optimizer.zero_grad()
+        mse_loss(model(x), y).backward()
+        optimizer.step()
+        loss = mse_loss(model(watched[0]), watched[1])
+        total += loss
+        gc.collect()
+    return total.item() / len(batches)
