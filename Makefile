@@ -57,6 +57,7 @@ grade: setup  ## grade a folder of learners' labs: make grade DIR=folder
 benchmarks: setup  ## print this project's figures beside its peers'
 	$(RUN) -m pip install --quiet --editable '.[test,benchmarks]'
 	$(RUN) benchmarks/launcher.py
+	$(RUN) benchmarks/all_reduce.py
 	$(RUN) benchmarks/simgpu.py
 	$(RUN) benchmarks/simgpu_vs_hardware.py
 

@@ -8,7 +8,7 @@ Afterwards every rank's tensor holds the sum of all ranks' tensors. The algorith
   Yuan: Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009.
 - ``halving``: recursive halving and doubling: in each step of the reduce-scatter, half of what is left goes to a
   partner. 2·log₂ p steps, and the bytes of the ring. Source: Thakur, Rabenseifner and Gropp: Optimization of Collective
-  Communication Operations in MPICH, 2005, section 4.5.
+  Communication Operations in MPICH, 2005.
 - ``hierarchical``: a reduce-scatter inside each node, a ring between the nodes, an all-gather inside each node.
 
 ``utils.links`` has the formulas of their times. Two different runs of an algorithm, and all ranks of one run, get the
@@ -276,7 +276,8 @@ ALGORITHMS: dict[str, Callable[[Talk, Tensor, int], None]] = {
 def halving_all_reduce(nbytes: float, ranks: int, link: Link) -> float:
     """Seconds for recursive halving and doubling: 2·log₂(p)·α + 2(p−1)/p·n·β for p a power of two.
 
-    For any other p, a step with all n bytes comes before and after: + 2(α + n·β), and p is the next smaller power of two.
+    For any other p, a step with all n bytes comes before and after, + 2(α + n·β), and the next smaller power of two
+    takes the place of p.
     """
     power = 1 << (ranks.bit_length() - 1)
     steps = power.bit_length() - 1

@@ -175,7 +175,7 @@ def train(
         lr: learning rate of plain SGD. Synchronous: of the mean of a round; else of every single gradient.
         mode, bound: see ``Server``.
         servers: how many; server i holds the i-th part of the parameters. Ranks 0 to servers − 1.
-        workers: how many; None: all other ranks. Ranks that are left over return None at once.
+        workers: how many; None: all other ranks. Ranks that are left over get None.
         evaluate: the loss to note in ``Record.history`` (with one server only).
         every: note it after so many updates.
 
@@ -191,17 +191,19 @@ def train(
         world = dist.get_world_size()
         raise ValueError(f"{servers} servers and {workers} workers do not fit into a world of {world} ranks")
     _check(mode, workers, gradients)
-    if rank >= servers + workers:
-        return None
     vector = parameters_to_vector(model.parameters()).detach().clone()
     parts = vector.tensor_split(servers)
-    if rank >= servers:
-        return _work(model, loss, vector, parts, rank - servers)
-    limit = gradients if rank == 0 else None  # the first server says when it is over
-    server = Server(parts[rank], workers, lr, mode, bound, limit)
-    looks = _Looks(server, every)
-    record = _serve(server, looks, servers)
-    vector_to_parameters(vector, model.parameters())
+    record, looks = None, None
+    if rank < servers:
+        limit = gradients if rank == 0 else None  # the first server says when it is over
+        server = Server(parts[rank], workers, lr, mode, bound, limit)
+        looks = _Looks(server, every)
+        record = _serve(server, looks, servers)
+    elif rank < servers + workers:
+        record = _work(model, loss, vector, parts, rank - servers)
+    dist.barrier()  # else a quick rank's first word of the next run could reach a server that is still in this one
+    if record is None or looks is None:
+        return record
     record.history = looks.history(model, evaluate if servers == 1 else None)
     vector_to_parameters(vector, model.parameters())
     return record
@@ -237,8 +239,6 @@ def _serve(server: Server, looks: _Looks, servers: int) -> Record:
                 dist.send(parameters, worker + servers, tag=NUMBERS)
                 record.bytes_out += parameters.nbytes
     record.seconds = time.perf_counter() - began
-    for worker in range(len(server.gradients)):  # now it may go on; earlier, its next words could be for the next run
-        dist.send(torch.tensor([STOP]), worker + servers, tag=NUMBERS)
     return _filled(record, server)
 
 
@@ -259,8 +259,6 @@ def _work(model: nn.Module, loss: Loss, vector: Tensor, parts: Sequence[Tensor],
             dist.send(part, server, tag=NUMBERS)
             record.bytes_out += part.nbytes
         step += 1
-    for server in range(len(parts)):
-        dist.recv(torch.empty(1, dtype=torch.int64), server, tag=NUMBERS)
     record.seconds, record.gradients = time.perf_counter() - began, [step]
     return record
 
