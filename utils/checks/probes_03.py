@@ -329,6 +329,8 @@ def forward(data_parallel_forward: Any, gpus: int, rows: int) -> dict[str, Any]:
         step["graph"] = output.requires_grad
         if output.shape != right.shape or step["place"] != "GPU 0" or not output.requires_grad:
             break
+        if step["home"] != ["GPU 0"]:  # backward would meet parameters on another GPU than the forward did
+            break
         loss = (output * weights_on_gpu).sum()
         with simgpu.profile() as back:
             loss.backward()
