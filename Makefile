@@ -11,11 +11,14 @@ NB     ?= $(sort $(wildcard notebooks/*.ipynb solutions/*.ipynb))
 LAB_ARGS ?= $(if $(filter 0,$(shell id -u)),--allow-root,)
 # A cell that takes longer than this fails (seconds); it also bounds the wait for a kernel that died.
 CELL_TIMEOUT ?= 120
+# Notebooks that need what `make frameworks` installs.
+EXTRA  := 10_other_frameworks.ipynb 11_ray_and_tuning.ipynb
+WHEELS ?= wheels
 # (Its own place for progress: what a learner has done must not change what a notebook shows here.)
-NBVAL  := COURSE_PROGRESS=$(abspath $(VENV))/progress-of-tests.json $(RUN) -m pytest -q -n $(JOBS) --dist loadfile --nbval-current-env \
+NBVAL   = COURSE_PROGRESS=$(abspath $(VENV))/progress-of-tests.json $(RUN) -m pytest -q -n $(JOBS) --dist loadfile --nbval-current-env \
           --nbval-cell-timeout=$(CELL_TIMEOUT) --nbval-sanitize-with tests/nbval_sanitize.cfg
 
-.PHONY: help setup lab test lint tests notebooks execute labs grade benchmarks clean
+.PHONY: help setup lab test lint tests notebooks frameworks test-frameworks execute labs grade benchmarks clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -39,11 +42,28 @@ lint: setup  ## ruff: format and lint
 	$(RUN) -m ruff check .
 
 tests: setup  ## tests of utils, of the checks and of the repository's habits
-	$(RUN) -m pytest -n $(JOBS) --dist loadfile tests
+	$(RUN) -m pytest -n $(JOBS) --dist loadfile -m "not frameworks" tests
 
 notebooks: setup  ## execute every notebook: strict for lectures and solutions, lax for labs
-	$(NBVAL) --nbval notebooks solutions
-	$(NBVAL) --nbval-lax labs
+	$(NBVAL) --nbval $(filter-out $(EXTRA:%=notebooks/%),$(wildcard notebooks/*.ipynb)) \
+	    $(filter-out $(EXTRA:%=solutions/%),$(wildcard solutions/*.ipynb))
+	$(NBVAL) --nbval-lax $(filter-out $(EXTRA:%=labs/%),$(wildcard labs/*.ipynb))
+
+frameworks: $(VENV)/.frameworks  ## add MPI, Horovod, TensorFlow and Ray, for lectures and labs 10 and 11
+
+# No pin of theirs clashes with the core's, so they share its environment; Horovod's wheel is kept outside it.
+$(VENV)/.frameworks: $(VENV)/.ready utils/horovod_wheel.py
+	$(RUN) -m pip install --quiet --editable '.[test,frameworks,tune]'
+	$(RUN) -m utils.horovod_wheel $(WHEELS)
+	@touch $@
+
+# TensorFlow and Ray take their time on a busy machine.
+test-frameworks: CELL_TIMEOUT = 300
+test-frameworks: frameworks  ## set up and test lectures and labs 10 and 11
+	$(RUN) -m pip check
+	$(RUN) -m pytest -n $(JOBS) --dist loadfile -m frameworks tests
+	$(NBVAL) --nbval $(EXTRA:%=notebooks/%) $(EXTRA:%=solutions/%)
+	$(NBVAL) --nbval-lax $(EXTRA:%=labs/%)
 
 execute: setup  ## run notebooks and store their outputs: make execute NB=notebooks/00_start_here.ipynb
 	$(RUN) -m utils.notebooks execute $(NB)
@@ -58,6 +78,7 @@ benchmarks: setup  ## print this project's figures beside its peers'
 	$(RUN) -m pip install --quiet --editable '.[test,benchmarks]'
 	$(RUN) benchmarks/launcher.py
 	$(RUN) benchmarks/all_reduce.py
+	$(RUN) benchmarks/ddp.py
 	$(RUN) benchmarks/simgpu.py
 	$(RUN) benchmarks/simgpu_vs_hardware.py
 

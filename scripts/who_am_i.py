@@ -13,8 +13,9 @@ def main() -> None:
     total = torch.tensor([dist.get_rank()])
     dist.all_reduce(total)
     node, local_rank = os.environ["GROUP_RANK"], os.environ["LOCAL_RANK"]
-    print(f"node {node}, local rank {local_rank}: I am rank {dist.get_rank()} of {dist.get_world_size()}", end="; ")
-    print(f"the sum of all ranks is {total.item()}")
+    who = f"node {node}, local rank {local_rank}: I am rank {dist.get_rank()} of {dist.get_world_size()}"
+    # One write for the whole line: torchrun starts Python unbuffered, and lines of several ranks would mix.
+    print(f"{who}; the sum of all ranks is {total.item()}\n", end="")
 
 
 if __name__ == "__main__":

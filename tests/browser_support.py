@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 from playwright.sync_api import Browser, Page, Playwright, Route, expect
 from playwright.sync_api import Error as PlaywrightError
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 FLAGS = (
@@ -216,8 +217,15 @@ class LabPage:
 
     # ------------------------------------------------------------------ waiting
     def wait_for_kernel(self, seconds: float) -> None:
-        status = f"{NOTEBOOK}?.context?.sessionContext?.session?.kernel?.status"
-        self.page.wait_for_function(f"{status} === 'idle'", timeout=seconds * 1000)
+        session = f"{NOTEBOOK}?.context?.sessionContext"
+        try:
+            self.page.wait_for_function(f"{session}?.session?.kernel?.status === 'idle'", timeout=seconds * 1000)
+        except PlaywrightTimeout:
+            status = f"[{session}?.session?.kernel?.status, {session}?.session?.kernel?.connectionStatus]"
+            kernels = [process.status() for process in self.server.processes()]
+            raise AssertionError(
+                f"after {seconds:.0f} s the kernel is not idle but {self.page.evaluate(status)}; processes: {kernels}"
+            ) from None
 
     def wait_until_run(self, seconds: float) -> None:
         """Until all code cells have execution counts and the kernel is idle, or a cell failed that was not meant to."""

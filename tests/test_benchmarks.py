@@ -63,6 +63,15 @@ def test_the_benchmark_of_simulated_gpus_prints_its_three_ratios() -> None:
         assert words in done.stdout
 
 
+def test_the_benchmark_of_our_ddp_prints_a_ratio_for_each_model_and_world() -> None:
+    command = [sys.executable, str(PROGRAM.parent / "ddp.py"), "--quick"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("ratio ") == 8 and done.stdout.count("target ≤ 1.10") == 8
+    for words in ("machine", "torch 2", "MLP", "ResNet", "2 ranks", "4 ranks", "bucket view"):
+        assert words in done.stdout
+
+
 def test_the_predictions_for_an_h200_are_complete_and_say_that_nothing_was_measured() -> None:
     command = [sys.executable, str(PROGRAM.parent / "simgpu_vs_hardware.py"), "--gpu", "H200"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)

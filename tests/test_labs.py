@@ -10,6 +10,7 @@ from pathlib import Path
 import labs_support as support
 import pytest
 
+from utils.checks import exercise
 from utils.checks.framework import all_exercises, lab_modules
 from utils.labs.build import differences
 
@@ -72,3 +73,13 @@ def test_the_solution_shows_that_every_check_passes(lab):
 def test_the_unsolved_lab_runs_and_every_exercise_is_not_started(lab):
     shown = support.shown_verdicts(support.run_notebook(ROOT / "labs" / f"{lab}.ipynb"))
     assert shown == {exercise.name: "○ not started" for exercise in EXERCISES if exercise.lab == lab}
+
+
+def test_an_exercise_that_needs_more_than_the_core_says_what_to_install():
+    def judge(answer):
+        raise AssertionError("it was judged all the same")
+
+    one = exercise(lab="98_toy", title="Toy", needs=("no_such_module", "ray"))(judge)
+    verdict = one.verdict(lambda: 1)
+    assert not verdict and verdict.state == "not judged"
+    assert "no_such_module" in verdict.text and "`make frameworks`" in verdict.text

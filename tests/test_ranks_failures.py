@@ -14,6 +14,7 @@ from tests.ranks_support import Recorder, eventually, gone
 from utils.ranks import RankError, RanksInterrupted, RankTimeout, World
 
 SOON = 15.0  # seconds: a bound on hanging, not a measurement
+LEFT = "finished the cell, without that call or with one that did not fit"
 
 
 @pytest.fixture(params=["fork", "spawn"], scope="module")
@@ -103,7 +104,7 @@ def test_a_rank_that_never_arrives_is_named_at_the_time_out(world):
     assert "did not end within 1 s" in str(error)
     assert "0     waiting in barrier  2     dist.barrier()" in error.report
     assert "3     finished the cell" in error.report
-    assert "ranks 0–2 wait in barrier for rank 3: rank 3 has finished the cell without that call." in error.report
+    assert f"ranks 0–2 wait in barrier for rank 3: rank 3 has {LEFT}." in error.report
     assert still_works(world)
 
 
@@ -116,13 +117,13 @@ def test_mismatched_collectives_are_told_apart(world):
 
 def test_ranks_with_the_same_excuse_share_a_sentence(world):
     error = fails(world, "if rank == 0:\n    dist.barrier()", RankTimeout, timeout=1)
-    assert "rank 0 waits in barrier for ranks 1–3: ranks 1–3 have finished the cell without that call." in error.report
+    assert f"rank 0 waits in barrier for ranks 1–3: ranks 1–3 have {LEFT}." in error.report
     assert still_works(world)
 
 
 def test_a_receive_says_whom_it_waits_for(world):
     error = fails(world, "if rank == 1:\n    dist.recv(torch.ones(1), src=2)", RankTimeout, timeout=1)
-    assert "rank 1 waits in recv for rank 2: rank 2 has finished the cell without that call." in error.report
+    assert f"rank 1 waits in recv for rank 2: rank 2 has {LEFT}." in error.report
     assert still_works(world)
 
 
@@ -227,6 +228,18 @@ def test_a_loop_of_collectives_can_be_stopped_at_any_moment(world):
     for hundredths in range(20, 36, 2):
         fails(world, "while True: dist.all_reduce(torch.ones(1000))", RankTimeout, timeout=hundredths / 100)
         assert still_works(world)
+
+
+def test_an_import_of_a_part_of_torch_is_not_cut_in_the_middle(world, tmp_path):
+    """As the first DDP of a rank does it; the rest of the cell is."""
+    slow = "import time\nbegin = time.monotonic()\nwhile time.monotonic() < begin + 1:\n    pass\nwhole = True"
+    (tmp_path / "slow_for_a_test.py").write_text(slow)
+    world.run_cell(f"torch.__path__.append({str(tmp_path)!r})")
+    error = fails(world, "import torch.slow_for_a_test, time\ntime.sleep(60)", RankTimeout, timeout=0.3)
+    assert "killed" not in error.report
+    assert world.run_cell("torch.slow_for_a_test.whole") == dict.fromkeys(range(4), "True")
+    assert still_works(world)
+    world.run_cell("del torch.__path__[-1]")
 
 
 def test_two_interrupts_kill_what_the_first_could_not_stop(world):

@@ -756,3 +756,14 @@ def test_checkpointing_costs_time_and_saves_memory():
     assert 1.15 < results[True][0] / results[False][0] < 1.4, "one more forward of the blocks"
     assert results[True][1] < 0.7 * results[False][1]
     assert math.isfinite(results[True][0])
+
+
+def test_what_an_operator_writes_into_is_not_read():
+    simgpu.cluster(gpus_per_node=1, gpu="toy")
+    x = torch.ones(1_000_000, device="simgpu:0")
+    y = torch.empty_like(x)
+    with simgpu.profile() as into:
+        torch.mul(x, 0.5, out=y)
+    with simgpu.profile() as new:
+        torch.mul(x, 0.5)
+    assert into.events[0].nbytes == new.events[0].nbytes == 8_000_000

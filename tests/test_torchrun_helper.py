@@ -144,3 +144,71 @@ def test_nothing_is_left_when_the_notebook_itself_is_killed(script, tmp_path):
 def test_a_script_that_does_not_exist_is_refused_at_once(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no script nowhere\.py"):
         run_agents(tmp_path / "nowhere.py")
+
+
+def test_c10d_agents_meet_too_and_each_worker_says_which_rank_it_got():
+    run = run_agents(ROOT / "scripts" / "who_am_i.py", nodes=2, per_node=1, rendezvous="c10d", timeout=120)
+    assert sorted(worker.rank for worker in run.workers) == [0, 1]
+    for worker in run.workers:
+        assert f"I am rank {worker.rank} of 2; the sum of all ranks is 1" in worker.output
+
+
+def test_agents_start_when_told_and_what_is_killed_is_told_from_what_failed(script):
+    program = script("print('rank', rank, 'of', os.environ['WORLD_SIZE'], 'is here', flush=True)\ntime.sleep(1000)\n")
+    options = {"nodes": 2, "per_node": 1, "min_nodes": 1, "rendezvous": "c10d", "max_restarts": 1}
+    with torchrun.agents(program, **options) as agents:
+        agents.start(0)
+        assert agents.wait_for("is here", 60) == "rank 0 of 1 is here"
+        agents.start(1)  # all workers start anew
+        assert {agents.wait_for("of 2 is here", 60) for _ in range(2)} == {f"rank {k} of 2 is here" for k in range(2)}
+        agents.kill(1)
+        agents.kill_worker(agents.run.agents[0].workers[0].rank)
+        agents.wait_for("rank 0 of 1 is here", 60)
+        assert len(left_running(os.getpid())) == 2  # agent 0 and its worker
+        with pytest.raises(ValueError, match="no worker with rank 1 is running"):
+            agents.kill_worker(1)
+        with pytest.raises(ValueError, match="no agent of node 1 is running"):
+            agents.kill(1)
+        with pytest.raises(AgentsTimeout, match=r"after 0\.1 s no worker had printed 'good bye'"):
+            agents.wait_for("good bye", 0.1)
+        first = agents.run.agents[0]
+        assert [(worker.start, worker.world_size) for worker in first.earlier] == [(0, 1), (1, 2)]
+        assert agents.run.agents[1].exit_code is None
+        agents.kill(0)
+        assert [agent.exit_code for agent in agents.wait().agents] == [None, None]
+
+
+def test_a_restarted_worker_s_outputs_are_all_kept(script):
+    program = script(
+        "attempt = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
+        "print('attempt', attempt, flush=True)\n"
+        "if attempt == '0': os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    run = run_agents(program, nodes=1, per_node=1, max_restarts=1)
+    assert [(worker.start, worker.output) for worker in run.all_workers] == [(0, "attempt 0\n"), (1, "attempt 1\n")]
+    assert "rank 0 (start 1): attempt 1" in repr(run)
+
+
+def test_options_that_do_not_go_together_are_refused_in_one_sentence(script):
+    program = script("")
+    for options, sentence in (
+        ({"rendezvous": "etcd"}, """rendezvous is "static" or "c10d", not 'etcd'"""),
+        ({"min_nodes": 1}, 'min_nodes needs rendezvous="c10d" and lies between 1 and nodes (2), not 1'),
+        ({"min_nodes": 3, "rendezvous": "c10d"}, "and lies between 1 and nodes (2), not 3"),
+        ({"hosts": []}, "2 agents need as many hosts, and here are 0"),
+    ):
+        with pytest.raises(ValueError) as caught, torchrun.agents(program, **options):
+            pass
+        assert sentence in str(caught.value)
+    with torchrun.agents(program) as agents, pytest.raises(ValueError, match="the nodes of this run are 0 to 1"):
+        agents.start(2)
+
+
+def test_the_command_is_what_one_would_type(script):
+    program = script("")
+    with torchrun.agents(program, "--steps", "3", nodes=2, per_node=4) as agents:
+        typed = f"--nnodes=2 --nproc-per-node=4 --node-rank=1 --master-addr=127.0.0.1 --master-port={agents.port}"
+        assert " ".join(agents.command(1)) == f"torchrun {typed} {program} --steps 3"
+    with torchrun.agents(program, rendezvous="c10d", min_nodes=1, max_restarts=3) as agents:
+        typed = f"--max-restarts=3 --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:{agents.port}"
+        assert " ".join(agents.command(0)).startswith(f"torchrun --nnodes=1:2 --nproc-per-node=2 {typed} ")

@@ -30,6 +30,7 @@ from utils.checks.memory import remember
 from utils.checks.sandbox import deadline
 from utils.checks.verdicts import (
     HANDED_IN,
+    NOT_JUDGED,
     NOT_STARTED,
     RIGHT,
     WRONG,
@@ -38,6 +39,7 @@ from utils.checks.verdicts import (
     Wrong,
     figures_text,
 )
+from utils.extras import missing, sentence
 
 #: When set, checks write the answers to this folder for the grader and judge nothing.
 HAND_IN_TO = "COURSE_ANSWERS"
@@ -56,6 +58,7 @@ class Exercise:
         difficulty: 1 to 3.
         minutes: how long a learner takes.
         timeout: seconds after which the whole check ends.
+        needs: modules beyond the course's core that the check imports; `make frameworks` installs them.
     """
 
     judge: Callable[..., Any] = field(repr=False)
@@ -65,6 +68,7 @@ class Exercise:
     difficulty: int
     minutes: int
     timeout: float
+    needs: tuple[str, ...] = ()
 
     @property
     def parameters(self) -> list[str]:
@@ -91,6 +95,8 @@ class Exercise:
         """Judge functions, or answers that were sealed before, without remembering the result."""
         try:
             answers = self._seal(functions)
+            if lacking := missing(*self.needs):
+                return Verdict(NOT_JUDGED, sentence(lacking))
             with deadline(self.timeout):
                 figures = self.judge(*answers)
             return Verdict(RIGHT, figures_text(figures))
@@ -127,7 +133,7 @@ class Exercise:
 
 
 def exercise(
-    *, lab: str, title: str, difficulty: int = 1, minutes: int = 10, timeout: float = 30
+    *, lab: str, title: str, difficulty: int = 1, minutes: int = 10, timeout: float = 30, needs: tuple[str, ...] = ()
 ) -> Callable[[Callable[..., Any]], Exercise]:
     """Make an exercise of a function that judges answers.
 
@@ -137,6 +143,7 @@ def exercise(
         difficulty: 1, 2 or 3.
         minutes: how long a learner takes.
         timeout: seconds after which the check ends, whatever the answer does.
+        needs: modules beyond the course's core that the check imports, ("ray",).
     """
     if not _LAB.fullmatch(lab):
         raise ValueError(f"a lab is named by number and slug, such as 06_ddp_and_bucketing, not {lab!r}")
@@ -144,7 +151,7 @@ def exercise(
         raise ValueError(f"difficulty is 1, 2 or 3, not {difficulty!r}")
 
     def make(judge: Callable[..., Any]) -> Exercise:
-        made = Exercise(judge, lab, judge.__name__, title, difficulty, minutes, timeout)
+        made = Exercise(judge, lab, judge.__name__, title, difficulty, minutes, timeout, needs)
         object.__setattr__(made, "__doc__", judge.__doc__)  # for help() and Shift-Tab
         return made
 

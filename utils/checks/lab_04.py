@@ -10,7 +10,7 @@ from typing import Any
 from utils.checks import Wrong, exercise, expect, how_far, probes_04, processes_04, run, situations_04
 
 LAB = "04_gil_and_refcounting"
-SECONDS = 25  # for each process; on a busy machine importing torch's parts takes some
+SECONDS = 40  # for each process; on a busy machine importing torch's parts takes some
 
 
 # --- 1: predict ------------------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ _WAYS = {
 }
 
 
-@exercise(lab=LAB, title="Measure reference counts", difficulty=1, minutes=10)
+@exercise(lab=LAB, title="Measure reference counts", difficulty=1, minutes=10, timeout=60)
 def measure(added_references: Any) -> dict[str, Any]:
     """Judge ``added_references(situation)``: how many references to a new tensor a situation adds."""
     found = run(situations_04.references, added_references, timeout=SECONDS)
@@ -85,7 +85,7 @@ WHAT_STAYS = {
 ONE_NUMBER = 512  # bytes: the smallest piece that a GPU's allocator hands out
 
 
-@exercise(lab=LAB, title="A sum that remembers", difficulty=1, minutes=10, timeout=45)
+@exercise(lab=LAB, title="A sum that remembers", difficulty=1, minutes=10, timeout=75)
 def watched_loss(train_and_watch: Any) -> dict[str, Any]:
     """Judge ``train_and_watch(model, optimizer, batches, watched)``, which returns a mean loss."""
 
@@ -99,7 +99,7 @@ def watched_loss(train_and_watch: Any) -> dict[str, Any]:
     return _judge_leak("watch", train_and_watch, probes_04.right_watch, judge)
 
 
-@exercise(lab=LAB, title="A hook that collects", difficulty=2, minutes=15, timeout=45)
+@exercise(lab=LAB, title="A hook that collects", difficulty=2, minutes=15, timeout=75)
 def hidden_means(train_and_log: Any) -> dict[str, Any]:
     """Judge ``train_and_log(model, optimizer, batches)``, which returns a list of means."""
 
@@ -114,7 +114,7 @@ def hidden_means(train_and_log: Any) -> dict[str, Any]:
     return _judge_leak("log", train_and_log, probes_04.right_log, judge)
 
 
-@exercise(lab=LAB, title="Errors that hold on", difficulty=2, minutes=15, timeout=45)
+@exercise(lab=LAB, title="Errors that hold on", difficulty=2, minutes=15, timeout=75)
 def broken_batches(train_through_errors: Any) -> dict[str, Any]:
     """Judge ``train_through_errors(train_step, batches)``, which returns numbers of batches and texts."""
 

@@ -1,4 +1,4 @@
-"""The vocabulary of the checks: not started, wrong (with a sentence), right (with figures)."""
+"""The vocabulary of the checks: not started, wrong (with a sentence), right (with figures), not judged (and why)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 from utils.checks.plain import shorten
 
-NOT_STARTED, WRONG, RIGHT, HANDED_IN = "not started", "wrong", "right", "handed in"
-SIGNS = {NOT_STARTED: "○", WRONG: "✗", RIGHT: "✓", HANDED_IN: "→"}
+NOT_STARTED, WRONG, RIGHT, HANDED_IN, NOT_JUDGED = "not started", "wrong", "right", "handed in", "not judged"
+SIGNS = {NOT_STARTED: "○", WRONG: "✗", RIGHT: "✓", HANDED_IN: "→", NOT_JUDGED: "?"}
 # Okabe-Ito; the sign and the word carry the meaning, the colour only helps.
-COLOURS = {NOT_STARTED: "#666666", WRONG: "#D55E00", RIGHT: "#009E73", HANDED_IN: "#0072B2"}
+COLOURS = {NOT_STARTED: "#666666", WRONG: "#D55E00", RIGHT: "#009E73", HANDED_IN: "#0072B2", NOT_JUDGED: "#666666"}
 _MISSING: Any = object()
 
 
@@ -53,8 +53,8 @@ class Verdict:
     """What a check found. True exactly when the answer is right.
 
     Args:
-        state: "not started", "wrong" or "right".
-        text: the sentence (wrong) or the figures (right).
+        state: "not started", "wrong", "right", or "not judged" where something that the check needs is not installed.
+        text: the sentence (wrong, not judged) or the figures (right).
         details: further lines, shown beneath.
     """
 

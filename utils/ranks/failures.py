@@ -228,11 +228,11 @@ def _excuse(outcome: Outcome | None) -> str:
         return "is not in this world"
     place = outcome.where()
     if outcome.state == "finished":
-        return "has finished the cell without that call"
+        return "has finished the cell, without that call or with one that did not fit"
     if outcome.state == "absent":
         return "was not asked to run this cell (--only)"
     if place["call"]:
-        return f"is in {place['call']} (line {place['line']})"
+        return f"is in {place['call']}" + (f" (line {place['line']})" if place["line"] else "")
     return f"is {_state(outcome)}" + (f" in line {place['line']}" if place["line"] else "")
 
 
@@ -259,7 +259,7 @@ def _state(outcome: Outcome) -> str:
 def _was_doing(outcome: Outcome) -> str:
     place = outcome.where()
     if place["call"]:
-        return f"waiting in {place['call']}, line {place['line']}: {place['code']}"
+        return f"waiting in {place['call']}" + (f", line {place['line']}: {place['code']}" if place["line"] else "")
     if place["line"]:
         return f"stopped in line {place['line']}: {place['code']}"
     return "stopped"

@@ -192,9 +192,12 @@ class Rank:
             "place": locate.place(frames),
         }
 
-    def _on_interrupt(self, *_: Any) -> None:
+    def _on_interrupt(self, _: int, frame: types.FrameType | None) -> None:
         if self._running:
             self._interrupted = True
+            if _imports_torch(frame):
+                threading.Timer(0.05, signal.pthread_kill, (self._main_thread, signal.SIGINT)).start()
+                return
             if not self.outlet.postpone_interrupt():
                 raise KeyboardInterrupt
 
@@ -262,6 +265,16 @@ def _work_in_batches() -> None:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         except OSError:
             pass  # forbidden here; it is only slower
+
+
+def _imports_torch(frame: types.FrameType | None) -> bool:
+    """Whether a part of torch is being imported. Cut in the middle, torch._dynamo (which the first optimizer or DDP of
+    a process imports) would be broken for as long as the rank lives. An import that never ends is killed in the end."""
+    while frame is not None:
+        if frame.f_code.co_name == "_find_and_load" and str(frame.f_locals.get("name")).split(".")[0] == "torch":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _refuse_input(*_: Any, **__: Any) -> NoReturn:

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from utils.simgpu.operators import tensors_in
+
 LOWER_PRECISION = [
     "_convolution",
     "conv1d",
@@ -148,18 +150,8 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
     return value
 
 
-def _tensors(values: Any) -> list[torch.Tensor]:
-    found = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif isinstance(value, (list, tuple)):
-            found += _tensors(value)
-    return found
-
-
 def _widest(values: tuple) -> torch.dtype:
-    types = {t.dtype for t in _tensors(values) if t.is_floating_point()}
+    types = {t.dtype for t in tensors_in(values) if t.is_floating_point()}
     return torch.float32 if torch.float32 in types else torch.get_autocast_dtype("simgpu")
 
 

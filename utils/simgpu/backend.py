@@ -378,9 +378,9 @@ def _watch_backward() -> None:
     engine = graph._engine_run_backward
 
     def run_backward(*args: Any, **kwargs: Any) -> Any:
-        simulated = is_available() and any(isinstance(tensor, SimTensor) for tensor in args[0])
         if not is_available():
             return engine(*args, **kwargs)
+        simulated = any(isinstance(tensor, SimTensor) for tensor in args[0])
         _check_gradients(*args)
         outermost = not clock.in_backward()
         if outermost:

@@ -25,11 +25,30 @@ NAMED_GPUS = 128
 LAUNCH_S = 10e-6
 """Assumed: what the host needs to launch an operator from Python (interpreter, dispatcher, driver)."""
 
-BACKWARD_LAUNCH_S = 5e-6
-"""Assumed: the same from autograd's threads, which run no Python."""
+
+class _Awaited:
+    """What the host can wait for: something on a GPU that is done at a ``time``."""
+
+    __slots__ = ()
+    gpu: int
+    time: float
+
+    def synchronize(self) -> None:
+        """The host waits until it is done."""
+
+        def wait(lane) -> None:
+            lane.time = max(lane.time, self.time)
+
+        current().clock.act(wait, self.gpu)
+
+    def query(self) -> bool:
+        """Is it done, at this moment of simulated time?"""
+        clock = current().clock
+        clock.settle()
+        return self.time <= clock.lane(self.gpu).time
 
 
-class Stream(Timeline):
+class Stream(_Awaited, Timeline):
     """A queue of work on one simulated GPU, like ``torch.cuda.Stream``.
 
     Work of one stream runs in order; work of different streams can overlap.
@@ -69,20 +88,6 @@ class Stream(Timeline):
 
         current().clock.act(wait, self.gpu)
 
-    def synchronize(self) -> None:
-        """The host waits until the stream is empty."""
-
-        def wait(lane) -> None:
-            lane.time = max(lane.time, self.time)
-
-        current().clock.act(wait, self.gpu)
-
-    def query(self) -> bool:
-        """Is everything in it done, at this moment of simulated time?"""
-        clock = current().clock
-        clock.settle()
-        return self.time <= clock.lane(self.gpu).time
-
     @property
     def device(self) -> torch.device:
         """The GPU that it belongs to."""
@@ -108,7 +113,7 @@ class Stream(Timeline):
         return f"<Stream of simulated GPU {self.gpu}>"
 
 
-class Event:
+class Event(_Awaited):
     """A mark in a stream, like ``torch.cuda.Event``; ``elapsed_time`` is in milliseconds of simulated time."""
 
     def __init__(self, enable_timing: bool = False, **_ignored: object) -> None:
@@ -128,20 +133,6 @@ class Event:
     def wait(self, stream: Stream | None = None) -> None:
         """Make ``stream`` (None: the current one) wait for it."""
         (stream or current().current_stream()).wait_event(self)
-
-    def synchronize(self) -> None:
-        """The host waits for it."""
-
-        def wait(lane) -> None:
-            lane.time = max(lane.time, self.time)
-
-        current().clock.act(wait, self.gpu)
-
-    def query(self) -> bool:
-        """Has it happened, at this moment of simulated time?"""
-        clock = current().clock
-        clock.settle()
-        return self.time <= clock.lane(self.gpu).time
 
     def elapsed_time(self, end: Event) -> float:
         """Milliseconds of simulated time from this event to ``end``."""
@@ -333,7 +324,7 @@ def cluster(
         nics_per_node: network cards of a node. None: one for each GPU.
         memory: bytes of memory of each GPU, if it should differ from the hardware's.
         launch_s: seconds that the host needs to launch an operator from Python.
-        backward_launch_s: the same from autograd's threads. None: half of ``launch_s``.
+        backward_launch_s: the same from autograd's threads, which run no Python. None: half of it (assumed).
         gil: threads that launch from Python take turns, as CPython's GIL makes them. False: they do not.
 
     Raises:

@@ -105,8 +105,7 @@ def broadcast(tensors: Sequence[torch.Tensor], source: int = 0, async_op: bool =
 
 def _check(tensors: Sequence[torch.Tensor], name: str, algorithm: str | None = None) -> list[SimTensor]:
     tensors = list(tensors)
-    if algorithm not in (None, *ALGORITHMS):
-        raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, not {algorithm!r}")
+    _check_algorithm(algorithm)
     if not tensors or not all(isinstance(tensor, SimTensor) for tensor in tensors):
         raise ValueError(f"{name} takes a list with one tensor for each simulated GPU, at least one")
     gpus = [tensor.gpu for tensor in tensors]
@@ -120,6 +119,11 @@ def _check(tensors: Sequence[torch.Tensor], name: str, algorithm: str | None = N
                 f"{tensors[0].dtype} and GPU {tensor.gpu} has {tuple(tensor.shape)} {tensor.dtype}"
             )
     return tensors
+
+
+def _check_algorithm(algorithm: str | None) -> None:
+    if algorithm not in (None, *ALGORITHMS):
+        raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, not {algorithm!r}")
 
 
 def _reduced(tensors: list[SimTensor], op: str) -> torch.Tensor:
@@ -149,8 +153,7 @@ def seconds(cluster: Cluster, name: str, gpus: Sequence[int], nbytes: int, algor
         nbytes: size of the whole tensor, in bytes.
         algorithm: "ring", "tree", "hierarchical" or None.
     """
-    if algorithm not in (None, *ALGORITHMS):
-        raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, not {algorithm!r}")
+    _check_algorithm(algorithm)
     ranks = len(gpus)
     nodes = sorted({cluster.gpus[gpu].node for gpu in gpus})
     per_node = math.ceil(ranks / len(nodes))

@@ -33,7 +33,7 @@ _library = torch.library.Library("aten", "IMPL")
 
 
 def _make(func: Any) -> Any:
-    empty = func._overloadpacket in (aten.empty, aten.empty_strided)
+    operator = operator_of(func)
 
     def kernel(*args: Any, device: torch.device, **kwargs: Any) -> torch.Tensor:
         cluster = current()
@@ -41,12 +41,12 @@ def _make(func: Any) -> Any:
         kwargs.pop("pin_memory", None)
         kwargs.pop("layout", None)
         where = "cpu" if cluster.numbers else "meta"
-        raw = compute(operator_of(func), func, args, {**kwargs, "device": where}, gpu, cluster)
+        raw = compute(operator, func, args, {**kwargs, "device": where}, gpu, cluster)
         tensor = new(raw, gpu, memory.OTHER)
         tensor.allocation.provisional = guess
         tensor.from_host = True
-        if not empty:
-            tensor.allocation.last_write = submit(operator_of(func), [], args, {}, raw, gpu, cluster)
+        if not operator.free:
+            tensor.allocation.last_write = submit(operator, [], args, {}, raw, gpu, cluster)
         return tensor
 
     return kernel

@@ -157,11 +157,3 @@ class Memory:
         stamp = self.clock.stamp(self.gpu, self.stream)
         for recorder in self.recorders:
             recorder.append((stamp, nbytes, label))
-
-    def by_kind(self) -> dict[str, int]:
-        """Bytes that are held right now, by kind."""
-        held = dict.fromkeys(KINDS, 0)
-        with _lock:
-            for label, nbytes in self.living.values():
-                held[label.kind] += nbytes
-        return held

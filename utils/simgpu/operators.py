@@ -33,7 +33,6 @@ class Operator:
         "foreach",
         "free",
         "metadata_changes",
-        "mutable",
         "name",
         "packet",
         "random",
@@ -43,7 +42,6 @@ class Operator:
         self.packet = func._overloadpacket
         self.name = self.packet.__name__
         self.free = func.is_view or self.packet in _FREE
-        self.mutable = func._schema.is_mutable
         self.foreach = self.name.startswith("_foreach")
         self.random = torch.Tag.nondeterministic_seeded in func.tags
         self.metadata_changes = torch.Tag.inplace_view in func.tags
@@ -112,7 +110,7 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
     if guess is None and all(tensor.allocation.provisional is not None for tensor in inputs):
         guess = inputs[0].allocation.provisional  # made of guesses only: no surer than they are
     if guess is not None:
-        for tensor in _tensors(result):
+        for tensor in tensors_in(result):
             tensor.allocation.provisional = guess
     if operator.metadata_changes:
         _repeat_on_wrapper(func, args, kwargs)
@@ -121,7 +119,7 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
             _submit_foreach(operator, args, inputs, cluster)
         else:
             work = submit(operator, inputs, args, kwargs, out, gpu, cluster)
-            for tensor in _tensors(result if result is not None else args[0]):
+            for tensor in tensors_in(result if result is not None else args[0]):
                 tensor.allocation.last_write = work
     if in_backward() and operator.name in ("detach", "clone", "add_", "copy_"):
         _label_gradient(result)
@@ -156,10 +154,10 @@ def compute(operator: Operator, func: Any, args: Any, kwargs: dict, gpu: Simulat
             f"{operator.name} needs the numbers in a tensor, but this cluster keeps only shapes (numbers=False): "
             "leave it out, or make the cluster with numbers=True"
         )
-    if not cluster.numbers:
-        return func(*args, **kwargs) if operator.asks_anew else shapes.compute(func, args, kwargs)
     try:
-        if operator.random and cluster.numbers:
+        if not cluster.numbers:
+            return func(*args, **kwargs) if operator.asks_anew else shapes.compute(func, args, kwargs)
+        if operator.random:
             from utils.simgpu.backend import random_numbers_of
 
             with random_numbers_of(gpu):
@@ -266,33 +264,46 @@ def place(device: torch.device) -> tuple[SimulatedGPU, Any]:
 
 
 def _wrap(out: Any, inputs: list[SimTensor], gpu: SimulatedGPU) -> Any:
-    if isinstance(out, torch.Tensor):
-        if out.layout is not torch.strided:
-            raise NotImplementedError("a simulated GPU cannot hold sparse tensors: keep them on the CPU")
-        address = out.untyped_storage()._cdata
-        for tensor in inputs:
-            if tensor.raw is out:
-                return tensor
-            if tensor.allocation.address == address:
-                return SimTensor(out, tensor.allocation)
-        return SimTensor(out, Allocation(gpu.memory, out.untyped_storage(), memory.kind_now()))
-    if isinstance(out, (list, tuple)):
-        same_length = len(inputs) >= len(out) > 1
-        homes = [gpu] * len(out)
-        if same_length and any(t.allocation.memory is not gpu.memory for t in inputs):  # _foreach on several GPUs
-            homes = [current().gpus[tensor.gpu] for tensor in inputs[: len(out)]]
-        wrapped: list = []
-        for each, home in zip(out, homes, strict=True):
-            wrapped.append(_wrap(each, inputs + [w for w in wrapped if isinstance(w, SimTensor)], home))
-        return type(out)(wrapped) if type(out) in (list, tuple) else tuple(wrapped)
-    return out
+    """What an operator returned, as tensors on the GPU: an input itself, a view of one, or something new."""
+    if out is None:
+        return None
+    themselves = {id(tensor.raw): tensor for tensor in inputs}
+    owners = {tensor.allocation.address: tensor.allocation for tensor in inputs}
+    return _wrap_one(out, inputs, gpu, themselves, owners)
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
+def _wrap_one(one: Any, inputs: list[SimTensor], gpu: SimulatedGPU, themselves: dict, owners: dict) -> Any:
+    # Not a function inside _wrap: one that calls itself is a reference cycle, which would keep the tensors alive.
+    if isinstance(one, (list, tuple)):
+        homes = _homes(one, inputs, gpu)
+        wrapped = [_wrap_one(each, inputs, home, themselves, owners) for each, home in zip(one, homes, strict=True)]
+        return type(one)(wrapped) if type(one) in (list, tuple) else tuple(wrapped)
+    if not isinstance(one, torch.Tensor):
+        return one
+    if id(one) in themselves:
+        return themselves[id(one)]
+    if one.layout is not torch.strided:
+        raise NotImplementedError("a simulated GPU cannot hold sparse tensors: keep them on the CPU")
+    storage = one.untyped_storage()
+    owner = owners.get(storage._cdata)
+    if owner is None:
+        owner = owners[storage._cdata] = Allocation(gpu.memory, storage, memory.kind_now())
+    return SimTensor(one, owner)
+
+
+def _homes(outputs: Any, inputs: list[SimTensor], gpu: SimulatedGPU) -> list[SimulatedGPU]:
+    """The GPU of each output: for a ``_foreach`` operator over several GPUs, that of the input beside it."""
+    if len(inputs) >= len(outputs) > 1 and any(t.allocation.memory is not gpu.memory for t in inputs):
+        return [current().gpus[tensor.gpu] for tensor in inputs[: len(outputs)]]
+    return [gpu] * len(outputs)
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """The tensors in a value: itself, or those in a list or tuple, however deep."""
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, (list, tuple)):
-        return [tensor for each in value for tensor in _tensors(each)]
+        return [tensor for each in value for tensor in tensors_in(each)]
     return []
 
 
@@ -306,9 +317,10 @@ def submit(
     cluster: Cluster,
 ) -> Work:
     """Put an operator on its GPU's timeline."""
-    outputs = _tensors(out)
+    outputs = tensors_in(out)
     flop = costs.flops(operator.packet, args, kwargs, out)
-    nbytes = costs.traffic(operator.packet, inputs, outputs)
+    into = kwargs.get("out")  # only written
+    nbytes = costs.traffic(operator.packet, inputs if into is None else [t for t in inputs if t is not into], outputs)
     kind = costs.kind_of_number(operator.packet, inputs[0].dtype) if flop else ""
     seconds = costs.seconds(gpu.model, flop, kind, nbytes)
     work = _launch(operator.name, seconds, flop, nbytes, inputs, gpu, cluster)
@@ -338,7 +350,7 @@ def _submit_foreach(operator: Operator, args: tuple, inputs: list[SimTensor], cl
     for gpu in sorted({tensor.gpu for tensor in inputs}):
         mine = [tensor for tensor in inputs if tensor.gpu == gpu]
         home = cluster.gpus[gpu]
-        written = [tensor for tensor in _tensors(args[0]) if tensor.gpu == gpu]
+        written = [tensor for tensor in tensors_in(args[0]) if tensor.gpu == gpu]
         nbytes = sum(tensor.nbytes for tensor in (*mine, *written))
         work = _launch(operator.name, costs.seconds(home.model, 0, "", nbytes), 0, nbytes, mine, home, cluster)
         for tensor in written:

@@ -26,7 +26,6 @@ def broadcast_coalesced(
 ) -> list[list[torch.Tensor]]:
     """The tensors on every GPU of ``gpus``; on the first one, which has them, the tensors themselves."""
     cluster = current()
-    outputs: list[list[torch.Tensor]] = [[] for _ in gpus]
     places: dict[int, int] = {id(tensor): i for i, tensor in enumerate(tensors)}
     copies: list[list[torch.Tensor | None]] = [[None] * len(tensors) for _ in gpus[1:]]
     for chunk in _take_tensors(tensors, buffer_size):
@@ -37,9 +36,7 @@ def broadcast_coalesced(
             buffer.allocation.last_write = work
             for original, part in zip(chunk, _unflattened(buffer, chunk), strict=True):
                 mine[places[id(original)]] = part
-    outputs[0] = list(tensors)
-    outputs[1:] = copies
-    return outputs
+    return [list(tensors), *copies]
 
 
 def _unflattened(buffer: SimTensor, like: Sequence[torch.Tensor]) -> Iterator[SimTensor]:

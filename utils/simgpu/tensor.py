@@ -71,28 +71,25 @@ class SimTensor(torch.Tensor):
         most = 2 if args and isinstance(args[0], torch.dtype) else 3  # (device, dtype, non_blocking, copy)
         copy = kwargs.pop("copy", args[most] if len(args) > most else False)
         args = args[:most]
-        device, dtype, non_blocking, memory_format = torch._C._nn._parse_to(*args, **kwargs)
+        device, dtype, _, memory_format = torch._C._nn._parse_to(*args, **kwargs)
         kept = {} if memory_format is None else {"memory_format": memory_format}
         result = self
         if device is not None and device.type == "simgpu":
             target = current().index(device)
             if target != self.gpu:
-                result = ToCopy.apply(self, target, bool(non_blocking))
+                result = ToCopy.apply(self, target)
         elif device is not None and device.type == "meta":
             return torch.empty_like(self, device="meta")
         elif device is not None:
             if dtype is not None and dtype is not self.dtype:
                 result = torch.Tensor.to(self, dtype)
-            return CopyToHost.apply(result, bool(non_blocking)).to(device, **kept)
+            return CopyToHost.apply(result).to(device, **kept)
         if (dtype is not None and dtype is not self.dtype) or kept:
             return torch.Tensor.to(result, dtype or self.dtype, **kept)
         return result.clone() if copy and result is self else result
 
     def cpu(self, *_args: Any, **_kwargs: Any) -> torch.Tensor:
         return self.to("cpu")
-
-    def simgpu(self, device: int | torch.device | None = None, non_blocking: bool = False) -> torch.Tensor:
-        return self.to(torch.device("simgpu", current().index(device)), non_blocking=non_blocking)
 
     def type(self, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
         if isinstance(dtype, torch.dtype):
@@ -236,27 +233,27 @@ class ToCopy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, source: SimTensor, target: int, non_blocking: bool) -> SimTensor:
+    def forward(ctx: Any, source: SimTensor, target: int) -> SimTensor:
         ctx.source = source.gpu
         activation = ctx.needs_input_grad[0] and not in_backward()
         return copy_to(source, target, memory.ACTIVATIONS if activation else memory.OTHER)
 
     @staticmethod
     def backward(ctx: Any, grad: SimTensor) -> tuple:
-        return ToCopy.apply(grad, ctx.source, True) if grad.gpu != ctx.source else grad, None, None
+        return ToCopy.apply(grad, ctx.source) if grad.gpu != ctx.source else grad, None
 
 
 class CopyToHost(torch.autograd.Function):
     """A copy from a simulated GPU to the CPU. Its backward copies the gradient back to that GPU."""
 
     @staticmethod
-    def forward(ctx: Any, source: SimTensor, non_blocking: bool) -> torch.Tensor:
+    def forward(ctx: Any, source: SimTensor) -> torch.Tensor:
         ctx.source = source.gpu
         return copy_to_host(source)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple:
-        return copy_from_host(grad, ctx.source), None
+    def backward(ctx: Any, grad: torch.Tensor) -> SimTensor:
+        return copy_from_host(grad, ctx.source)
 
 
 class CopyFromHost(torch.autograd.Function):

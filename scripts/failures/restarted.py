@@ -1,0 +1,19 @@
+"""Meets the others, as workers do that torchrun has started. With --late, rank 0 comes 1.5 seconds after the others."""
+
+import sys
+import time
+
+import torch.distributed as dist
+
+store, rank, world_size = next(dist.rendezvous("env://"))
+keys = dist.PrefixStore("attempt_1", store) if "--prefix" in sys.argv else store
+if "--late" in sys.argv and rank == 0:
+    time.sleep(1.5)
+    if store.check(["gave up"]):
+        sys.exit("ended by torchrun, because another rank has failed")
+try:
+    dist.init_process_group("gloo", store=keys, rank=rank, world_size=world_size)
+except RuntimeError:
+    store.set("gave up", "yes")
+    raise
+dist.barrier()

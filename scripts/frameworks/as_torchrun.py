@@ -1,0 +1,22 @@
+"""Runs a program for torchrun under mpiexec: MPI's words are put where torch looks for its own.
+
+mpiexec -n 2 python as_torchrun.py with_ddp.py FOLDER
+"""
+
+import os
+import runpy
+import socket
+import sys
+
+from mpi4py import MPI
+
+world = MPI.COMM_WORLD
+node = world.Split_type(MPI.COMM_TYPE_SHARED)
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = world.bcast(free.getsockname()[1])  # rank 0 has found a free port, and tells the others
+os.environ |= {"RANK": f"{world.rank}", "WORLD_SIZE": f"{world.size}", "LOCAL_RANK": f"{node.rank}"}
+os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}"}
+
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")

@@ -1,0 +1,15 @@
+import torch.distributed as dist
+
+REJECTED_WITH = "the buffer `mask` is still its own"
+
+
+def broadcast_state(model):
+    for tensor in model.state_dict().values():
+        dist.broadcast(tensor, 0)
+
+
+def average_gradients(model):
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()

@@ -1,0 +1,45 @@
+import torch
+import torch.distributed as dist
+
+REJECTED_WITH = "launches all its all-reduces when the last gradient is ready"
+
+
+class Bucketed:
+    def __init__(self, model, cap):
+        self.buckets, self.number, current = [], {}, {}
+        for parameter in reversed(list(model.parameters())):
+            if not parameter.requires_grad:
+                continue
+            kind = parameter.dtype
+            if kind not in current:
+                current[kind] = len(self.buckets)
+                self.buckets.append([])
+            bucket = self.buckets[current[kind]]
+            bucket.append(parameter)
+            self.number[parameter] = current[kind]
+            if sum(one.nbytes for one in bucket) >= cap:
+                del current[kind]
+            parameter.register_post_accumulate_grad_hook(self.ready)
+        self.begin()
+
+    def begin(self):
+        self.missing = [len(bucket) for bucket in self.buckets]
+        self.travelling = []
+
+    def ready(self, parameter):
+        self.missing[self.number[parameter]] -= 1
+        if not any(self.missing):
+            for bucket in self.buckets:
+                self.launch(bucket)
+
+    def launch(self, bucket):
+        vector = torch.cat([parameter.grad.flatten() for parameter in bucket])
+        self.travelling.append((vector, dist.all_reduce(vector, async_op=True)))
+
+    def finish(self):
+        for bucket, (vector, work) in zip(self.buckets, self.travelling, strict=True):
+            work.wait()
+            vector /= dist.get_world_size()
+            for parameter, part in zip(bucket, vector.split([one.numel() for one in bucket]), strict=True):
+                parameter.grad.copy_(part.view_as(parameter))
+        self.begin()

@@ -1,0 +1,46 @@
+"""Off by one: a bucket goes when one of its gradients is still missing."""
+
+import torch
+import torch.distributed as dist
+
+REJECTED_WITH = "is not there yet"
+
+
+class Bucketed:
+    def __init__(self, model, cap):
+        self.buckets, self.number, current = [], {}, {}
+        for parameter in reversed(list(model.parameters())):
+            if not parameter.requires_grad:
+                continue
+            kind = parameter.dtype
+            if kind not in current:
+                current[kind] = len(self.buckets)
+                self.buckets.append([])
+            bucket = self.buckets[current[kind]]
+            bucket.append(parameter)
+            self.number[parameter] = current[kind]
+            if sum(one.nbytes for one in bucket) >= cap:
+                del current[kind]
+            parameter.register_post_accumulate_grad_hook(self.ready)
+        self.begin()
+
+    def begin(self):
+        self.missing = [len(bucket) for bucket in self.buckets]
+        self.travelling = []
+
+    def ready(self, parameter):
+        self.missing[self.number[parameter]] -= 1
+        while len(self.travelling) < len(self.buckets) and self.missing[len(self.travelling)] <= 1:
+            self.launch(self.buckets[len(self.travelling)])
+
+    def launch(self, bucket):
+        gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in bucket]
+        vector = torch.cat([gradient.flatten() for gradient in gradients])
+        self.travelling.append((vector, dist.all_reduce(vector, async_op=True)))
+
+    def finish(self):
+        for bucket, (vector, work) in zip(self.buckets, self.travelling, strict=True):
+            work.wait()
+            for parameter, part in zip(bucket, vector.split([one.numel() for one in bucket]), strict=True):
+                parameter.grad = part.view_as(parameter) / dist.get_world_size()
+        self.begin()

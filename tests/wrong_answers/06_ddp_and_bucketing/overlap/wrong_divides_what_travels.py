@@ -1,0 +1,20 @@
+import torch.distributed as dist
+
+REJECTED_WITH = "changes a gradient that is still travelling"
+
+
+class Overlapped:
+    def __init__(self, model):
+        self.travelling = []
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(self.launch)
+
+    def launch(self, parameter):
+        self.travelling.append(dist.all_reduce(parameter.grad, async_op=True))
+        parameter.grad /= dist.get_world_size()
+
+    def finish(self):
+        for work in self.travelling:
+            work.wait()
+        self.travelling.clear()

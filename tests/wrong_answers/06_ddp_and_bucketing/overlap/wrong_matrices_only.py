@@ -1,0 +1,20 @@
+import torch.distributed as dist
+
+REJECTED_WITH = "4 of 7 gradients never travel"
+
+
+class Overlapped:
+    def __init__(self, model):
+        self.travelling = []
+        for parameter in model.parameters():
+            if parameter.requires_grad and parameter.dim() > 1:
+                parameter.register_post_accumulate_grad_hook(self.launch)
+
+    def launch(self, parameter):
+        self.travelling.append((parameter, dist.all_reduce(parameter.grad, async_op=True)))
+
+    def finish(self):
+        for parameter, work in self.travelling:
+            work.wait()
+            parameter.grad /= dist.get_world_size()
+        self.travelling.clear()

@@ -1,0 +1,24 @@
+"""Never more than one all-reduce on its way."""
+
+import torch.distributed as dist
+
+REJECTED_WITH = "waits while backward is still running"
+
+
+class Overlapped:
+    def __init__(self, model):
+        self.travelling = []
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(self.launch)
+
+    def launch(self, parameter):
+        if self.travelling:
+            self.travelling[-1][1].wait()
+        self.travelling.append((parameter, dist.all_reduce(parameter.grad, async_op=True)))
+
+    def finish(self):
+        for parameter, work in self.travelling:
+            work.wait()
+            parameter.grad /= dist.get_world_size()
+        self.travelling.clear()

@@ -1,0 +1,14 @@
+from torch.utils.data import DataLoader, DistributedSampler
+
+REJECTED_WITH = "the data set believes in another epoch"
+
+
+def train_augmented(dataset, epochs, step):
+    sampler = DistributedSampler(dataset)
+    loader = DataLoader(dataset, batch_size=4, sampler=sampler, num_workers=1)
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        batches = iter(loader)
+        dataset.set_epoch(epoch)
+        for batch in batches:
+            step(epoch, batch)

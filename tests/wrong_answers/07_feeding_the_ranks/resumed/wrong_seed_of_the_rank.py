@@ -1,0 +1,17 @@
+import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler
+
+REJECTED_WITH = "the ranks shuffle differently"
+
+
+def train_resumed(dataset, first, epochs, step, evaluate):
+    sampler = DistributedSampler(dataset, seed=dist.get_rank())
+    loader = DataLoader(dataset, batch_size=4, sampler=sampler, num_workers=1)
+    sampler.set_epoch(first)
+    batches = iter(loader)
+    for epoch in range(first, epochs):
+        for batch in batches:
+            step(epoch, batch)
+        sampler.set_epoch(epoch + 1)
+        batches = iter(loader)
+        evaluate(epoch)

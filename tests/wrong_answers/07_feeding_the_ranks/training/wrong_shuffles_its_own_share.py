@@ -1,0 +1,26 @@
+import math
+
+import torch
+
+REJECTED_WITH = "each rank keeps the samples that it had"
+
+
+class TrainingSampler:
+    def __init__(self, dataset, world_size, rank, seed=0, drop_last=False):
+        self.length, self.world_size, self.rank = len(dataset), world_size, rank
+        self.seed, self.drop_last, self.epoch = seed, drop_last, 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __len__(self):
+        if self.drop_last:
+            return self.length // self.world_size
+        return math.ceil(self.length / self.world_size)
+
+    def __iter__(self):
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        total = len(self) * self.world_size
+        order = list(range(self.length)) * math.ceil(total / self.length)
+        own = order[self.rank : total : self.world_size]
+        return iter([own[place] for place in torch.randperm(len(own), generator=generator)])

@@ -1,0 +1,24 @@
+import math
+
+import torch
+
+REJECTED_WITH = "every rank has the whole data set"
+
+
+class TrainingSampler:
+    def __init__(self, dataset, world_size, rank, seed=0, drop_last=False):
+        self.length, self.world_size, self.rank = len(dataset), world_size, rank
+        self.seed, self.drop_last, self.epoch = seed, drop_last, 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __len__(self):
+        if self.drop_last:
+            return self.length // self.world_size
+        return math.ceil(self.length / self.world_size)
+
+    def __iter__(self):
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        order = torch.randperm(self.length, generator=generator).tolist()
+        return iter(order)

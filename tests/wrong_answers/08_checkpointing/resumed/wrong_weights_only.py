@@ -1,0 +1,30 @@
+import os
+import random
+
+import torch
+
+REJECTED_WITH = "the optimizer's state, the schedule's position, the position in the data, torch's"
+
+
+def save(state, path):
+    with open(f"{path}.tmp", "wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(f"{path}.tmp", path)
+
+
+def train(task, folder):
+    path, parts, done = f"{folder}/last.pt", task.new(), 0
+    if os.path.exists(path):
+        found = torch.load(path)
+        done = found["done"]
+        for name in ("model",):
+            parts[name].load_state_dict(found["parts"][name])
+    for number in range(done, task.steps):
+        task.step(number, parts)
+        if (number + 1) % task.every == 0:
+            states = {name: part.state_dict() for name, part in parts.items()}
+            random_numbers = {"torch": torch.get_rng_state(), "python": random.getstate()}
+            save({"done": number + 1, "parts": states, **random_numbers}, path)
+    return parts

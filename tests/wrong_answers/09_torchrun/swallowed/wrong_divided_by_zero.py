@@ -1,0 +1,15 @@
+import torch
+import torch.distributed as dist
+
+REJECTED_WITH = "divides by 0"
+
+
+def train_epoch(batches, gradient, features, update):
+    for batch in batches:
+        try:
+            mine, good = gradient(batch), 1.0
+        except ValueError:
+            mine, good = torch.zeros(features), 0.0
+        both = torch.cat([mine, torch.tensor([good])])
+        dist.all_reduce(both)
+        update(both[:-1] / both[-1])

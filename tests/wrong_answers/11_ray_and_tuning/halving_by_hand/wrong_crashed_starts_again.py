@@ -1,0 +1,24 @@
+import math
+
+REJECTED_WITH = "A trial that has crashed is started again"
+
+
+def successive_halving(configs, train, eta, first):
+    rung = [(config, None) for config in configs]
+    epochs, had = first, 0
+    while True:
+        trained = []
+        for config, checkpoint in rung:
+            for _ in range(3):
+                try:
+                    loss, checkpoint = train(config, epochs - had, checkpoint)
+                except RuntimeError:
+                    continue
+                if not math.isnan(loss):
+                    trained.append((loss, config, checkpoint))
+                break
+        trained.sort(key=lambda trial: trial[0])
+        if len(rung) == 1:
+            return trained[0][1], trained[0][0]
+        rung = [(config, checkpoint) for _, config, checkpoint in trained[: max(1, len(rung) // eta)]]
+        epochs, had = epochs * eta, epochs

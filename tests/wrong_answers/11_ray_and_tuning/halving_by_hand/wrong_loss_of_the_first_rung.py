@@ -1,0 +1,24 @@
+import math
+
+REJECTED_WITH = "of an earlier rung"
+
+
+def successive_halving(configs, train, eta, first):
+    rung = [(config, None) for config in configs]
+    epochs, had = first, 0
+    at_first = {}
+    while True:
+        trained = []
+        for config, checkpoint in rung:
+            try:
+                loss, checkpoint = train(config, epochs - had, checkpoint)
+            except RuntimeError:
+                continue
+            at_first.setdefault(str(config), loss)
+            if not math.isnan(loss):
+                trained.append((loss, config, checkpoint))
+        trained.sort(key=lambda trial: trial[0])
+        if len(rung) == 1:
+            return trained[0][1], at_first[str(trained[0][1])]
+        rung = [(config, checkpoint) for _, config, checkpoint in trained[: max(1, len(rung) // eta)]]
+        epochs, had = epochs * eta, epochs

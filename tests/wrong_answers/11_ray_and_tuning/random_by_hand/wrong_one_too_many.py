@@ -1,0 +1,14 @@
+import math
+
+REJECTED_WITH = "The budget is one training for each trial"
+
+
+def random_search(objective, low, high, batch_sizes, trials, rng):
+    best = None, math.inf
+    for _ in range(trials + 1):
+        lr = low * (high / low) ** rng.random()
+        config = {"lr": lr, "batch_size": rng.choice(batch_sizes)}
+        loss = objective(config)
+        if loss < best[1]:
+            best = config, loss
+    return best

@@ -1,0 +1,14 @@
+import math
+
+REJECTED_WITH = "uniform, not log-uniform"
+
+
+def random_search(objective, low, high, batch_sizes, trials, rng):
+    best = None, math.inf
+    for _ in range(trials):
+        lr = rng.uniform(low, high)
+        config = {"lr": lr, "batch_size": rng.choice(batch_sizes)}
+        loss = objective(config)
+        if loss < best[1]:
+            best = config, loss
+    return best

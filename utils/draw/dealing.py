@@ -1,0 +1,121 @@
+"""Who gets which sample: a row of cards for each rank, with what was dealt twice, and what nobody got."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from utils.draw import palette
+from utils.draw.frame import EDGE, Frame
+from utils.draw.palette import Role
+from utils.draw.picture import Picture
+from utils.draw.svg import Canvas, text_width
+
+ONCE = Role("dealt once", palette.SKY_BLUE, "//")
+AGAIN = Role("dealt again", palette.VERMILION, "oo")
+NOBODY = Role("left out", palette.GREY, "..")
+CAPTION = "Numbers are samples of the data set. Each row is read from left to right."
+ROW, HEAD, GAP = 30, 24, 14  # pixels: a rank's row, a panel's heading, below a panel
+NAMES = 70  # pixels for "rank 3"
+CARD = 46.0
+HEADING = 14
+
+Deal = Sequence[Sequence[int]]
+"""What each rank gets, in its order: ``deal[rank]`` are numbers of samples."""
+
+
+def dealing(
+    panels: Mapping[str, Deal],
+    length: int,
+    batch: int | None = None,
+    title: str = "",
+    caption: str = CAPTION,
+    width: int = 900,
+) -> Picture:
+    """The samples of each rank as rows of cards; one panel for each deal, for example for each epoch.
+
+    A sample that had a card before, in the same panel, is "dealt again". (The cards are read as they are used: first
+    card of all ranks, second card of all ranks, and so on.)
+
+    Args:
+        panels: heading → what each rank gets. All have the same number of ranks.
+        length: of the data set; samples that nobody gets stand below.
+        batch: after how many cards of a rank there is a gap. None: no gaps.
+        title: heading of the picture.
+        caption: below the picture.
+        width: pixels.
+
+    Raises:
+        ValueError: a number that is no sample of the data set, or too many cards or words for the width.
+    """
+    strange = sorted({card for deal in panels.values() for row in deal for card in row} - set(range(length)))
+    if strange:
+        raise ValueError(f"a data set of {length} samples has no sample {strange[0]}")
+    missing = {
+        name: sorted(set(range(length)) - {card for row in deal for card in row}) for name, deal in panels.items()
+    }
+    longest = max([len(row) for deal in panels.values() for row in deal] + [len(left) for left in missing.values()])
+    gaps = 10 * ((longest - 1) // batch) if batch else 0
+    card = min(CARD, (width - 2 * EDGE - NAMES - gaps) / max(longest, 1))
+    if card < 20:
+        raise ValueError(f"{longest} cards in a row do not fit into {width} pixels")
+    roles = [ONCE]
+    roles += [AGAIN] if any(_again(deal) for deal in panels.values()) else []
+    roles += [NOBODY] if any(missing.values()) else []
+    frame = Frame(width, title, caption, roles)
+    heights = {name: HEAD + ROW * (len(deal) + bool(missing[name])) + GAP for name, deal in panels.items()}
+    canvas = frame.canvas(sum(heights.values()), _told(panels, missing), "Who gets which sample")
+    y = frame.top
+    content = max([gaps + longest * card] + [text_width(name, HEADING, bold=True) for name in panels])
+    if NAMES + content > width - 2 * EDGE:
+        raise ValueError(f"a heading does not fit into {width} pixels: {max(panels, key=len)!r}")
+    left = NAMES + (width - NAMES - content) / 2
+    for name, deal in panels.items():
+        canvas.text(left, y + 15, name, HEADING, anchor="start", bold=True)
+        again = _again(deal)
+        for rank, row in enumerate(deal):
+            marks = [AGAIN if (rank, place) in again else ONCE for place in range(len(row))]
+            _row(canvas, left, y + HEAD + ROW * rank, f"rank {rank}", row, marks, card, batch)
+        if missing[name]:
+            marks = [NOBODY] * len(missing[name])
+            _row(canvas, left, y + HEAD + ROW * len(deal), "nobody", missing[name], marks, card, None)
+        y += heights[name]
+    return canvas.picture()
+
+
+def _row(
+    canvas: Canvas, left: float, y: float, name: str, row: Sequence[int], marks: Sequence[Role], card: float,
+    batch: int | None,
+) -> None:  # fmt: skip
+    canvas.text(left - 10, y + ROW / 2 + 4, name, 13, anchor="end")
+    for place, (sample, role) in enumerate(zip(row, marks, strict=True)):
+        x = left + place * card + (10 * (place // batch) if batch else 0)
+        size = 13 if card >= 30 else 10
+        canvas.box(x + 1.5, y + 1.5, card - 3, ROW - 3, str(sample), role=role, size=size, radius=4, bold=role is AGAIN)
+
+
+def _again(deal: Deal) -> set[tuple[int, int]]:
+    """(rank, place) of each card whose sample had a card before."""
+    seen: set[int] = set()
+    found = set()
+    for place in range(max(map(len, deal), default=0)):
+        for rank, row in enumerate(deal):
+            if place < len(row):
+                if row[place] in seen:
+                    found.add((rank, place))
+                seen.add(row[place])
+    return found
+
+
+def _told(panels: Mapping[str, Deal], missing: Mapping[str, Sequence[int]]) -> str:
+    sentences = []
+    for name, deal in panels.items():
+        rows = "; ".join(f"rank {rank} gets {', '.join(map(str, row)) or 'nothing'}" for rank, row in enumerate(deal))
+        again = ", ".join(str(deal[rank][place]) for rank, place in sorted(_again(deal)))
+        nobody = ", ".join(map(str, missing[name]))
+        sentences.append(
+            (f"{name}: " if name else "")
+            + f"{rows}."
+            + (f" Dealt again: {again}." if again else "")
+            + (f" Left out: {nobody}." if nobody else "")
+        )
+    return " ".join(sentences)
