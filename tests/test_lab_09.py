@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from utils.checks import Wrong, judge_script_09, judges_09, lab_09, task_09, torchrun_09
 from utils.checks.answers import Answer
-from utils.checks.waits_09 import a_case, require_returned, run_watched, table
+from utils.checks.waits_09 import _Watcher, a_case, require_returned, run_watched, table
 
 SOLUTION = Path(__file__).resolve().parents[1] / "solutions" / f"{lab_09.LAB}.ipynb"
 CELLS = nbformat.read(SOLUTION, as_version=4).cells
@@ -45,6 +45,27 @@ def _one_raises(answer) -> None:
 def test_a_rank_that_takes_long_is_waited_for():
     ends = run_watched(_long_work, 2.5, ranks=2)
     assert [(end["state"], end["value"]) for end in ends] == [("returned", 0), ("returned", 1)]
+
+
+def _last_look_is_slow() -> int:
+    """Rank 1 returns last, while its watcher is still writing down that it runs."""
+    look = _Watcher._look
+
+    def slow(watcher: _Watcher) -> dict:
+        found = look(watcher)
+        if found["state"] == "runs":
+            watcher.over.wait(1)
+        return found
+
+    if dist.get_rank() == 1:
+        _Watcher._look = slow
+        time.sleep(0.3)
+    return dist.get_rank()
+
+
+def test_a_watchers_last_look_does_not_hide_that_its_rank_has_returned():
+    ends = run_watched(_last_look_is_slow, ranks=3, timeout=10)
+    assert [(end["state"], end["value"]) for end in ends] == [("returned", 0), ("returned", 1), ("returned", 2)]
 
 
 def test_a_rank_that_leaves_is_named_and_so_is_the_one_that_waits_for_it():

@@ -179,6 +179,7 @@ class _Watcher(threading.Thread):
         self.end: End | None = None
         self.over = threading.Event()
         self.moves = 0
+        self._noting = threading.Lock()
         self._before: tuple[Any, ...] = ()
         self._used = 0.0
         self._main = threading.main_thread().ident or 0
@@ -186,7 +187,7 @@ class _Watcher(threading.Thread):
     def finish(self, end: End) -> None:
         """The main thread has come to its end: wait until all others have too, or stand still."""
         self.end = end
-        self._write(f"state.{self.rank}", json.dumps(self._look()))
+        self._note_state()
         while not all(state and state["state"] in ("returned", "raised") for state in self._states()):
             time.sleep(TICK / 4)
         self.over.set()
@@ -195,7 +196,7 @@ class _Watcher(threading.Thread):
         seen: list[Any] = []
         still = 0
         while not self.over.is_set():
-            self._write(f"state.{self.rank}", json.dumps(self._look()))
+            self._note_state()
             states = self._states()
             if (self.notes / HUNG).exists():
                 _exit(1)
@@ -223,6 +224,11 @@ class _Watcher(threading.Thread):
         state = "waits" if same else "runs"
         return where | {"state": state, "moves": self.moves, "case": self.case, "inside": self.inside}
 
+    def _note_state(self) -> None:
+        """Let the other ranks know: a look and its note in one, or the watcher's last look could hide the end."""
+        with self._noting:
+            self._write(f"state.{self.rank}", json.dumps(self._look()))
+
     def _states(self) -> list[End | None]:
         return [self._read(self.notes / f"state.{rank}") for rank in range(self.ranks)]
 
@@ -234,7 +240,7 @@ class _Watcher(threading.Thread):
             return None
 
     def _write(self, name: str, text: str) -> None:
-        new = self.notes / f"{name}.{self.rank}.{threading.get_ident()}.new"  # both threads write
+        new = self.notes / f"{name}.{self.rank}.new"
         new.write_text(text)
         os.replace(new, self.notes / name)
 

@@ -248,7 +248,7 @@ def _state(outcome: Outcome) -> str:
     if outcome.state == "stopped" or outcome.lost_connection:
         if place["call"]:
             return f"waiting in {place['call']}"
-        return "busy" if place["line"] else "busy, did not answer"
+        return "busy" if outcome.place else "busy, did not answer"  # it may be busy in no line of the reader's
     if outcome.state == "raised":
         return f"raised {outcome.error['ename']}" if outcome.error else "raised"
     if outcome.state == "killed":
