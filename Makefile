@@ -14,9 +14,13 @@ CELL_TIMEOUT ?= 120
 # Notebooks that need what `make frameworks` installs.
 EXTRA  := 10_other_frameworks.ipynb 11_ray_and_tuning.ipynb
 WHEELS ?= wheels
+# Set by CI: what failed is tried once more, and listed.
+AGAIN  ?=
 # (Its own place for progress: what a learner has done must not change what a notebook shows here.)
-NBVAL   = COURSE_PROGRESS=$(abspath $(VENV))/progress-of-tests.json $(RUN) -m pytest -q -n $(JOBS) --dist loadfile --nbval-current-env \
-          --nbval-cell-timeout=$(CELL_TIMEOUT) --nbval-sanitize-with tests/nbval_sanitize.cfg
+NBVAL   = COURSE_PROGRESS=$(abspath $(VENV))/progress-of-tests.json $(RUN) tests/run_notebooks.py $(if $(AGAIN),--again)
+WITH    = -- -q -n $(JOBS) --dist loadfile --nbval-current-env --nbval-cell-timeout=$(CELL_TIMEOUT) \
+          --nbval-sanitize-with tests/nbval_sanitize.cfg
+PYTEST  = $(RUN) -m pytest -n $(JOBS) --dist loadfile $(if $(AGAIN),--reruns 1 -rR)
 
 .PHONY: help setup lab test lint tests notebooks frameworks test-frameworks execute labs grade benchmarks clean
 
@@ -42,12 +46,12 @@ lint: setup  ## ruff: format and lint
 	$(RUN) -m ruff check .
 
 tests: setup  ## tests of utils, of the checks and of the repository's habits
-	$(RUN) -m pytest -n $(JOBS) --dist loadfile -m "not frameworks" tests
+	$(PYTEST) -m "not frameworks" tests
 
 notebooks: setup  ## execute every notebook: strict for lectures and solutions, lax for labs
-	$(NBVAL) --nbval $(filter-out $(EXTRA:%=notebooks/%),$(wildcard notebooks/*.ipynb)) \
-	    $(filter-out $(EXTRA:%=solutions/%),$(wildcard solutions/*.ipynb))
-	$(NBVAL) --nbval-lax $(filter-out $(EXTRA:%=labs/%),$(wildcard labs/*.ipynb))
+	$(NBVAL) $(filter-out $(EXTRA:%=notebooks/%),$(wildcard notebooks/*.ipynb)) \
+	    $(filter-out $(EXTRA:%=solutions/%),$(wildcard solutions/*.ipynb)) $(WITH)
+	$(NBVAL) --lax $(filter-out $(EXTRA:%=labs/%),$(wildcard labs/*.ipynb)) $(WITH)
 
 frameworks: $(VENV)/.frameworks  ## add MPI, Horovod, TensorFlow and Ray, for lectures and labs 10 and 11
 
@@ -61,9 +65,9 @@ $(VENV)/.frameworks: $(VENV)/.ready utils/horovod_wheel.py
 test-frameworks: CELL_TIMEOUT = 300
 test-frameworks: frameworks  ## set up and test lectures and labs 10 and 11
 	$(RUN) -m pip check
-	$(RUN) -m pytest -n $(JOBS) --dist loadfile -m frameworks tests
-	$(NBVAL) --nbval $(EXTRA:%=notebooks/%) $(EXTRA:%=solutions/%)
-	$(NBVAL) --nbval-lax $(EXTRA:%=labs/%)
+	$(PYTEST) -m frameworks tests
+	$(NBVAL) $(EXTRA:%=notebooks/%) $(EXTRA:%=solutions/%) $(WITH)
+	$(NBVAL) --lax $(EXTRA:%=labs/%) $(WITH)
 
 execute: setup  ## run notebooks and store their outputs: make execute NB=notebooks/00_start_here.ipynb
 	$(RUN) -m utils.notebooks execute $(NB)
