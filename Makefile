@@ -16,11 +16,11 @@ EXTRA  := 10_other_frameworks.ipynb 11_ray_and_tuning.ipynb
 WHEELS ?= wheels
 # Set by CI: what failed is tried once more, and listed.
 AGAIN  ?=
+PYTEST  = $(RUN) tests/again.py $(if $(AGAIN),--again)
+DEALT   = -n $(JOBS) --dist loadfile
+NBVAL   = -q $(DEALT) --nbval-current-env --nbval-cell-timeout=$(CELL_TIMEOUT) --nbval-sanitize-with tests/nbval_sanitize.cfg
 # (Its own place for progress: what a learner has done must not change what a notebook shows here.)
-NBVAL   = COURSE_PROGRESS=$(abspath $(VENV))/progress-of-tests.json $(RUN) tests/run_notebooks.py $(if $(AGAIN),--again)
-WITH    = -- -q -n $(JOBS) --dist loadfile --nbval-current-env --nbval-cell-timeout=$(CELL_TIMEOUT) \
-          --nbval-sanitize-with tests/nbval_sanitize.cfg
-PYTEST  = $(RUN) -m pytest -n $(JOBS) --dist loadfile $(if $(AGAIN),--reruns 1 -rR)
+notebooks test-frameworks: export COURSE_PROGRESS = $(abspath $(VENV))/progress-of-tests.json
 
 .PHONY: help setup lab test lint tests notebooks frameworks test-frameworks execute labs grade benchmarks clean
 
@@ -46,12 +46,12 @@ lint: setup  ## ruff: format and lint
 	$(RUN) -m ruff check .
 
 tests: setup  ## tests of utils, of the checks and of the repository's habits
-	$(PYTEST) -m "not frameworks" tests
+	$(PYTEST) tests -- $(DEALT) -m "not frameworks"
 
 notebooks: setup  ## execute every notebook: strict for lectures and solutions, lax for labs
-	$(NBVAL) $(filter-out $(EXTRA:%=notebooks/%),$(wildcard notebooks/*.ipynb)) \
-	    $(filter-out $(EXTRA:%=solutions/%),$(wildcard solutions/*.ipynb)) $(WITH)
-	$(NBVAL) --lax $(filter-out $(EXTRA:%=labs/%),$(wildcard labs/*.ipynb)) $(WITH)
+	$(PYTEST) $(filter-out $(EXTRA:%=notebooks/%),$(wildcard notebooks/*.ipynb)) \
+	    $(filter-out $(EXTRA:%=solutions/%),$(wildcard solutions/*.ipynb)) -- --nbval $(NBVAL)
+	$(PYTEST) $(filter-out $(EXTRA:%=labs/%),$(wildcard labs/*.ipynb)) -- --nbval-lax $(NBVAL)
 
 frameworks: $(VENV)/.frameworks  ## add MPI, Horovod, TensorFlow and Ray, for lectures and labs 10 and 11
 
@@ -65,9 +65,9 @@ $(VENV)/.frameworks: $(VENV)/.ready utils/horovod_wheel.py
 test-frameworks: CELL_TIMEOUT = 300
 test-frameworks: frameworks  ## set up and test lectures and labs 10 and 11
 	$(RUN) -m pip check
-	$(PYTEST) -m frameworks tests
-	$(NBVAL) $(EXTRA:%=notebooks/%) $(EXTRA:%=solutions/%) $(WITH)
-	$(NBVAL) --lax $(EXTRA:%=labs/%) $(WITH)
+	$(PYTEST) tests -- $(DEALT) -m frameworks
+	$(PYTEST) $(EXTRA:%=notebooks/%) $(EXTRA:%=solutions/%) -- --nbval $(NBVAL)
+	$(PYTEST) $(EXTRA:%=labs/%) -- --nbval-lax $(NBVAL)
 
 execute: setup  ## run notebooks and store their outputs: make execute NB=notebooks/00_start_here.ipynb
 	$(RUN) -m utils.notebooks execute $(NB)

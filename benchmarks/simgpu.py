@@ -7,7 +7,7 @@ Three figures, each a ratio of medians of paired runs (both are measured in ever
 - more GPUs: cost per operator with 256 simulated GPUs beside 2 (target 1.3).
 
     python benchmarks/simgpu.py            about two minutes on two cores
-    python benchmarks/simgpu.py --quick    two rounds and small images, to see that it works
+    python benchmarks/simgpu.py --quick    two rounds, small images and 16 GPUs at most, to see that it works
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from utils import simgpu
 from utils.models import ResNet50
 
 ROUNDS, QUICK_ROUNDS = 7, 2
-GPU_COUNTS = (2, 16, 64, 256)
+GPU_COUNTS, QUICK_GPU_COUNTS = (2, 16, 64, 256), (2, 16)
 
 
 def training_step(
@@ -109,15 +109,15 @@ def per_operator(gpus: int) -> Callable[[], float]:
     return run
 
 
-def growth(rounds: int) -> dict[int, list[float]]:
+def growth(rounds: int, counts: Sequence[int]) -> dict[int, list[float]]:
     """Seconds per operator for each number of GPUs. (A new cluster replaces the last, so sizes take turns by round.)"""
-    found: dict[int, list[float]] = {gpus: [] for gpus in GPU_COUNTS}
+    found: dict[int, list[float]] = {gpus: [] for gpus in counts}
     for _ in range(rounds):
         for gpus, times in found.items():
             run = per_operator(gpus)
             run()
             gc.collect()
-            repeats = max(1, 256 // gpus)  # the same number of operators for each size
+            repeats = max(counts) // gpus  # the same number of operators for each size
             times.append(statistics.fmean(run() for _ in range(repeats)))
     return found
 
@@ -136,6 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds with small images")
     quick = parser.parse_args(arguments).quick
     rounds, batch, size = (QUICK_ROUNDS, 2, 64) if quick else (ROUNDS, 8, 224)
+    counts = QUICK_GPU_COUNTS if quick else GPU_COUNTS
     facts = here.facts([])
     torch.manual_seed(0)
     print(here.header(facts))
@@ -145,8 +146,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.stdout.flush()
     ours, theirs = shapes_only(max(rounds, 3), batch, size)
     print(line("numbers=False, beside FakeTensorMode", ours, theirs, 2.5, 1e3, "ms"))
-    costs = growth(rounds)
-    fewest, *_, most = GPU_COUNTS
+    costs = growth(rounds, counts)
+    fewest, *_, most = counts
     name = f"cost per operator, {most} GPUs beside {fewest}"
     print(line(name, costs[most], costs[fewest], 1.3, 1e6, "µs"))
     every = ", ".join(f"{gpus}: {statistics.median(times) * 1e6:.1f} µs" for gpus, times in costs.items())

@@ -121,7 +121,7 @@ def test_make_lab_opens_the_first_lecture_and_make_test_runs_everything() -> Non
 def test_every_notebook_is_executed_by_a_target_strict_but_for_labs() -> None:
     commands = (_dry_run("test").stdout + _dry_run("test-frameworks").stdout).replace("\\\n", " ").splitlines()
     executed = [
-        (path, "lax" if "--lax" in command else "strict")
+        (path, "lax" if "--nbval-lax" in command else "strict")
         for command in commands
         if "--nbval-current-env" in command
         for path in re.findall(r"\S+\.ipynb", command)

@@ -53,7 +53,7 @@ def where(end: diagnose.Ending) -> tuple[str, str]:
 def test_a_rank_that_never_arrives_is_named_by_the_key_of_the_one_that_waits(ended):
     first, second = ended["never_arrives"].ranks
     assert first.how == "DistStoreError"
-    assert first.words == "wait timeout after 1000ms, keys: /default_pg/0//cpu//0/1"
+    assert first.words == "wait timeout after 3000ms, keys: /default_pg/0//cpu//0/1"
     assert (second.how, second.words) == ("ended with exit code 1", "no space left on this node")
 
 
@@ -67,7 +67,7 @@ def test_a_barrier_on_one_rank_only_leaves_both_waiting_in_different_lines(ended
 
 
 def test_monitored_barrier_names_the_missing_rank(ended):
-    assert ended["missing"][0].words == "[Rank 0]: Ranks 2 failed to pass monitoredBarrier in 1000 ms"
+    assert ended["missing"][0].words == "[Rank 0]: Ranks 2 failed to pass monitoredBarrier in 2000 ms"
     assert ended["missing"][2].how == "finished"
 
 
@@ -136,7 +136,7 @@ def test_restarted_ranks_read_keys_of_dead_ones_unless_the_attempt_is_in_front()
     program = FAILURES / "restarted.py"
     store = diagnose._new_store()
     assert {end.how for end in diagnose.run(program, ranks=8, store=store).ranks} == {"finished"}
-    late = diagnose.run(program, "--late", ranks=8, store=store, timeout=3)
+    late = diagnose.run(program, "--late", ranks=8, store=store, timeout=10)
     assert late[0].how == "ended with exit code 1"
     assert any("Connection refused" in end.words for end in late.ranks)
     store.delete_key("gave up")
@@ -178,7 +178,7 @@ def test_under_torchrun_the_same_program_fails_alike_and_the_waiting_rank_is_cal
         torchrun.run_agents(FAILURES / "never_arrives.py", nodes=1, per_node=2)
     log = caught.value.run.agents[0].log
     assert "[0]:" in log.partition("Root Cause")[2]
-    assert "wait timeout after 1000ms, keys: /default_pg/0//cpu//0/1" in caught.value.run.workers[0].errors
+    assert "wait timeout after 3000ms, keys: /default_pg/0//cpu//0/1" in caught.value.run.workers[0].errors
 
 
 def test_a_restart_starts_all_ranks_anew():
@@ -234,11 +234,11 @@ def test_programs_find_what_torchrun_gives_them_and_end_as_they_like(tmp_path):
         "import os, sys, time\n"
         "print(*(os.environ[n] for n in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'GROUP_RANK')), sys.argv[1], flush=True)\n"
         "if os.environ['RANK'] == '0': sys.exit(3)\n"
-        "if os.environ['RANK'] == '1': os._exit(0)\n"
+        "if os.environ['RANK'] == '1': time.sleep(1); os._exit(0)\n"
         "if os.environ['RANK'] == '2': 1 / 0\n"
         "time.sleep(100)\n"
     )
-    ended = diagnose.run(program, "x", ranks=4, nodes=2, timeout=3)
+    ended = diagnose.run(program, "x", ranks=4, nodes=2, timeout=10)
     assert [end.output for end in ended.ranks] == ["0 4 0 0 x\n", "1 4 1 0 x\n", "2 4 0 1 x\n", "3 4 1 1 x\n"]
     how = [end.how for end in ended.ranks]
     assert how == ["ended with exit code 3", "finished", "ZeroDivisionError", "still running"]

@@ -84,7 +84,7 @@ def graded(tmp_path_factory, labs):
     fill_class(folder, labs / f"{LAB}.ipynb")
     (folder / "ana" / ".progress.json").write_text("ana's own")
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    grades = grade(folder, labs, cell_timeout=3, limit=60)
+    grades = grade(folder, labs, cell_timeout=5, limit=100)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     return grades
 
@@ -175,9 +175,9 @@ def test_a_notebook_that_never_ends_is_stopped(labs, tmp_path):
     stubborn = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True:\n    pass"
     notebook.cells.insert(4, toy_lab.code("stubborn", stubborn))
     toy_lab.write(notebook, tmp_path / f"{LAB}.ipynb")
-    grades = grade(tmp_path, labs, cell_timeout=1, limit=6)
+    grades = grade(tmp_path, labs, cell_timeout=3, limit=15)
     assert states(grades, tmp_path.name) == ["right", "not there", "not there"]
-    assert grades.notes[tmp_path.name, LAB] == ["the notebook was stopped after 6 s."]
+    assert grades.notes[tmp_path.name, LAB] == ["the notebook was stopped after 15 s."]
 
 
 @pytest.mark.parametrize(

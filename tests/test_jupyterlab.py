@@ -252,7 +252,7 @@ def test_output_appears_while_the_cell_runs_and_the_stop_button_stops_it(open_pa
         new_code_cell(
             "%%ranks\nimport time\n"
             "if rank == 3:\n    dist.barrier()\n"
-            "for step in range(100):\n    print('step', step)\n    time.sleep(0.2)"
+            "for step in range(1000):\n    print('step', step)\n    time.sleep(0.2)"
         ),
         new_code_cell("%%ranks\nprint('the next cell works')\nkept"),
     )

@@ -31,7 +31,7 @@ def test_make_lab_serves_the_course_and_opens_the_first_lecture(tmp_path):
         start_new_session=True,
     )
     try:
-        assert eventually(lambda: list(tmp_path.glob("jpserver-*-open.html")), 60), "JupyterLab did not start"
+        assert eventually(lambda: list(tmp_path.glob("jpserver-*-open.html")), 120), "JupyterLab did not start"
         (state,) = (path for path in tmp_path.glob("jpserver-*.json"))
         info = json.loads(state.read_text())
         assert Path(info["root_dir"]) == ROOT
@@ -50,5 +50,5 @@ def test_make_lab_serves_the_course_and_opens_the_first_lecture(tmp_path):
     finally:
         pids = [server.pid, *descendants(server.pid)]
         os.killpg(server.pid, signal.SIGTERM)
-        server.wait(20)
+        server.wait(60)
     assert eventually(lambda: gone(pids))

@@ -57,7 +57,7 @@ def test_a_hundred_worlds_leave_as_many_file_descriptors_as_before():
         assert gone(pids)
     assert file_descriptors() == before
     assert eventually(lambda: len(os.listdir(f"/proc/{zygote.pid}/fd")) == idle_zygote)
-    assert shared_memory() <= shm
+    assert eventually(lambda: shared_memory() <= shm, 60)  # other programs use it too, for a while
     assert not [name for name in set(os.listdir(tempfile.gettempdir())) - temporary if "rank" in name]
 
 

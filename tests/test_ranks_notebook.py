@@ -147,10 +147,12 @@ def test_help_and_completion(kernel):
 
 
 @pytest.mark.parametrize("to_group", [False, True], ids=["to the kernel alone", "to its process group"])
-def test_the_stop_button_ends_with_the_table_and_keeps_variables(kernel, to_group):
+def test_the_stop_button_ends_with_the_table_and_keeps_variables(kernel, to_group, tmp_path):
     kernel.run("%%ranks -n 2\nkept = rank")
-    request = kernel.start("%%ranks\nif rank == 0: dist.barrier()\nelse:\n    import time; time.sleep(50)")
-    time.sleep(1.5)
+    there = f"open(f'{tmp_path}/{{rank}}', 'w').close()"
+    request = kernel.start(f"%%ranks\n{there}\nif rank == 0: dist.barrier()\nelse:\n    import time; time.sleep(50)")
+    assert eventually(lambda: len(list(tmp_path.iterdir())) == 2, 60)
+    time.sleep(0.5)
     if to_group:
         os.killpg(os.getpgid(kernel.pid), signal.SIGINT)
     else:

@@ -15,6 +15,7 @@ import linecache
 import os
 import pickle
 import re
+import signal
 import sys
 import tempfile
 import textwrap
@@ -243,7 +244,10 @@ class _Worker:
             private.limit_memory(self.memory)
         note: dict[str, Any] = {"how": "finished"}
         try:
-            _run_as_main(self.program)
+            try:
+                _run_as_main(self.program)
+            finally:
+                signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is over: nothing may cut short how it ended
         except SystemExit as end:
             if end.code is not None and end.code != 0:
                 words = {} if isinstance(end.code, int) else self._note(end)

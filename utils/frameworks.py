@@ -31,7 +31,7 @@ SCRIPTS = Path(__file__).resolve().parents[1] / "scripts" / "frameworks"
 MARK = "COURSE_FRAMEWORKS"  # this environment variable holds the pid of whoever started it all, and a random part
 TIMEOUT = 90.0
 #: Seconds between two steps of a run in which a worker is killed: time to kill it before the training is over.
-PAUSE = 0.05
+PAUSE = 0.1
 #: Seconds that TensorFlow's other processes get when one has failed: a chief goes on without a worker.
 GRACE = 30.0
 _EXCEPTION = re.compile(r"^(?:\[rank\d+\]: )?([\w.]*(?:Error|Exception)\b.*)", re.MULTILINE)
@@ -115,7 +115,7 @@ def run(
     Args:
         program: a name in scripts/frameworks/, or the path of an edited copy (its name decides which launcher).
         workers: how many (mirrored: replicas in one process; parameter server: workers beside chief and ps).
-        kill_at: SIGKILL for worker 1, as soon as a worker has done so many steps.
+        kill_at: SIGKILL for worker 1, after it has done so many steps.
         by: another launcher than its own: "mpiexec" for a program of torchrun.
         timeout: seconds for everything.
     """
@@ -179,13 +179,18 @@ def edited(program: str, changes: Mapping[str, str], folder: str | Path) -> Path
     return copy
 
 
+def _done_by_all(step: int) -> str:
+    """What a synchronous worker prints only after every other one has done a step."""
+    return f"step {step + 1}"
+
+
 # ---------------------------------------------------------------------- the launchers
 def _torchrun(path: Path, args: list[str], workers: int, kill_at: int | None, timeout: float) -> Ran:
     with torchrun.agents(path, *args, nodes=1, per_node=workers) as agents:
         agents.start(0)
         try:
             if kill_at is not None:
-                agents.wait_for(f"step {kill_at}", timeout)
+                agents.wait_for(_done_by_all(kill_at), timeout)
                 agents.kill_worker(1)
             result = agents.wait(timeout)
         except torchrun.AgentsFailed as failure:
@@ -213,7 +218,9 @@ def _launched(
 
 def _tensorflow(path: Path, args: list[str], workers: int, kill_at: int | None, timeout: float) -> Ran:
     servers: dict[str, Any] = {"chief": True, "ps": 1, "evaluator": kill_at is None} if "server" in path.stem else {}
-    kill = None if kill_at is None else tf_roles.Kill("worker", 1, f"step {kill_at}")
+    # (the chief of a parameter server prints every tenth step, when all workers have done their parts)
+    sign = "" if kill_at is None else f"step {kill_at}" if servers else _done_by_all(kill_at)
+    kill = tf_roles.Kill("worker", 1, sign) if sign else None
     ended = tf_roles.run(path, *args, workers=workers, timeout=timeout, grace=GRACE, kill=kill, **servers)
     names = [f"{one.role} {one.index}" if one.role in ("worker", "ps") else one.role for one in ended]
     all_of_them = tuple(Worker(name, one.output, "", one.code) for name, one in zip(names, ended, strict=True))
@@ -235,7 +242,7 @@ def _watch(command: list[str], rank_variable: str, kill_at: int | None, logs: Pa
     ):
         deadline, in_time = time.monotonic() + timeout, True
         while launcher.poll() is None and (in_time := time.monotonic() < deadline):
-            if kill_at is not None and _said(logs, f"step {kill_at}"):
+            if kill_at is not None and _said(logs, _done_by_all(kill_at)):
                 _kill_rank(mark, rank_variable, 1)
                 kill_at = None
             time.sleep(0.01)

@@ -111,7 +111,7 @@ class Cluster:
         words = ("sbatch", "--parsable", f"--output={self._output('%j')}", *options, str(script), *args)
         return int(self._command(words, {**self.environment, **(environment or {})}, 30.0).partition(";")[0])
 
-    def wait(self, job: int, timeout: float = 60.0) -> Job:
+    def wait(self, job: int, timeout: float = 110.0) -> Job:
         """Wait until a job has ended.
 
         Raises:
@@ -163,7 +163,7 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(nodes: int = 2, cpus: int = 2, timeout: float = 60.0) -> Iterator[Cluster]:
+def cluster(nodes: int = 2, cpus: int = 2, timeout: float = 110.0) -> Iterator[Cluster]:
     """Start a cluster. All its nodes are idle when the block begins; all of it is gone when the block ends.
 
     Args:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import shutil
 import socket
 import tempfile
@@ -36,9 +37,9 @@ __all__ = ["Agent", "Agents", "AgentsFailed", "AgentsTimeout", "Run", "Worker", 
 
 _STARTS = 3  # a free port may be taken by somebody else before the first agent gets it
 _PORT_TAKEN = ("eaddrinuse", "address already in use")
-#: For runs whose size may change: after the smallest number of nodes is there, wait one second for more (not 30); an
-#: agent that was silent for 5 seconds is dead (not 15).
-_ELASTIC = {"last_call_timeout": 1, "keep_alive_interval": 1, "keep_alive_max_attempt": 5}
+#: For runs whose size may change: after the smallest number of nodes is there, wait three seconds for more (not 30; an
+#: agent that waits looks once a second whether it may join); an agent that was silent for 5 seconds is dead (not 15).
+_ELASTIC = {"last_call_timeout": 3, "keep_alive_interval": 1, "keep_alive_max_attempt": 5}
 
 
 def run_agents(script: str | Path, *args: str, timeout: float = DEFAULT_TIMEOUT, **options: Any) -> Run:
@@ -101,8 +102,8 @@ def agents(
             c10d runs with ``TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1``, so that workers that start anew meet in a new
             store: without it, in torch 2.13, they may read the addresses of dead ones (pytorch issue 135712).
             ``env`` overrides this.
-        min_nodes: elastic: ``--nnodes=min_nodes:nodes``, with c10d. The run begins one second after so many agents are
-            there; those that come later join, and those that die are missed after five seconds (see ``rdzv_conf``).
+        min_nodes: elastic: ``--nnodes=min_nodes:nodes``, with c10d. The run begins three seconds after so many agents
+            are there; those that come later join, and those that die are missed after five seconds (``rdzv_conf``).
         max_restarts: how often the workers of an agent are started anew after one has failed.
         rdzv_conf: more for ``--rdzv-conf``: "last_call_timeout", "join_timeout", … (seconds).
         env: environment variables for agents and workers.
@@ -134,9 +135,13 @@ def agents(
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that is free now. Not one of those that the system gives out by itself (from 32768 on, on Linux): agent 0
+    takes it only after it has imported torch, and till then the system would give it to whoever asks for any port."""
+    for port in random.sample(range(15_000, 32_000), 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError("none of 100 ports between 15000 and 32000 is free on this machine")
 
 
 def _port_taken(log: str) -> bool:

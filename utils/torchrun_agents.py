@@ -20,7 +20,7 @@ from utils.torchrun_results import AgentsFailed, AgentsTimeout, Run
 if TYPE_CHECKING:
     from utils.namespaces import Host
 
-DEFAULT_TIMEOUT = 60.0
+DEFAULT_TIMEOUT = 110.0
 MARK = "COURSE_AGENTS"  # this environment variable holds the pid of whoever started it all, and a random part
 #: Seconds that other agents get to end by themselves when one has failed; their workers often wait for the dead one.
 GRACE = 3.0

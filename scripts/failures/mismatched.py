@@ -5,7 +5,7 @@ import datetime
 import torch
 import torch.distributed as dist
 
-dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=2))
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=4))
 loss = torch.ones(1)
 
 if dist.get_rank() == 0:

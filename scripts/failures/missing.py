@@ -6,8 +6,9 @@ import time
 import torch.distributed as dist
 
 dist.init_process_group("gloo")
+dist.barrier()
 
 if dist.get_rank() == 2:
-    time.sleep(2)  # still loads its data
+    time.sleep(4)  # still loads its data
 else:
-    dist.monitored_barrier(timeout=datetime.timedelta(seconds=1), wait_all_ranks=True)
+    dist.monitored_barrier(timeout=datetime.timedelta(seconds=2), wait_all_ranks=True)

@@ -4,7 +4,7 @@ import datetime
 
 import torch.distributed as dist
 
-dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=2))
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=4))
 
 if dist.get_rank() == 0:
     print("saved the model")

@@ -1,4 +1,4 @@
-"""Meets the others, as workers do that torchrun has started. With --late, rank 0 comes 1.5 seconds after the others."""
+"""Meets the others, as workers do that torchrun has started. With --late, rank 0 comes three seconds later."""
 
 import sys
 import time
@@ -8,7 +8,7 @@ import torch.distributed as dist
 store, rank, world_size = next(dist.rendezvous("env://"))
 keys = dist.PrefixStore("attempt_1", store) if "--prefix" in sys.argv else store
 if "--late" in sys.argv and rank == 0:
-    time.sleep(1.5)
+    time.sleep(3)
     if store.check(["gave up"]):
         sys.exit("ended by torchrun, because another rank has failed")
 try:

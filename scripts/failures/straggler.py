@@ -8,10 +8,11 @@ import torch.distributed as dist
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 computed = waited = 0.0
+dist.barrier()
 
 for _ in range(10):
     start = time.perf_counter()
-    time.sleep(0.04 if rank == 2 else 0.01)  # forward and backward; on a GPU: torch.cuda.synchronize() after it
+    time.sleep(0.1 if rank == 2 else 0.01)  # forward and backward; on a GPU: torch.cuda.synchronize() after it
     ready = time.perf_counter()
     dist.all_reduce(torch.ones(1000))
     computed, waited = computed + ready - start, waited + time.perf_counter() - ready

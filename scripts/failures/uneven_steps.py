@@ -7,7 +7,7 @@ import time
 import torch
 import torch.distributed as dist
 
-dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=2))
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=4))
 rank = dist.get_rank()
 
 for batch in torch.arange(9.0)[rank::2]:
@@ -19,4 +19,4 @@ for batch in torch.arange(9.0)[rank::2]:
 accuracy = torch.ones(1)  # all right, on both ranks
 dist.all_reduce(accuracy, dist.ReduceOp.AVG)
 print("accuracy:", accuracy.item())
-time.sleep(2.5)  # saves the model
+time.sleep(5)  # saves the model

@@ -86,6 +86,7 @@ class Books:
 
         class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
             daemon_threads = True
+            request_queue_size = 128  # trials may come all at once
 
         server = self._end.enter_context(Server(self.path, Handler))
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()

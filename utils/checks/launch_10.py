@@ -5,6 +5,7 @@ Each worker opens the answer in a process of its own, and writes down what it di
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import tempfile
@@ -12,13 +13,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from utils import namespaces, processes, tf_roles
 from utils.checks.answers import Answer
 from utils.checks.verdicts import NotStarted, Wrong
 
 MARK = "COURSE_LAB_10"  # this environment variable holds the pid of whoever started it all, and a random part
 SECONDS = 100.0  # for all; five are enough on a quiet machine
-STILL = 12.0  # seconds without a sign of life from any worker: they wait for each other
+STILL = 12.0  # seconds without a sign of life from any worker, nor work for the processor: they wait for each other
+BUSY = 0.2  # seconds of a core in each second: who waits needs less, who imports or computes needs more
 GRACE = 1.0  # seconds for the others, when one has failed
 _COMMANDS = {
     "mpi": ["mpiexec", "-n", "{ranks}"],
@@ -83,13 +87,14 @@ def _watch(command: list[str], folder: Path, names: list[str]) -> tuple[dict[str
         processes.launched(here, MARK, mark, environment, output) as launcher,
     ):
         end, still = time.monotonic() + SECONDS, False
+        work = _Work(mark)
         while time.monotonic() < end and launcher.poll() is None and not still:
             ends = _ends(folder)
             if len(ends) == len(names):
                 break
             if any("outcome" in one for one in ends.values()):
                 end = min(end, time.monotonic() + GRACE)
-            still = _last_sign(folder, len(names)) > STILL
+            still = min(_last_sign(folder, len(names)), work.seconds_ago()) > STILL
             time.sleep(0.02)
         still = still or time.monotonic() >= end
     return _ends(folder), still
@@ -98,6 +103,27 @@ def _watch(command: list[str], folder: Path, names: list[str]) -> tuple[dict[str
 def _ends(folder: Path) -> dict[str, Any]:
     files = sorted(folder.glob("end.*.json"), key=lambda file: (file.stat().st_mtime_ns, file.name))
     return {file.name.split(".")[1]: json.loads(file.read_text(encoding="utf-8")) for file in files}
+
+
+class _Work:
+    """When the marked processes last had something to compute."""
+
+    def __init__(self, mark: str) -> None:
+        self._mark, self._busy, self._looked = mark, time.monotonic(), time.monotonic()
+        self._used: dict[int, float] = {}
+
+    def seconds_ago(self) -> float:
+        now = time.monotonic()
+        if now - self._looked > 1:
+            before, self._used = self._used, {}
+            for process in processes.marked(MARK, self._mark):
+                with contextlib.suppress(psutil.Error):
+                    self._used[process.pid] = sum(process.cpu_times()[:2])
+            worked = sum(used - before.get(pid, 0.0) for pid, used in self._used.items())
+            if worked > BUSY * (now - self._looked):
+                self._busy = now
+            self._looked = now
+        return now - self._busy
 
 
 def _last_sign(folder: Path, workers: int) -> float:

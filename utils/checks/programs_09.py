@@ -91,7 +91,7 @@ def shifts(shift: Any) -> list[Facts]:
         mine = tensors[rank].clone()
         with a_case(f"a tensor of shape {list(shape)}"), record_collectives() as record:
             if number == 1 and rank == 0:
-                time.sleep(0.3)
+                time.sleep(1)
             got = shift(mine)
             got = got.clone() if isinstance(got, torch.Tensor) else got
         senders = [s for s, t in enumerate(tensors) if isinstance(got, torch.Tensor) and torch.equal(got, t)]
@@ -216,6 +216,7 @@ def stores(open_store: Any) -> Facts:
         return facts
     for number, store in enumerate(made):
         store.set(f"{number} {me}", str(me))
+        store.get(f"{number} {me}")  # it answers, so the server has read what was set
     dist.barrier()
     facts["apart"] = [not store.check([f"{1 - number} {me}"]) for number, store in enumerate(made)]
     facts["together"] = [all(store.check([f"{n} {r}"]) for r in range(world_size)) for n, store in enumerate(made)]

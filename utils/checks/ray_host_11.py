@@ -89,21 +89,24 @@ def running() -> Iterator[Host]:
         if _host is None or not _host.alive:
             atexit.register(stop)
             _host = Host()
+        host, _idle = _host, None
     try:
-        yield _host
+        yield host
     except BaseException:
         stop()
         raise
     with _lock:
-        _idle = threading.Timer(IDLE_SECONDS, stop)
+        _idle = threading.Timer(IDLE_SECONDS, lambda: stop(threading.current_thread()))
         _idle.daemon = True
         _idle.start()
 
 
-def stop() -> None:
-    """Stop the Ray of the checks, if there is one."""
+def stop(timer: threading.Thread | None = None) -> None:
+    """Stop the Ray of the checks, if there is one. A timer stops it only if no check has begun since it was set."""
     global _host, _idle
     with _lock:
+        if timer is not None and timer is not _idle:
+            return
         if _idle is not None:
             _idle.cancel()
         host, _host, _idle = _host, None, None

@@ -140,10 +140,17 @@ def _judge_ended(lives: list[Life], before: str = "", trouble: str = "", planned
         raise Wrong(f"{after}: train ended its process", measured=[life.ended for life in lives])
 
 
+_LOST_CONNECTION = ("onnection", "Broken pipe")  # how gloo says that another rank is gone
+
+
 def own_failure(lives: list[Life]) -> dict[str, str] | None:
     """The record of the rank that failed first, unless it failed because another one was killed."""
     record = first_failure(lives)
-    lost = record is not None and "onnection" in record["sentence"] and any(life.ended in KILLED for life in lives)
+    lost = (
+        record is not None
+        and any(sign in record["sentence"] for sign in _LOST_CONNECTION)
+        and any(life.ended in KILLED for life in lives)
+    )
     return None if lost else record
 
 

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import StringIO
@@ -96,8 +97,8 @@ def run_searches(tune_search: Any, address: str, storage: str, paths: Sequence[s
     """In a rank: what the learner's function returns for each search, and how many trials Tune knows of."""
     results, recorded = [], []
     with connected(address, storage):
-        for number, (search, path) in enumerate(zip(SEARCHES, paths, strict=True)):
-            folder = f"{storage}/{os.getpid()}-{number}"
+        for search, path in zip(SEARCHES, paths, strict=True):
+            folder = tempfile.mkdtemp(dir=storage)
             arguments = search.low, search.high, list(search.batch_sizes), search.trials, search.seed
             results.append(tune_search(Objective(path), *arguments, folder))
             recorded.append(trials_recorded(folder))
@@ -108,8 +109,8 @@ def run_ashas(asha_search: Any, address: str, storage: str, paths: Sequence[str]
     """In a rank: the same with a scheduler."""
     results, recorded = [], []
     with connected(address, storage):
-        for number, (case, path) in enumerate(zip(ASHAS, paths, strict=True)):
-            folder = f"{storage}/{os.getpid()}-{number}"
+        for case, path in zip(ASHAS, paths, strict=True):
+            folder = tempfile.mkdtemp(dir=storage)
             arguments = case.low, case.high, list(case.batch_sizes), case.trials, case.most_epochs, case.seed
             results.append(asha_search(Training(path), *arguments, folder))
             recorded.append(trials_recorded(folder))

@@ -26,6 +26,7 @@ from utils.checks.verdicts import Wrong
 TICK = 0.1  # seconds between two looks
 POLLING = 0.005  # seconds of a core that a wait may use between two looks, as that for workers in a TCPStore does
 STILL = 12  # so many looks without any change: a machine that is too busy for the ranks is too busy for the looks too
+STILL_ELSEWHERE = 40  # … where a rank waits in no collective, but maybe for a disk
 HUNG = "hung"  # the file that the first rank writes which sees it
 _SUBJECT = re.compile(r"^.*?(?= ended its process| was not finished)", re.DOTALL)
 _exit = os._exit  # lab 09's script is run with another one
@@ -178,7 +179,7 @@ class _Watcher(threading.Thread):
         self.case, self.inside = "", True
         self.end: End | None = None
         self.over = threading.Event()
-        self.moves = 0
+        self.moves = self.looks = 0
         self._noting = threading.Lock()
         self._before: tuple[Any, ...] = ()
         self._used = 0.0
@@ -193,18 +194,24 @@ class _Watcher(threading.Thread):
         self.over.set()
 
     def run(self) -> None:
-        seen: list[Any] = []
+        first: list[Any] = []  # what was seen when nothing changed any more
         still = 0
         while not self.over.is_set():
             self._note_state()
             states = self._states()
             if (self.notes / HUNG).exists():
                 _exit(1)
-            stopped = all(state and state["state"] != "runs" for state in states)
-            waits = any(state and state["state"] == "waits" for state in states)
-            still = still + 1 if stopped and waits and states == seen else 0
-            seen = states
-            if still >= STILL:
+            waiting = [state for state in states if state and state["state"] == "waits"]
+            stopped = waiting and all(state and state["state"] != "runs" for state in states)
+            if not (stopped and list(map(_place, states)) == list(map(_place, first))):
+                first, still = states, 0
+            elif all(
+                now["looks"] > before["looks"] + still
+                for now, before in zip(states, first, strict=True)
+                if now["state"] == "waits"
+            ):  # an old note of a rank that does not look any more proves nothing
+                still += 1
+            if stopped and still >= (STILL if all(state["call"] for state in waiting) else STILL_ELSEWHERE):
                 self._write(HUNG, json.dumps(states))
                 _exit(1)
             time.sleep(TICK if self.end is None or still else TICK / 4)
@@ -222,7 +229,9 @@ class _Watcher(threading.Thread):
         found = place(frames_under(frame))
         where = {name: found[name] for name in ("line", "code", "call")}
         state = "waits" if same else "runs"
-        return where | {"state": state, "moves": self.moves, "case": self.case, "inside": self.inside}
+        self.looks += 1
+        notes = {"moves": self.moves, "looks": self.looks, "case": self.case, "inside": self.inside}
+        return where | {"state": state} | notes
 
     def _note_state(self) -> None:
         """Let the other ranks know: a look and its note in one, or the watcher's last look could hide the end."""
@@ -243,6 +252,11 @@ class _Watcher(threading.Thread):
         new = self.notes / f"{name}.{self.rank}.new"
         new.write_text(text)
         os.replace(new, self.notes / name)
+
+
+def _place(state: End | None) -> End:
+    """What must not change while a rank stands still."""
+    return {name: value for name, value in (state or {}).items() if name != "looks"}
 
 
 def _seconds_of_core(thread: int) -> float:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FAILURE_GRACE = 0.5  # seconds that the others have to end by themselves after one rank failed
 ANSWER_GRACE = 1.0  # … to say where they are
 FREE_GRACE = 0.4  # … to come back once they are interrupted, and again once they are cut loose
-STOP_GRACE = 3.0  # … to come back at all, before they are killed
+STOP_GRACE = 6.0  # … to come back at all, before they are killed
 TICK = 0.2
 
 
@@ -107,6 +107,8 @@ class Gathering:
         failed_at = None
         while self._pending:
             self._listen(TICK)
+            if not self._pending:
+                break  # also when the time is over: they were quick enough
             now = time.monotonic()
             if self._flag.count:
                 return "interrupt"
@@ -119,10 +121,10 @@ class Gathering:
         return None
 
     def _stop(self, reason: str) -> None:
-        self._stopped = set(self._pending)
         for rank in self._pending:
             self._tell(rank, {"do": "where", "ask": self._number})
         self._listen_until(ANSWER_GRACE, lambda: self._pending <= set(self._places))
+        self._stopped = set(self._pending)  # whoever has ended meanwhile did so by itself
         if reason == "failure":  # the others wait for the one that failed: cut loose, they end with an error
             self._free()
             self._listen_until(FREE_GRACE, lambda: not self._pending)

@@ -28,7 +28,7 @@ def frames_under(frame: FrameType | None) -> Frames:
     """The frames of a running thread, outermost first, each with its line."""
     frames = []
     while frame is not None:
-        frames.append((frame, frame.f_lineno))
+        frames.append((frame, frame.f_lineno or frame.f_code.co_firstlineno))  # some of Python's steps have no line
         frame = frame.f_back
     return frames[::-1]
 

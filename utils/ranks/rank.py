@@ -196,10 +196,14 @@ class Rank:
         if self._running:
             self._interrupted = True
             if _imports_torch(frame):
-                threading.Timer(0.05, signal.pthread_kill, (self._main_thread, signal.SIGINT)).start()
+                threading.Timer(0.05, self._interrupt_again, (self._cell,)).start()
                 return
             if not self.outlet.postpone_interrupt():
                 raise KeyboardInterrupt
+
+    def _interrupt_again(self, cell: int | None) -> None:
+        if self._cell == cell:  # what runs next was not meant
+            signal.pthread_kill(self._main_thread, signal.SIGINT)
 
     # ------------------------------------------------------------------ the listening thread
     def _listen(self) -> None:

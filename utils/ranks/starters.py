@@ -118,6 +118,7 @@ class Zygote:
                 self.gpus, self.threads = message["gpus"], message["threads"]
             elif message["event"] == "forked":
                 self._forked[message["ticket"]] = message["pid"]
+                self._exits.pop(message["pid"], None)  # of another process that had this number before
             elif message["event"] == "exit":
                 self._exits[message["pid"]] = message["code"]
 

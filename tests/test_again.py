@@ -1,0 +1,73 @@
+"""What fails once is tried again where that is asked for; what fails twice has failed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+AGAIN = Path(__file__).with_name("again.py")
+FAILS_ONCE = "import pathlib; seen = pathlib.Path('seen')\nif not seen.exists():\n    seen.touch(); 1 / 0"
+
+
+def _run(folder: Path, *arguments: str) -> tuple[int, str]:
+    command = [sys.executable, AGAIN, *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def _run_notebooks(folder: Path, source: str, *options: str, kind: str = "--nbval") -> tuple[int, str]:
+    for name, last in (("good", "x += 1"), ("shaky", source)):
+        notebook = new_notebook(cells=[new_code_cell("x = 1"), new_code_cell(last), new_code_cell("assert x")])
+        nbformat.write(notebook, folder / f"{name}.ipynb")
+    return _run(folder, *options, "good.ipynb", "shaky.ipynb", "--", "-q", kind, "--nbval-current-env")
+
+
+@pytest.mark.parametrize("kind", ["--nbval", "--nbval-lax"])
+def test_a_notebook_that_fails_once_is_run_once_more_whole_and_alone_and_named(tmp_path, kind):
+    code, text = _run_notebooks(tmp_path, FAILS_ONCE, "--again", kind=kind)
+    assert code == 0, text
+    assert "run once more:\n    shaky.ipynb\n" in text and "Passed the second time" in text
+    assert "3 passed" in text.partition("run once more")[2], "the whole notebook, and only this one"
+
+
+def test_without_being_asked_nothing_is_tried_again(tmp_path):
+    code, text = _run_notebooks(tmp_path, FAILS_ONCE)
+    assert code == 1 and "once more" not in text
+
+
+def test_a_notebook_that_fails_twice_has_failed(tmp_path):
+    code, text = _run_notebooks(tmp_path, "1 / 0", "--again")
+    assert code == 1 and "Failed twice:\n    shaky.ipynb" in text
+
+
+def test_a_test_is_tried_again_alone_with_what_its_module_has_measured(tmp_path):
+    (tmp_path / "test_shaky.py").write_text(
+        "import pathlib, pytest\n"
+        "@pytest.fixture(scope='module')\n"
+        "def measured():\n"
+        "    seen = pathlib.Path('seen')\n"
+        "    if seen.exists(): return 2\n"
+        "    seen.touch(); return 1\n"
+        "@pytest.mark.parametrize('text', ['a b', 'x[1]::y'])\n"
+        "def test_it(measured, text): assert measured == 2 or text == 'a b'\n"
+    )
+    code, text = _run(tmp_path, "--again", "test_shaky.py", "--", "-q", "-n", "2", "--dist", "loadfile")
+    assert code == 0, text
+    assert "test_it[x[1]::y]" in text and "1 passed" in text.partition("run once more")[2]
+
+
+def test_many_failures_are_no_accident(tmp_path):
+    (tmp_path / "test_broken.py").write_text(
+        "import pytest\n@pytest.mark.parametrize('n', range(11))\ndef test_it(n): assert False\n"
+    )
+    code, text = _run(tmp_path, "--again", "test_broken.py", "--", "-q")
+    assert code == 1 and "once more" not in text
+
+
+def test_what_cannot_be_run_at_all_fails(tmp_path):
+    assert _run(tmp_path, "--again", "missing.ipynb", "--", "-q")[0] != 0
