@@ -102,8 +102,8 @@ def test_a_hanging_script_ends_at_the_time_out_with_all_that_it_started(script):
         "time.sleep(1000)\n"
     )
     began = time.monotonic()
-    with pytest.raises(AgentsTimeout, match=r"program\.py was not finished after 30 s and was ended") as caught:
-        run_agents(program, nodes=2, per_node=1, timeout=30)
+    with pytest.raises(AgentsTimeout, match=r"program\.py was not finished after 20 s and was ended") as caught:
+        run_agents(program, nodes=2, per_node=1, timeout=20)
     assert time.monotonic() - began < 90
     assert [agent.exit_code for agent in caught.value.run.agents] == [None, None]
     assert [worker.output for worker in caught.value.run.workers] == ["I am here 0\n", "I am here 1\n"]
