@@ -16,9 +16,9 @@ import torch.distributed as dist
 
 import utils
 from utils import links
-from utils.all_reduce import ALGORITHMS, Traffic, all_reduce, halving_all_reduce
+from utils.all_reduce import ALGORITHMS, Traffic, all_reduce
 from utils.draw import chunks
-from utils.links import Link
+from utils.links import Link, halving_all_reduce
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the functions here run on ranks
 

@@ -26,8 +26,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from utils.links import Link, point_to_point
-
 DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
 
 
@@ -271,15 +269,3 @@ ALGORITHMS: dict[str, Callable[[Talk, Tensor, int], None]] = {
     "hierarchical": hierarchical,
 }
 """Every algorithm by its name."""
-
-
-def halving_all_reduce(nbytes: float, ranks: int, link: Link) -> float:
-    """Seconds for recursive halving and doubling: 2·log₂(p)·α + 2(p−1)/p·n·β for p a power of two.
-
-    For any other p, a step with all n bytes comes before and after, + 2(α + n·β), and the next smaller power of two
-    takes the place of p.
-    """
-    power = 1 << (ranks.bit_length() - 1)
-    steps = power.bit_length() - 1
-    inner = sum(2 * point_to_point(nbytes / 2 ** (step + 1), link) for step in range(steps))
-    return inner + (0 if power == ranks else 2 * point_to_point(nbytes, link))

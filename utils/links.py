@@ -250,6 +250,19 @@ def naive_all_reduce(nbytes: float, ranks: int, link: Link) -> float:
     return 2 * (ranks - 1) * point_to_point(nbytes, link)
 
 
+def halving_all_reduce(nbytes: float, ranks: int, link: Link) -> float:
+    """Seconds for recursive halving and doubling: 2·log₂(p)·α + 2(p−1)/p·n·β for p a power of two.
+
+    For any other p, a step with all n bytes comes before and after, + 2(α + n·β), and the next smaller power of two
+    takes the place of p.
+    """
+    _check(nbytes, ranks)
+    power = 1 << (ranks.bit_length() - 1)
+    steps = power.bit_length() - 1
+    inner = sum(2 * point_to_point(nbytes / 2 ** (step + 1), link) for step in range(steps))
+    return inner + (0 if power == ranks else 2 * point_to_point(nbytes, link))
+
+
 def hierarchical_all_reduce(
     nbytes: float, nodes: int, per_node: int, inside: Link, between: Link, nics_per_node: int = 1
 ) -> float:

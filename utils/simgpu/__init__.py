@@ -18,13 +18,14 @@ from __future__ import annotations
 import torch
 
 from utils.simgpu import backend as _backend
-from utils.simgpu.cluster import Cluster, Event, Stream, cluster, current, on, region
+from utils.simgpu.cluster import Cluster, Event, Stream, cluster, current, region
 from utils.simgpu.collectives import all_gather, all_reduce, broadcast, reduce_scatter
 from utils.simgpu.hardware import GPU, gpu
 from utils.simgpu.operators import SimTensor
 from utils.simgpu.profile import Profile, profile
 from utils.simgpu.transfers import pin
 
+on = _backend.on
 stream = _backend.stream
 synchronize = _backend.synchronize
 

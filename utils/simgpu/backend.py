@@ -61,6 +61,14 @@ class device:
             current().set_current(self.before)
 
 
+def on(gpu: int) -> device:
+    """``with simgpu.on(200): …``: inside, "simgpu" without a number means GPU 200.
+
+    The way to reach GPUs beyond 127: torch's device numbers end there.
+    """
+    return device(gpu)
+
+
 def current_stream(gpu: int | str | torch.device | None = None) -> Stream:
     """The stream that work on a GPU joins."""
     return current().current_stream(current().index(gpu))

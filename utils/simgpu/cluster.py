@@ -364,20 +364,6 @@ def cluster(
 
 
 @contextmanager
-def on(gpu: int) -> Iterator[None]:
-    """``with simgpu.on(200): …``: inside, "simgpu" without a number means GPU 200.
-
-    The way to reach GPUs beyond 127: torch's device numbers end there.
-    """
-    cluster_, before = current(), current().current_index()
-    cluster_.set_current(cluster_.index(gpu))
-    try:
-        yield
-    finally:
-        cluster_.set_current(before)
-
-
-@contextmanager
 def region(name: str) -> Iterator[None]:
     """``with simgpu.region("F1"): …`` names the work inside; timelines show the name. Backward inside, too."""
     lane = current().clock.lane(current().current_index())
