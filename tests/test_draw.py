@@ -258,3 +258,19 @@ def test_show_needs_a_text_alternative_and_closes_figures(capsys):
 
 def test_the_readme_picture_is_what_the_code_draws():
     assert readme.PATH.read_bytes() == readme.picture().data, "run: python -m utils.draw.readme"
+
+
+def test_a_short_logarithmic_axis_is_labelled_in_plain_numbers():
+    from matplotlib.figure import Figure
+
+    from utils.draw import charts
+
+    axes = Figure().add_subplot()
+    axes.set_yscale("log")
+    axes.set_ylim(0.2, 0.9)
+    axes.yaxis.set_minor_formatter(charts._between_powers_of_ten())
+    axes.figure.canvas.draw()
+    assert {label.get_text() for label in axes.get_yticklabels(minor=True)} >= {"0.2", "0.3", "0.4", "0.6"}
+    axes.set_ylim(1, 1000)
+    axes.figure.canvas.draw()
+    assert {label.get_text() for label in axes.get_yticklabels(minor=True)} == {""}

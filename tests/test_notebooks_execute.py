@@ -127,6 +127,11 @@ def test_an_error_that_was_not_meant_is_named_with_its_cell(tmp_path: Path, caps
     assert "    x / 0" in told and "raises-exception" in told
 
 
+def test_a_magic_that_was_not_understood_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = _write(tmp_path / "typo.ipynb", new_code_cell("%load_ext utils"), new_code_cell("%ranks push a b"))
+    assert "typo.ipynb: cell 2 failed with UsageError: " in _failure(path, capsys)
+
+
 def test_an_error_that_was_meant_and_did_not_come_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = _write(tmp_path / "calm.ipynb", new_code_cell("1", metadata={"tags": ["raises-exception"]}))
     assert "cell 1 has the tag raises-exception and raised nothing" in _failure(path, capsys)

@@ -176,7 +176,15 @@ def _sentence(path: Path, notebook: Any, error: Exception, cell_timeout: int) ->
                 f"{_head(cell)}\n\n{trace}\n\n"
                 f"The notebook is as it was. (Is the error meant? Give the cell the tag {MAY_RAISE}.)"
             )
+        if refused := next(filter(None, map(_usage_error, cell.get("outputs", []))), ""):
+            return f"{path}: cell {number} failed with {refused}\n{_head(cell)}\n\nThe notebook is as it was."
     return f"{path}: the kernel died or could not run the notebook: {_last_line(str(error))}"
+
+
+def _usage_error(output: Any) -> str:
+    """What a magic says to options that it does not know: IPython prints that, and shows no error."""
+    said = _COLOUR.sub("", output.get("text", "")) if output.output_type == "stream" else ""
+    return next((line for line in said.splitlines() if line.startswith("UsageError: ")), "")
 
 
 def _head(cell: Any) -> str:

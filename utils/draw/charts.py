@@ -15,6 +15,7 @@ from utils.draw.picture import Picture, from_figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogFormatter
 
 Curve = tuple[Sequence[float], Sequence[float]]
 
@@ -55,6 +56,7 @@ def lines(
     if log_y:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.yaxis.set_minor_formatter(_between_powers_of_ten())
     if len(curves) > 1:
         axes.legend(
             loc="lower center",
@@ -67,6 +69,17 @@ def lines(
     axes.grid(True, color="#DDDDDD", linewidth=0.8)
     told = "; ".join(f"{name}: from {y[0]:.3g} to {y[-1]:.3g}" for name, (_, y) in curves.items() if len(y))
     return from_figure(figure, alt or f"{title}. {y_label} over {x_label}. {told}.")
+
+
+def _between_powers_of_ten() -> LogFormatter:
+    """Labels such as 30 (not 3 × 10¹) where a logarithmic axis is so short that powers of ten would say too little."""
+    from matplotlib.ticker import LogFormatter
+
+    class Plain(LogFormatter):
+        def __call__(self, value: float, position: int | None = None) -> str:
+            return f"{value:g}" if super().__call__(value, position) else ""
+
+    return Plain(minor_thresholds=(1, 0.4))
 
 
 def bars(
