@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import threading
 import time
@@ -223,6 +224,33 @@ def test_a_rank_killed_between_cells_is_noticed(world):
     os.kill(world.pids[2], signal.SIGKILL)
     assert eventually(lambda: world.dead_ranks() == {2: "killed by SIGKILL"})
     assert str(fails(world, "1")).startswith("rank 2 was killed by SIGKILL")
+
+
+WAITS = "in no call that names other ranks: for a collective that was begun before"
+
+
+@pytest.mark.parametrize(
+    ("before", "source"),
+    [
+        ("", "work.wait()"),
+        ("model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))", "loss.backward()"),
+    ],
+    ids=["a work", "backward of DDP"],
+)
+def test_a_wait_below_python_is_told_from_work(world, before, source):
+    world.run_cell(before)
+    begin = "loss = model(torch.ones(1, 2)).sum()" if before else "work = dist.all_reduce(torch.ones(1), async_op=True)"
+    error = fails(world, f"if rank == 0:\n    {begin}\n    {source}", RankTimeout, timeout=1)
+    assert re.search(rf"^0     waiting +3     {re.escape(source)}$", error.report, re.MULTILINE), error.report
+    assert f"rank 0 waits in line 3, {WAITS}" in error.report
+    assert still_works(world)
+
+
+def test_who_computes_is_busy(world):
+    error = fails(world, "if rank == 1:\n    while True: sum(range(1000))", RankTimeout, timeout=1)
+    assert re.search(r"^1     busy +2 ", error.report, re.MULTILINE), error.report
+    assert WAITS not in error.report
+    assert still_works(world)
 
 
 def test_a_stopped_rank_does_not_hang_the_notebook(world):

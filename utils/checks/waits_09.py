@@ -24,7 +24,6 @@ from utils.checks.sandbox import run
 from utils.checks.verdicts import Wrong
 
 TICK = 0.1  # seconds between two looks
-POLLING = 0.005  # seconds of a core that a wait may use between two looks, as that for workers in a TCPStore does
 STILL = 12  # so many looks without any change: a machine that is too busy for the ranks is too busy for the looks too
 STILL_ELSEWHERE = 40  # … where a rank waits in no collective, but maybe for a disk
 HUNG = "hung"  # the file that the first rank writes which sees it
@@ -217,12 +216,12 @@ class _Watcher(threading.Thread):
             time.sleep(TICK if self.end is None or still else TICK / 4)
 
     def _look(self) -> End:
-        from utils.ranks.locate import frames_under, place
+        from utils.ranks.locate import POLLING, frames_under, place, seconds_of_core
 
         if self.end is not None:
             return self.end | {"case": self.case}
         frame = sys._current_frames()[self._main]
-        now, used = (id(frame), frame.f_lasti), _seconds_of_core(self._main)
+        now, used = (id(frame), frame.f_lasti), seconds_of_core(self._main)
         same = now == self._before and used - self._used < POLLING
         self._before, self._used = now, used
         self.moves += not same
@@ -257,10 +256,3 @@ class _Watcher(threading.Thread):
 def _place(state: End | None) -> End:
     """What must not change while a rank stands still."""
     return {name: value for name, value in (state or {}).items() if name != "looks"}
-
-
-def _seconds_of_core(thread: int) -> float:
-    """What a thread has computed so far; on systems that cannot tell (macOS), what all threads have."""
-    if hasattr(time, "pthread_getcpuclockid"):
-        return time.clock_gettime(time.pthread_getcpuclockid(thread))
-    return time.process_time()

@@ -58,6 +58,11 @@ class Outcome:
         place = self.error["place"] if self.state == "raised" and self.error else self.place
         return place or {"line": None, "code": None, "call": None, "ranks": None, "peer": None}
 
+    @property
+    def stands_still(self) -> bool:
+        """Whether it waits for something that is no call of torch.distributed: a work, DDP's buckets, a sleep."""
+        return self.state == "stopped" and self.place is not None and bool(self.place.get("still"))
+
 
 @dataclass
 class RankFailure:
@@ -216,6 +221,17 @@ def diagnosis(outcomes: Sequence[Outcome]) -> list[str]:
                 f"{label(ranks)} {verb} in {call}, and all of its group are there: "
                 "their tensors may differ in size or type, or an earlier call was not the same on all ranks."
             )
+    still: dict[int, list[int]] = {}
+    for outcome in outcomes:
+        place = outcome.where()
+        if outcome.stands_still and place["call"] is None and place["line"]:
+            still.setdefault(place["line"], []).append(outcome.rank)
+    for line, ranks in still.items():
+        sentences.append(
+            f"{label(ranks)} {'waits' if len(ranks) == 1 else 'wait'} in line {line}, in no call that names other "
+            "ranks: for a collective that was begun before (DistributedDataParallel begins its own in backward), for "
+            "a file, or in a sleep."
+        )
     return sentences
 
 
@@ -248,6 +264,8 @@ def _state(outcome: Outcome) -> str:
     if outcome.state == "stopped" or outcome.lost_connection:
         if place["call"]:
             return f"waiting in {place['call']}"
+        if outcome.stands_still:
+            return "waiting"
         return "busy" if outcome.place else "busy, did not answer"  # it may be busy in no line of the reader's
     if outcome.state == "raised":
         return f"raised {outcome.error['ename']}" if outcome.error else "raised"
@@ -261,7 +279,7 @@ def _was_doing(outcome: Outcome) -> str:
     if place["call"]:
         return f"waiting in {place['call']}" + (f", line {place['line']}: {place['code']}" if place["line"] else "")
     if place["line"]:
-        return f"stopped in line {place['line']}: {place['code']}"
+        return f"{'waiting' if outcome.stands_still else 'stopped'} in line {place['line']}: {place['code']}"
     return "stopped"
 
 

@@ -6,6 +6,7 @@ import linecache
 import os
 import sys
 import sysconfig
+import time
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
@@ -21,6 +22,7 @@ _NOT_A_CALL = {
     "_wrapped_call_impl",
 }  # they stand between the reader's call and the real one
 
+POLLING = 0.005  # seconds of a core that a wait may use in a tenth of a second, as that for workers in a TCPStore does
 Frames = list[tuple[FrameType, int]]
 
 
@@ -56,6 +58,25 @@ def place(frames: Frames) -> dict[str, Any]:
             found |= {"call": code.co_name} | dict(_partners(frame))
             break
     return found
+
+
+def seconds_of_core(thread: int) -> float:
+    """What a thread of this process has computed so far; on systems that cannot tell (macOS), what all threads have."""
+    if hasattr(time, "pthread_getcpuclockid"):
+        return time.clock_gettime(time.pthread_getcpuclockid(thread))
+    return time.process_time()
+
+
+def stands_still(thread: int, seconds: float = 0.1) -> bool:
+    """Whether a thread computes nothing for a moment: it sleeps, or waits in C++, as DDP does in backward()."""
+    frame, used = sys._current_frames()[thread], seconds_of_core(thread)
+    at = frame.f_lasti
+    time.sleep(seconds)
+    return (
+        sys._current_frames().get(thread) is frame
+        and frame.f_lasti == at
+        and (seconds_of_core(thread) - used < POLLING)
+    )
 
 
 def _is_readers(file: str) -> bool:

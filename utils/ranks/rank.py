@@ -234,10 +234,11 @@ class Rank:
             self._work.put((message, blob))
 
     def _where(self) -> dict[str, Any] | None:
-        """Where the main thread is now; None when it has finished the cell."""
+        """Where the main thread is now, and whether it computes; None when it has finished the cell."""
+        still = locate.stands_still(self._main_thread)
         if self._cell is None:
             return None
-        return locate.place(locate.frames_under(sys._current_frames()[self._main_thread]))
+        return locate.place(locate.frames_under(sys._current_frames()[self._main_thread])) | {"still": still}
 
 
 def _traceback_text(error: BaseException) -> str:
