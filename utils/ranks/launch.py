@@ -23,8 +23,9 @@ def launch(
 ) -> list[Any]:
     """Run ``function(*args, **kwargs)`` on every rank of a new world; return what each returned, rank 0 first.
 
-    The function may be defined in a notebook cell. Where it has no globals of its own by these names, it finds
-    ``rank``, ``world_size``, ``local_rank``, ``device``, ``torch`` and ``dist``. The world ends with the call.
+    The function may be defined in a notebook cell. Like a cell on ranks, it finds ``rank``, ``world_size``,
+    ``local_rank``, ``device``, ``torch`` and ``dist``; variables of the notebook by these names do not reach it. The
+    world ends with the call.
 
     Args:
         ranks: world size.

@@ -171,8 +171,8 @@ class Rank:
             remember_source(file, source)
         function, args, kwargs = pickle.loads(blob)
         if getattr(function, "__module__", None) == "__main__":
-            for name, value in self.given.items():
-                function.__globals__.setdefault(name, value)
+            # (A notebook may have a `rank` too, left over from a loop, say: on a rank, it means this rank's number.)
+            function.__globals__.update(self.given)
         result = function(*args, **kwargs)
         self.shower.figures()
         return dumps(result)
