@@ -198,7 +198,7 @@ def test_launch_in_a_cell_shows_output_in_rank_order_and_keeps_earlier_output(ke
 
 
 def test_a_variable_of_the_notebook_does_not_hide_the_rank_in_launch(kernel):
-    loop = "for rank in range(4): pass\nworld_size, kept = 7, 5\n"
+    loop = "import utils\nfor rank in range(4): pass\nworld_size, kept = 7, 5\n"
     text = kernel.text(f"{loop}def work():\n    return rank, world_size, kept\nutils.launch(work, ranks=2)")
     assert text == "[(0, 2, 5), (1, 2, 5)]\n"
     assert kernel.text("rank") == "3\n"
