@@ -86,10 +86,10 @@ def total(intervals: Iterable[Interval]) -> float:
     return sum(b - a for a, b in _joined(sorted(intervals)))
 
 
-def _joined(intervals: Sequence[Interval], gap: float = 0.0) -> list[Interval]:
+def _joined(intervals: Sequence[Interval]) -> list[Interval]:
     joined: list[Interval] = []
     for a, b in intervals:
-        if joined and a <= joined[-1][1] + gap:
+        if joined and a <= joined[-1][1]:
             joined[-1] = (joined[-1][0], max(b, joined[-1][1]))
         else:
             joined.append((a, b))
