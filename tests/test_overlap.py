@@ -126,6 +126,25 @@ def test_a_message_begins_when_its_last_rank_is_there() -> None:
     assert min(done, also_done) >= began + ring_all_reduce(4, 2, SLOW) - 0.001  # (the thread takes it up after `began`)
 
 
+def crossed() -> tuple[float, float]:
+    """Rank 0 gives the link a message, and then all-reduces something else; rank 1 the other way round."""
+    rank, between = dist.get_rank(), torch.full((1,), 10.0)
+    link = SlowLink(QUICK)
+    if rank == 0:
+        message = link.all_reduce(torch.ones(1))
+        time.sleep(0.2)
+    dist.all_reduce(between)
+    if rank == 1:
+        message = link.all_reduce(torch.ones(1))
+    value = message.wait().item()
+    link.close()
+    return value, between.item()
+
+
+def test_what_ranks_say_beside_the_link_does_not_get_in_between() -> None:
+    assert on_ranks(crossed) == [(2.0, 20.0)] * 2
+
+
 def one_rank() -> list[float]:
     link = SlowLink(SLOW)
     value = link.all_reduce(torch.full((3,), 2.0)).wait()
