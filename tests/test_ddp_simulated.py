@@ -166,3 +166,35 @@ def test_replicas_begin_equal_and_each_is_on_its_gpu() -> None:
     for i, state in enumerate(states):
         assert {value.device for value in state.values()} == {torch.device("simgpu", i)}
         assert all(torch.equal(value.cpu(), states[0][name].cpu()) for name, value in state.items())
+
+
+def test_the_same_models_wrapped_anew_have_other_buckets_and_the_same_gradients() -> None:
+    simgpu.cluster(gpus_per_node=3, gpu="toy", gil=False)
+    ddp = SimulatedDDP(layers, bucket_cap_mb=25.0)
+    batches = [torch.full((2, 16), 1.0 + i, device=f"simgpu:{i}") for i in range(3)]
+    found = []
+    for cap, buckets in ((25.0, 1), (SMALL, 8), (0.001, 4)):
+        ddp.wrap(cap)
+        assert len(ddp.replicas[0].buckets) == buckets
+        ddp.step(batches, mean_square)  # no zero_grad: what was there before is gone
+        found.append([[one.grad.cpu().clone() for one in model.parameters()] for model in ddp.models])
+    for per_gpu in itertools.chain(*found):
+        for mine, right in zip(per_gpu, found[0][0], strict=True):
+            torch.testing.assert_close(mine, right, rtol=1e-5, atol=1e-7)
+
+
+def test_a_step_that_failed_leaves_nothing_in_the_next_wrapping() -> None:
+    simgpu.cluster(gpus_per_node=2, gpu="toy", gil=False)
+    ddp = SimulatedDDP(lambda: Lazy({1}), bucket_cap_mb=SMALL)
+    batches = [torch.ones(2, 4, device=f"simgpu:{i}") for i in range(2)]
+    with pytest.raises(RuntimeError):
+        ddp.step(batches, mean_square)
+    for model in ddp.models:
+        model.on = set()
+    ddp.wrap(SMALL)
+    ddp.step(batches, mean_square)
+    whole = Lazy(set())
+    whole.load_state_dict({name: value.cpu() for name, value in ddp.models[0].state_dict().items()})
+    mean_square(whole(torch.ones(4, 4))).backward()
+    for mine, right in zip(ddp.models[1].parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad.cpu(), right.grad)
