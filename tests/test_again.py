@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import nbformat
-import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 AGAIN = Path(__file__).with_name("again.py")
@@ -20,29 +19,26 @@ def _run(folder: Path, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def _run_notebooks(folder: Path, source: str, *options: str, kind: str = "--nbval") -> tuple[int, str]:
-    for name, last in (("good", "x += 1"), ("shaky", source)):
+def test_a_notebook_that_fails_once_is_run_once_more_whole_and_alone_and_named(tmp_path):
+    for name, last in (("good", "x += 1"), ("shaky", FAILS_ONCE)):
         notebook = new_notebook(cells=[new_code_cell("x = 1"), new_code_cell(last), new_code_cell("assert x")])
-        nbformat.write(notebook, folder / f"{name}.ipynb")
-    return _run(folder, *options, "good.ipynb", "shaky.ipynb", "--", "-q", kind, "--nbval-current-env")
-
-
-@pytest.mark.parametrize("kind", ["--nbval", "--nbval-lax"])
-def test_a_notebook_that_fails_once_is_run_once_more_whole_and_alone_and_named(tmp_path, kind):
-    code, text = _run_notebooks(tmp_path, FAILS_ONCE, "--again", kind=kind)
+        nbformat.write(notebook, tmp_path / f"{name}.ipynb")
+    code, text = _run(tmp_path, "--again", "good.ipynb", "shaky.ipynb", "--", "-q", "--nbval", "--nbval-current-env")
     assert code == 0, text
     assert "run once more:\n    shaky.ipynb\n" in text and "Passed the second time" in text
     assert "3 passed" in text.partition("run once more")[2], "the whole notebook, and only this one"
 
 
 def test_without_being_asked_nothing_is_tried_again(tmp_path):
-    code, text = _run_notebooks(tmp_path, FAILS_ONCE)
+    (tmp_path / "test_shaky.py").write_text(f"def test_it():\n    exec({FAILS_ONCE!r})\n")
+    code, text = _run(tmp_path, "test_shaky.py", "--", "-q")
     assert code == 1 and "once more" not in text
 
 
-def test_a_notebook_that_fails_twice_has_failed(tmp_path):
-    code, text = _run_notebooks(tmp_path, "1 / 0", "--again")
-    assert code == 1 and "Failed twice:\n    shaky.ipynb" in text
+def test_what_fails_twice_has_failed(tmp_path):
+    (tmp_path / "test_broken.py").write_text("def test_it(): 1 / 0\ndef test_other(): pass\n")
+    code, text = _run(tmp_path, "--again", "test_broken.py", "--", "-q")
+    assert code == 1 and "Failed twice:\n    test_broken.py::test_it\n" in text
 
 
 def test_a_test_is_tried_again_alone_with_what_its_module_has_measured(tmp_path):
