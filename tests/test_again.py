@@ -52,7 +52,7 @@ def test_a_test_is_tried_again_alone_with_what_its_module_has_measured(tmp_path)
         "@pytest.mark.parametrize('text', ['a b', 'x[1]::y'])\n"
         "def test_it(measured, text): assert measured == 2 or text == 'a b'\n"
     )
-    code, text = _run(tmp_path, "--again", "test_shaky.py", "--", "-q", "-n", "2", "--dist", "loadfile")
+    code, text = _run(tmp_path, "--again", "test_shaky.py", "--", "-q")
     assert code == 0, text
     assert "test_it[x[1]::y]" in text and "1 passed" in text.partition("run once more")[2]
 
