@@ -176,7 +176,9 @@ def test_whoever_takes_too_long_is_ended_and_no_process_is_left(program):
 def test_ports_are_different_and_free():
     import socket
 
-    ports = tf_roles.free_ports(20)
+    from utils.ports import free_ports
+
+    ports = free_ports(20)
     assert len(set(ports)) == 20
     for port in ports:
         with socket.socket() as probe:

@@ -12,7 +12,6 @@ import pwd
 import re
 import select
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from pathlib import Path
 import psutil
 
 from utils import processes
+from utils.ports import free_ports
 
 _SYSTEM_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/sbin")  # of daemons; not in everybody's PATH
 _LAST_LINES = 12
@@ -82,7 +82,7 @@ def configure(folder: Path, names: Sequence[str], cpus: int) -> None:
         cpus: processors that each node claims to have.
     """
     folder.chmod(0o711)  # munge insists that others could reach its socket
-    ports = _free_ports(len(names) + 1)
+    ports = free_ports(len(names) + 1)
     nodes = [_NODE.format(name=name, port=port, cpus=cpus) for name, port in zip(names, ports[1:], strict=True)]
     text = _CONFIGURATION.format(ports=ports, user=user(), folder=folder, nodes="\n".join(nodes))
     (folder / "slurm.conf").write_text(text)
@@ -99,13 +99,6 @@ def _version() -> tuple[int, int]:
     said = subprocess.run([program("slurmd") or "slurmd", "-V"], capture_output=True, text=True).stdout
     match = re.search(r"(\d+)\.(\d+)", said)
     return (int(match[1]), int(match[2])) if match else (0, 0)
-
-
-def _free_ports(count: int) -> list[int]:
-    """All held at the same time, so that none comes twice."""
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [probe.getsockname()[1] for probe in probes]
 
 
 def read(file: Path) -> str:

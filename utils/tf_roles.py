@@ -16,7 +16,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from utils import namespaces, processes
+from utils.ports import free_ports
 
 MARK = "COURSE_TF_ROLES"  # this environment variable holds the pid of whoever started it all, and a random part
 TIMEOUT = 90.0
@@ -195,12 +195,3 @@ class _Started:
             code, seconds = self.codes[task]
             found.append(Ended(*task, code, "\n".join(lines), seconds))
         return found
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback that nobody uses now, all different."""
-    with contextlib.ExitStack() as open_until_all_are_found:
-        sockets = [open_until_all_are_found.enter_context(socket.socket()) for _ in range(count)]
-        for probe in sockets:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in sockets]

@@ -16,9 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import shutil
-import socket
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from utils import processes
 from utils import torchrun_results as results
+from utils.ports import free_ports
 from utils.torchrun_agents import DEFAULT_TIMEOUT, MARK, Agents
 from utils.torchrun_results import Agent, AgentsFailed, AgentsTimeout, Run, Worker
 
@@ -125,23 +124,24 @@ def agents(
     conf = {**(_ELASTIC if min_nodes is not None else {}), **(rdzv_conf or {})}
     folder = Path(tempfile.mkdtemp(prefix="agents-"))
     run = Agents(
-        script, args, nodes, per_node, rendezvous, min_nodes, max_restarts, conf, env or {}, hosts, folder, _free_port()
+        script,
+        args,
+        nodes,
+        per_node,
+        rendezvous,
+        min_nodes,
+        max_restarts,
+        conf,
+        env or {},
+        hosts,
+        folder,
+        *free_ports(1),
     )
     try:
         yield run
     finally:
         run.end()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _free_port() -> int:
-    """A port that is free now. Not one of those that the system gives out by itself (from 32768 on, on Linux): agent 0
-    takes it only after it has imported torch, and till then the system would give it to whoever asks for any port."""
-    for port in random.sample(range(15_000, 32_000), 100):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise OSError("none of 100 ports between 15000 and 32000 is free on this machine")
 
 
 def _port_taken(log: str) -> bool:

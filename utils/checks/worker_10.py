@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from utils import tf_roles
 from utils.checks.inside import Outcome, open_answer
 from utils.checks.launch_10 import Facts
 from utils.checks.task_10 import HorovodTask, TensorFlowTask
 from utils.checks.verdicts import NotStarted, Wrong
+from utils.ports import free_ports
 
 WORKERS, REPLICAS = 2, 3  # of TensorFlow's two strategies
 LINGER = 10.0  # seconds
@@ -52,7 +52,7 @@ def tensorflow() -> None:
     """
     import tensorflow as tf
 
-    ports = tf_roles.free_ports(WORKERS)
+    ports = free_ports(WORKERS)
     children = []
     for number in range(WORKERS + 1):
         if (child := os.fork()) == 0:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import select
 import signal
-import socket
 import sys
 import tempfile
 import time
 from dataclasses import dataclass
 from typing import Any
 
+from utils.ports import free_ports
 from utils.ranks import starters
 from utils.ranks.failures import exit_reason
 from utils.ranks.gather import InterruptFlag
@@ -109,7 +109,7 @@ class Processes:
             "size": size,
             "nodes": nodes,
             "backend": backend,
-            "port": _free_port(),
+            "port": free_ports(1)[0],  # nobody listens on it: it is there for programs that read MASTER_PORT
             "store": self._store_path,
             "environment": dict(os.environ),
             "folder": os.getcwd(),
@@ -194,10 +194,3 @@ def _make_store() -> tuple[int, str | None]:
         return os.memfd_create("ranks-store"), None
     fd, path = tempfile.mkstemp(prefix="ranks-store-")
     return fd, path
-
-
-def _free_port() -> int:
-    # Nobody listens on it; it is there for programs that read MASTER_PORT.
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
