@@ -56,9 +56,9 @@ notebooks: setup  ## execute every notebook: strict for lectures and solutions, 
 frameworks: $(VENV)/.frameworks  ## add MPI, Horovod, TensorFlow and Ray, for lectures and labs 10 and 11
 
 # No pin of theirs clashes with the core's, so they share its environment; Horovod's wheel is kept outside it.
-$(VENV)/.frameworks: $(VENV)/.ready utils/horovod_wheel.py
+$(VENV)/.frameworks: $(VENV)/.ready utils/launchers/horovod_wheel.py
 	$(RUN) -m pip install --quiet --editable '.[test,frameworks,tune]'
-	$(RUN) -m utils.horovod_wheel $(WHEELS)
+	$(RUN) -m utils.launchers.horovod_wheel $(WHEELS)
 	@touch $@
 
 # TensorFlow and Ray take their time on a busy machine.
@@ -70,13 +70,13 @@ test-frameworks: frameworks  ## set up and test lectures and labs 10 and 11
 	$(PYTEST) $(EXTRA:%=labs/%) -- --nbval-lax $(NBVAL)
 
 execute: setup  ## run notebooks and store their outputs: make execute NB=notebooks/00_start_here.ipynb
-	$(RUN) -m utils.notebooks execute $(NB)
+	$(RUN) -m utils.course execute $(NB)
 
 labs: setup  ## make labs/ from solutions/
-	$(RUN) -m utils.labs build
+	$(RUN) -m utils.course labs
 
 grade: setup  ## grade a folder of learners' labs: make grade DIR=folder
-	@$(RUN) -m utils.labs grade $(DIR)
+	@$(RUN) -m utils.checks.grading $(DIR)
 
 benchmarks: setup  ## print this project's figures beside its peers'
 	$(RUN) -m pip install --quiet --editable '.[test,benchmarks]'

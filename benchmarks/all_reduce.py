@@ -37,7 +37,7 @@ def measure(megabytes: int, rounds: int) -> dict[str, list[float]]:
     import torch
     import torch.distributed as dist
 
-    from utils.all_reduce import all_reduce
+    from utils.algorithms.all_reduce import all_reduce
 
     x = torch.empty(megabytes * 1_000_000 // 4)
     times: dict[str, list[float]] = {name: [] for name in (*OURS, GLOO)}

@@ -20,7 +20,7 @@ def facts(packages: Sequence[str]) -> dict[str, str]:
     Args:
         packages: names of packages whose versions matter, besides torch and IPython.
     """
-    from utils import machine
+    from utils.hardware import machine
 
     here = machine.look()
     cores = f"{here.usable_cpus} of {here.logical_cpus} logical processors"

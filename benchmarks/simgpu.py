@@ -25,7 +25,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from utils import simgpu
-from utils.models import ResNet50
+from utils.training.models import ResNet50
 
 ROUNDS, QUICK_ROUNDS = 7, 2
 GPU_COUNTS, QUICK_GPU_COUNTS = (2, 16, 64, 256), (2, 16)

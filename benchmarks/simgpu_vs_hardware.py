@@ -27,8 +27,8 @@ import here
 import torch
 from torch import nn
 
-from utils import models
 from utils.simgpu import hardware
+from utils.training import models
 
 MEMORY_TARGET, TIME_TARGET = 0.03, 0.20
 REPEATS = 10

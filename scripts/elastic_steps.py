@@ -3,8 +3,8 @@
 torchrun --nnodes=1:2 --max-restarts=2 … scripts/elastic_steps.py --folder FOLDER
 
 The state of this training is one number, the step, in FOLDER/step.txt. It ends when there is a file FOLDER/stop. Each
-rank writes down what it did when, for a picture (utils/elastic.py reads it). Set MACHINE to a name for the machine:
-torchrun numbers nodes anew at each start.
+rank writes down what it did when, for a picture (utils/launchers/elastic.py reads it). Set MACHINE to a name for the
+machine: torchrun numbers nodes anew at each start.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from utils.elastic import Diary, Event
-from utils.exit import leave
+from utils.launchers.elastic import Diary, Event
+from utils.training.exit import leave
 
 
 def main() -> None:

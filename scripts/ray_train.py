@@ -23,12 +23,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from utils import same_training
-from utils.exit import leave
+from utils.training import same_training
+from utils.training.exit import leave
 
 
 def network() -> nn.Sequential:
-    """The network of ``utils.same_training``, with its first weights."""
+    """The network of ``utils.training.same_training``, with its first weights."""
     first, bias_1, second, bias_2 = map(torch.from_numpy, same_training.weights())
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     values = {"0.weight": first.t(), "0.bias": bias_1, "2.weight": second.t(), "2.bias": bias_2}
@@ -133,7 +133,7 @@ def main() -> None:
         ray.init(log_to_driver=False, logging_level=logging.ERROR)
         say(by_ray(args.file, args.workers, args.storage, args.die_at))
     else:
-        from utils import ray_here
+        from utils.launchers import ray_here
 
         with ray_here.running(cpus=args.workers) as here:
             say(by_ray(args.file, args.workers, args.storage or str(here.storage), args.die_at))

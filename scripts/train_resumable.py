@@ -20,10 +20,10 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
-from utils import data, rendezvous
-from utils.checkpoints import CheckpointError, Checkpoints
-from utils.exit import leave
-from utils.resumable import ResumableSampler, endless_batches, settle_buckets
+from utils.training import data, rendezvous
+from utils.training.checkpoints import CheckpointError, Checkpoints
+from utils.training.exit import leave
+from utils.training.resumable import ResumableSampler, endless_batches, settle_buckets
 
 
 def options() -> argparse.Namespace:

@@ -18,7 +18,7 @@ import ray
 import torch
 from ray import tune
 
-from utils.tuning import Training
+from utils.training.tuning import Training
 
 EPOCHS = 9
 

@@ -5,7 +5,7 @@ import os
 import torch
 import torch.distributed as dist
 
-from utils.exit import leave
+from utils.training.exit import leave
 
 
 def main() -> None:

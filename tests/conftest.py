@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-EXTRA = re.compile(r"(10_other_frameworks|11_ray_and_tuning)|test_(lab_10|lab_11|frameworks|tuning)\w*\.py")
+EXTRA = re.compile(
+    r"(10_other_frameworks|11_ray_and_tuning)|test_(other_frameworks|ray_and_tuning|frameworks|tuning)\w*\.py"
+)
 """Tests of lectures and labs 10 and 11: `make test-frameworks` runs them, `make test` leaves them out."""
 
 

@@ -12,7 +12,7 @@ import os
 import keras
 import tensorflow as tf
 
-from utils.same_training import BATCH, CLASSES, HIDDEN, LEARNING_RATE, Batches
+from utils.training.same_training import BATCH, CLASSES, HIDDEN, LEARNING_RATE, Batches
 
 config = json.loads(os.environ["TF_CONFIG"])
 cluster, role = config["cluster"], config["task"]["type"]

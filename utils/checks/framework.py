@@ -1,8 +1,8 @@
 """Exercises: a function that judges an answer, with what a learner and a grader need to know about it.
 
-In a lab's module of checks (``lab_06.py``, say):
+In a lab's package of checks (``utils/checks/ddp_and_bucketing/``, say):
 
-    @exercise(lab="06_ddp_and_bucketing", title="Average the gradients", difficulty=2, minutes=15)
+    @exercise(title="Average the gradients", difficulty=2, minutes=15)
     def average_gradients(average):
         results = run(average, torch.ones(3), ranks=4, changes_arguments=True)
         expect("The sum is not divided by the world size", results[0], …)
@@ -39,11 +39,12 @@ from utils.checks.verdicts import (
     Wrong,
     figures_text,
 )
-from utils.extras import missing, sentence
+from utils.course import outline
+from utils.launchers.extras import missing, sentence
 
 #: When set, checks write the answers to this folder for the grader and judge nothing.
 HAND_IN_TO = "COURSE_ANSWERS"
-_LAB = re.compile(r"\d\d_[a-z0-9_]+")
+_SLUG = re.compile(r"[a-z][a-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Exercise:
 
     Args:
         judge: the check's function; gets one ``Answer`` per parameter.
-        lab: number and slug of the lab, "06_ddp_and_bucketing".
+        lab: the lab's slug, "ddp_and_bucketing".
         name: what notebooks call it.
         title: what people call it.
         difficulty: 1 to 3.
@@ -133,25 +134,32 @@ class Exercise:
 
 
 def exercise(
-    *, lab: str, title: str, difficulty: int = 1, minutes: int = 10, timeout: float = 30, needs: tuple[str, ...] = ()
+    *,
+    title: str,
+    lab: str = "",
+    difficulty: int = 1,
+    minutes: int = 10,
+    timeout: float = 30,
+    needs: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Any]], Exercise]:
     """Make an exercise of a function that judges answers.
 
     Args:
-        lab: number and slug of the lab, "06_ddp_and_bucketing".
+        lab: the lab's slug; the name of the module that defines the exercise, if not given.
         title: a few words for the overview.
         difficulty: 1, 2 or 3.
         minutes: how long a learner takes.
         timeout: seconds after which the check ends, whatever the answer does.
         needs: modules beyond the course's core that the check imports, ("ray",).
     """
-    if not _LAB.fullmatch(lab):
-        raise ValueError(f"a lab is named by number and slug, such as 06_ddp_and_bucketing, not {lab!r}")
+    if lab and not _SLUG.fullmatch(lab):
+        raise ValueError(f"a lab is named by its slug, such as ddp_and_bucketing, not {lab!r}")
     if difficulty not in (1, 2, 3):
         raise ValueError(f"difficulty is 1, 2 or 3, not {difficulty!r}")
 
     def make(judge: Callable[..., Any]) -> Exercise:
-        made = Exercise(judge, lab, judge.__name__, title, difficulty, minutes, timeout, needs)
+        slug = lab or judge.__module__.rpartition(".")[2]
+        made = Exercise(judge, slug, judge.__name__, title, difficulty, minutes, timeout, needs)
         object.__setattr__(made, "__doc__", judge.__doc__)  # for help() and Shift-Tab
         return made
 
@@ -164,19 +172,19 @@ def exercises_in(module: ModuleType) -> list[Exercise]:
 
 
 def lab_modules() -> tuple[list[ModuleType], list[str]]:
-    """All modules ``utils/checks/lab_*.py``, and a sentence for each that cannot be imported."""
+    """The checks of every lab that has a solution, in the order of the course, and a sentence for each broken one."""
     import importlib
 
     modules, problems = [], []
-    for path in sorted(Path(__file__).parent.glob("lab_*.py")):
+    for slug in outline.slugs("solutions"):
         try:
-            modules.append(importlib.import_module(f"utils.checks.{path.stem}"))
+            modules.append(importlib.import_module(f"utils.checks.{slug}"))
         except Exception as error:
-            problems.append(f"utils/checks/{path.name} cannot be imported ({type(error).__name__}: {error}).")
+            problems.append(f"utils/checks/{slug} cannot be imported ({type(error).__name__}: {error}).")
     return modules, problems
 
 
 def all_exercises() -> list[Exercise]:
     """The exercises of every lab of the course, lab by lab."""
     modules, _ = lab_modules()
-    return sorted((found for module in modules for found in exercises_in(module)), key=lambda item: item.lab)
+    return [found for module in modules for found in exercises_in(module)]

@@ -47,7 +47,7 @@ def recall() -> dict[str, str]:
         content = json.loads(location().read_text(encoding="utf-8"))
         results = content["results"]
         return {
-            key: state
+            key.partition("_")[2] if key[:2].isdigit() else key: state  # (as files of before 2026-11-22 have it)
             for key, state in results.items()
             if isinstance(key, str) and state in (NOT_STARTED, WRONG, RIGHT)
         }

@@ -10,6 +10,7 @@ from itertools import groupby
 from utils.checks.framework import Exercise, all_exercises, lab_modules
 from utils.checks.memory import recall
 from utils.checks.verdicts import COLOURS, NOT_STARTED, RIGHT, SIGNS
+from utils.course import outline
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Progress:
         return f"<table>{''.join(parts)}</table>{notes}<p><b>{self.summary}</b></p>"
 
     def _labs(self) -> list[tuple[str, list[tuple[Exercise, str]]]]:
-        return [(lab, list(rows)) for lab, rows in groupby(self.rows, key=lambda row: row[0].lab)]
+        return [(outline.numbered(lab), list(rows)) for lab, rows in groupby(self.rows, key=lambda row: row[0].lab)]
 
 
 def progress(exercises: Sequence[Exercise] | None = None) -> Progress:

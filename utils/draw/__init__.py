@@ -10,17 +10,12 @@
   colours.
 """
 
+from utils.course.map import course_map
 from utils.draw import palette
-from utils.draw.all_reduce import (
-    all_reduce_algorithms,
-    all_reduce_on_nodes,
-    all_reduce_times,
-    who_talks_over_what,
-)
+from utils.draw.all_reduce import all_reduce_algorithms, all_reduce_on_nodes, all_reduce_times, who_talks_over_what
 from utils.draw.autograd_graph import autograd_graph
 from utils.draw.charts import bars, lines, loss_curves, stacked_bars
 from utils.draw.clusters import cluster_topology, three_setups, topology
-from utils.draw.course import course_map
 from utils.draw.hardware import machine
 from utils.draw.memory import MemorySeries, memory_at_peak, memory_over_time
 from utils.draw.parallelism import parallelism_map

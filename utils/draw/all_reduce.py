@@ -1,19 +1,19 @@
-"""Charts of the α–β model: how long a gradient travels. All numbers are computed by ``utils.links``."""
+"""Charts of the α–β model: how long a gradient travels. All numbers are computed by ``utils.hardware.links``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from utils import links
 from utils.draw import palette
 from utils.draw.charts import bars, lines
 from utils.draw.palette import Role
 from utils.draw.picture import Picture
 from utils.draw.units import size_text
-from utils.links import Link
-from utils.models import RESNET50_GRADIENT_BYTES
+from utils.hardware import links
+from utils.hardware.links import Link
+from utils.training.models import RESNET50_GRADIENT_BYTES
 
-NOTE = "computed with the α–β model from data-sheet speeds (utils/links.py), not measured"
+NOTE = "computed with the α–β model from data-sheet speeds (utils/hardware/links.py), not measured"
 GPUS = (2, 4, 8, 16, 32, 64)
 
 _PLACES = {

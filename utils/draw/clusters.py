@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from utils import links
 from utils.draw import palette
 from utils.draw.frame import told
 from utils.draw.picture import Picture
 from utils.draw.svg import Canvas, text_width, wrap
-from utils.links import Link
+from utils.hardware import links
+from utils.hardware.links import Link
 
 DEVICE_WIDTH, DEVICE_HEIGHT, GAP, MARGIN = 104, 78, 14, 18
 PER_ROW = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from utils.draw import palette
 from utils.draw.picture import Picture
 from utils.draw.svg import Canvas, shorten
-from utils.machine import Machine, describe_interconnect, describe_network, look
+from utils.hardware.machine import Machine, describe_interconnect, describe_network, look
 
 WIDTH, MOST_SQUARES, MOST_GPUS = 760, 64, 8
 

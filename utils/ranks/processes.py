@@ -11,10 +11,10 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from utils.ports import free_ports
 from utils.ranks import starters
 from utils.ranks.failures import exit_reason
 from utils.ranks.gather import InterruptFlag
+from utils.ranks.ports import free_ports
 from utils.ranks.transcript import label
 from utils.ranks.wire import Channel, pair
 

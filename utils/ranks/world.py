@@ -11,16 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from utils.ranks import starters
-from utils.ranks.failures import (
-    KEPT,
-    LOST,
-    REMADE,
-    Outcome,
-    RanksInterrupted,
-    RankTimeout,
-    hang_report,
-    rank_error,
-)
+from utils.ranks.failures import KEPT, LOST, REMADE, Outcome, RanksInterrupted, RankTimeout, hang_report, rank_error
 from utils.ranks.gather import Gathering, InterruptFlag, interrupts
 from utils.ranks.processes import BadRequest, Processes, RankHandle, check_shape
 from utils.ranks.transcript import Transcript, label

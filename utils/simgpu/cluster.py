@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from utils.links import INFINIBAND_NDR, Link
+from utils.hardware.links import INFINIBAND_NDR, Link
 from utils.simgpu import hardware
 from utils.simgpu.clock import Clock, Port, Timeline
 from utils.simgpu.hardware import GPU

@@ -1,6 +1,6 @@
 """Collectives over simulated GPUs, for tensors of one process: a list with one tensor for each GPU.
 
-They compute the result at once and cost what the α–β model of ``utils.links`` says for the chosen algorithm. They
+They compute the result at once and cost what the α–β model of ``hardware.links`` says for the chosen algorithm. They
 run on each GPU's communication stream, as NCCL's do, so with ``async_op=True`` they overlap with computing.
 """
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
-from utils import links
-from utils.links import Link
+from utils.hardware import links
+from utils.hardware.links import Link
 from utils.simgpu.clock import COMMUNICATION, Port, Work
 from utils.simgpu.cluster import Cluster, current
 from utils.simgpu.tensor import SimTensor, check_cluster, new
@@ -50,7 +50,7 @@ def all_reduce(
         algorithm: "ring", "tree" or "hierarchical". None: hierarchical if there are several nodes, else ring.
         async_op: do not make the GPUs' streams wait; call ``wait()`` on what is returned.
 
-    Source of the costs: ``utils.links`` (Patarasuk and Yuan 2009; Thakur, Rabenseifner and Gropp 2005).
+    Source of the costs: ``utils.hardware.links`` (Patarasuk and Yuan 2009; Thakur, Rabenseifner and Gropp 2005).
     """
     tensors = _check(tensors, "all_reduce", algorithm)
     result = _reduced(tensors, op)

@@ -22,7 +22,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from utils.links import DDR5, NVLINK2, NVLINK3, NVLINK4, PCIE3, PCIE4, PCIE5, Link
+from utils.hardware.links import DDR5, NVLINK2, NVLINK3, NVLINK4, PCIE3, PCIE4, PCIE5, Link
 
 TERA = 1e12
 GIB = 2**30

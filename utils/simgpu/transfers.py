@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from utils.links import point_to_point
+from utils.hardware.links import point_to_point
 from utils.simgpu import costs
 from utils.simgpu.clock import COMMUNICATION, Work, phase_now
 

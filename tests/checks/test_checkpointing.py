@@ -1,0 +1,215 @@
+"""Lab 08's own machinery: processes that are watched and killed, damaged files, the task, the sharded store."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+import torch
+
+from utils.checks import Wrong
+from utils.checks.checkpointing import resharding, resuming, watched
+from utils.checks.checkpointing.lives import FAILED, Life, first_failure, live
+from utils.checks.checkpointing.resharding import Reshard
+from utils.course import outline
+from utils.training.resume_task import Decay, Momentum, Task
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = " ".join(
+    "\n".join(
+        cell.source for cell in nbformat.read(outline.notebook("checkpointing", "solutions"), as_version=4).cells
+    ).split()
+)
+
+
+# ---------------------------------------------------------------------- processes that are watched and killed
+def _answer():
+    """Stands in for an ``OpenAnswer``."""
+
+    class Answer:
+        def function(self) -> None: ...
+
+    return Answer()
+
+
+def _write_well(path: Path, size: int = 1000) -> None:
+    half = path.with_suffix(".half")
+    with open(half, "wb") as file:
+        file.write(b"x" * size)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(half, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    os.fsync(folder)
+    os.close(folder)
+
+
+def test_each_step_with_files_is_noted(tmp_path):
+    def body(watch):
+        watch.files(_answer())
+        _write_well(tmp_path / "new")
+
+    (life,) = live(body)
+    assert [(note["what"], note.get("size")) for note in life.notes] == [
+        ("open", None),
+        ("fsync", 1000),
+        ("rename", 1000),
+        ("fsync", os.stat(tmp_path).st_size),
+    ]
+    assert life.notes[1]["ino"] == life.notes[2]["ino"] and life.notes[3]["folder"] and life.ended == 0
+
+
+@pytest.mark.parametrize(("events", "left"), [(0, []), (1, ["new.half"]), (2, ["new.half"]), (3, ["new"])])
+def test_a_process_dies_before_the_step_that_it_is_told(tmp_path, events, left):
+    def body(watch):
+        watch.files(_answer())
+        watch.kill_before(events)
+        _write_well(tmp_path / "new")
+
+    (life,) = live(body)
+    assert life.ended == -signal.SIGKILL and os.listdir(tmp_path) == left
+
+
+def test_a_process_dies_at_the_byte_that_it_is_told_or_gets_an_error(tmp_path):
+    def body(watch, fatal):
+        watch.limit(300, fatal)
+        _write_well(tmp_path / "new")
+
+    killed, full = (live(lambda watch, fatal=fatal: body(watch, fatal))[0] for fatal in (True, False))
+    assert (tmp_path / "new.half").stat().st_size == 300
+    assert killed.ended == -signal.SIGXFSZ and killed.failure is None
+    assert full.ended == FAILED and "File too large" in full.failure["sentence"]
+
+
+def test_one_that_ends_early_takes_the_others_with_it_and_the_first_failure_is_told():
+    def fails(watch):
+        raise Wrong("mine")
+
+    def waits(watch):
+        time.sleep(60)
+
+    lives = live(waits, fails, waits)
+    assert [life.ended for life in lives] == [-signal.SIGKILL, FAILED, -signal.SIGKILL]
+    assert first_failure(lives)["sentence"] == "mine"
+
+
+def test_processes_that_never_end_are_ended():
+    before = set(psutil.Process().children())  # of other tests in this process
+    lives = live(lambda watch: time.sleep(60), seconds=0.2)
+    assert lives == [Life([], None)]
+    assert set(psutil.Process().children()) <= before
+
+
+# ---------------------------------------------------------------------- the training
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_twenty_kills_come_in_every_kind_and_in_order(ranks):
+    kills = watched.plan(ranks)
+    assert len(kills) == resuming.KILLS == 20 and kills == watched.plan(ranks)
+    assert [kill.step for kill in kills] == sorted({kill.step for kill in kills})
+    assert sum(bool(kill.moment) for kill in kills) == 10
+    assert {kill.moment for kill in kills if kill.moment} == set(watched.MOMENTS)
+    assert len({kill.event for kill in kills if kill.event is not None}) >= 3
+    assert {kill.rank for kill in kills} == set(range(ranks))
+
+
+@pytest.mark.parametrize("way", ["cut off", "empty", "a changed byte"])
+def test_a_damaged_checkpoint_is_not_good_and_only_a_changed_byte_is_loaded(tmp_path, way):
+    path = tmp_path / "step-5.pt"
+    torch.save({"w": torch.zeros(2000)}, path)
+    assert watched.good(path)
+    watched.damage(path, way)
+    assert not watched.good(path)
+    if way == "a changed byte":
+        assert int((torch.load(path)["w"] != 0).sum()) == 1
+    else:
+        with pytest.raises((RuntimeError, OSError, EOFError)):
+            torch.load(path)
+
+
+def test_every_part_and_generator_is_another_after_each_step():
+    torch.set_num_threads(1)
+    task = Task()
+    parts = task.new()
+    seen = [watched.facts(parts)]
+    for number in range(task.steps):
+        task.step(number, parts)
+        seen.append(watched.facts(parts))
+    for name in seen[0]:
+        values = [facts[name] for facts in seen]
+        if name == "python":
+            assert len(set(values)) == len(values)
+        else:
+            assert all(one != other for one, other in itertools.pairwise(values)), name
+    assert parts["batches"].epoch >= 2  # so kills fall into several epochs
+
+
+def test_a_state_that_is_loaded_goes_on_as_the_old_one():
+    task = Task()
+    parts = task.new()
+    for number in range(7):
+        task.step(number, parts)
+    states = {name: part.state_dict() for name, part in parts.items()}
+    states["model"] = {name: value.clone() for name, value in states["model"].items()}
+    states["optimizer"] = dict(states["optimizer"], velocities=[v.clone() for v in states["optimizer"]["velocities"]])
+    generators = torch.get_rng_state(), random.getstate()
+    task.step(7, parts)
+    right = watched.facts(parts)
+    parts = task.new()
+    for name, part in parts.items():
+        part.load_state_dict(states[name])
+    torch.set_rng_state(generators[0])
+    random.setstate(generators[1])
+    task.step(7, parts)
+    assert watched.facts(parts) == right
+
+
+def test_the_quick_optimizer_and_schedule_are_those_of_torch():
+    weights = [torch.linspace(0, 1, 5).requires_grad_() for _ in range(2)]
+    mine, real = Momentum(weights[:1]), torch.optim.SGD(weights[1:], lr=0.1, momentum=0.9)
+    schedule = Decay(mine)
+    for _ in range(12):
+        for weight in weights:
+            weight.grad = (weight.detach() - 2) ** 2
+        real.param_groups[0]["lr"] = mine.lr
+        mine.step(), real.step(), schedule.step()
+    torch.testing.assert_close(*weights)
+    assert mine.lr == pytest.approx(0.1 * 0.97**5)
+
+
+# ---------------------------------------------------------------------- shards
+@pytest.mark.parametrize("case", resharding.CASES, ids=str)
+def test_ranks_together_need_each_byte_once(case):
+    whole = resharding.tensors()
+    store = resharding.make_store(whole, case)
+    needs = [resharding.needed(whole, case, rank) for rank in range(case.loaded)]
+    total = sum(tensor.nbytes for tensor in whole.values())
+    assert sum(one["bytes"] for need in needs for one in need.values()) == total
+    for name, tensor in whole.items():
+        rows = sorted(store.index(file)[name]["rows"] for file in store.files())
+        assert rows[0][0] == 0 and rows[-1][1] == len(tensor)
+        assert all(one[1] == other[0] for one, other in itertools.pairwise(rows))
+
+
+def test_cases_have_empty_shards_and_names_whose_order_is_not_that_of_the_rows():
+    whole = resharding.tensors()
+    uneven = resharding.make_store(whole, Reshard(4, 3, True))
+    assert uneven.index("shard-1")["embedding"]["rows"] == [11, 11]
+    assert sorted(resharding.make_store(whole, Reshard(11, 2)).files())[2] == "shard-10"
+    assert any(case.loaded > len(whole["few"]) for case in resharding.CASES)
+
+
+def test_the_text_of_the_lab_tells_the_right_counts():
+    whole, case = resharding.tensors(), resharding.CASES[0]
+    pieces = [one for rank in range(2) for one in resharding.needed(whole, case, rank).values()]
+    total, reads = sum(one["bytes"] for one in pieces), sum(one["pieces"] for one in pieces)
+    assert f"4 → 2: {total:,} bytes read by both ranks together, in {reads} reads at most" in TEXT
+    assert f"{len(resharding.CASES)} pairs of N and M" in TEXT
+    assert f"{len(watched.TROUBLE)} damaged checkpoints" in TEXT
+    assert f"{resuming.STEPS} steps, a checkpoint every {resuming.EVERY}" in TEXT

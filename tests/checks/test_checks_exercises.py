@@ -1,0 +1,72 @@
+"""Exercises: how they are defined and found, and how files of known answers are judged."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import labs_support as support
+import pytest
+import toy_checks as check
+
+from utils.checks import exercise
+from utils.checks.framework import exercises_in
+
+TOY = exercises_in(check)
+
+
+def answer_folder(root: Path, wrong: str, right: str, count: int = 5) -> Path:
+    folder = root / "toy" / "add"
+    folder.mkdir(parents=True)
+    for number in range(count):
+        (folder / f"wrong_{number}.py").write_text(wrong)
+    (folder / "right_sum.py").write_text(right)
+    return root
+
+
+def test_answer_files_are_judged_by_the_sentence_meant_for_them(tmp_path):
+    wrong = 'REJECTED_WITH = "Did you add"\ndef add(a, b):\n    return a - b\n'
+    folder = answer_folder(tmp_path, wrong, "def add(a, b):\n    return sum((a, b))\n")
+    support.assert_enough_answers(folder, check.add)
+    support.assert_rejected(support.answer_files(folder, check.add, "wrong")[0], check.add)
+    support.assert_accepted(support.answer_files(folder, check.add, "right")[0], check.add)
+    assert support.strangers(folder, TOY) == []
+
+
+def test_answer_files_that_prove_nothing_fail_the_test(tmp_path):
+    folder = answer_folder(tmp_path, "REJECTED_WITH = 'Other'\ndef add(a, b): return 7", "def ad(a, b): return 7", 2)
+    wrong, right = (support.answer_files(folder, check.add, kind)[0] for kind in ("wrong", "right"))
+    with pytest.raises(AssertionError, match="2 of at least 5"):
+        support.assert_enough_answers(folder, check.add)
+    with pytest.raises(AssertionError, match="rejected with another sentence"):
+        support.assert_rejected(wrong, check.add)
+    with pytest.raises(AssertionError, match="does not define add"):
+        support.assert_accepted(right, check.add)
+    right.write_text("def add(a, b): return 7")
+    with pytest.raises(AssertionError, match="is not accepted"):
+        support.assert_accepted(right, check.add)
+    (folder / "toy" / "sub").mkdir()
+    (folder / "toy" / "sub" / "wrong_1.py").touch()
+    assert [path.parent.name for path in support.strangers(folder, TOY)] == ["sub"]
+
+
+def test_a_lab_is_named_by_number_and_slug():
+    with pytest.raises(ValueError, match="named by number and slug"):
+        exercise(lab="toy", title="x")
+    with pytest.raises(ValueError, match="difficulty is 1, 2 or 3"):
+        exercise(lab="toy", title="x", difficulty=4)
+
+
+def test_importing_the_checks_imports_nothing_heavy():
+    import subprocess
+
+    code = (
+        "import sys, utils.checks; print([m for m in ('torch', 'numpy', 'cloudpickle', 'IPython') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_the_exercises_of_a_module_are_found_in_order():
+    assert [item.name for item in TOY] == ["add", "mean_over_ranks", "there_and_back"]
+    assert exercises_in(ModuleType("empty")) == []

@@ -1,0 +1,86 @@
+"""Labs, solutions and checks fit each other, and every check tells right answers from wrong ones.
+
+A new lab adds files only: its solution, its module of checks, its wrong and right answers (see labs_support.py).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import labs_support as support
+import pytest
+
+from utils.checks import exercise
+from utils.checks.framework import all_exercises, lab_modules
+from utils.course import outline
+from utils.course.build import differences
+
+ROOT = Path(__file__).resolve().parents[2]
+ANSWERS = support.ANSWERS
+EXERCISES = all_exercises()
+LABS = sorted({exercise.lab for exercise in EXERCISES} | set(outline.slugs("solutions")))
+
+each_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda item: f"{item.lab}-{item.name}")
+each_lab = pytest.mark.parametrize("lab", LABS)
+
+
+def each_answer(kind: str) -> pytest.MarkDecorator:
+    pairs = [(path, item) for item in EXERCISES for path in support.answer_files(ANSWERS, item, kind)]
+    names = [f"{item.lab}-{item.name}-{path.stem}" for path, item in pairs]
+    return pytest.mark.parametrize(("path", "exercise"), pairs, ids=names)
+
+
+@pytest.fixture(autouse=True)
+def _progress_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COURSE_PROGRESS", str(tmp_path / "progress.json"))
+
+
+def test_labs_are_what_the_solutions_give():
+    out_of_date = differences(ROOT / "solutions", ROOT / "labs")
+    assert not out_of_date, "run `make labs`"
+
+
+def test_every_module_of_checks_can_be_imported():
+    assert lab_modules()[1] == []
+
+
+def test_every_answer_file_belongs_to_an_exercise():
+    assert support.strangers(ANSWERS, EXERCISES) == []
+
+
+@each_exercise
+def test_an_exercise_has_enough_wrong_and_right_answers(exercise):
+    support.assert_enough_answers(ANSWERS, exercise)
+
+
+@each_answer("wrong")
+def test_a_wrong_answer_is_rejected_with_the_sentence_meant_for_it(path, exercise):
+    support.assert_rejected(path, exercise)
+
+
+@each_answer("right")
+def test_a_right_answer_written_differently_is_accepted(path, exercise):
+    support.assert_accepted(path, exercise)
+
+
+@each_lab
+def test_the_solution_shows_that_every_check_passes(lab):
+    shown = support.shown_verdicts(outline.notebook(lab, "solutions"))
+    assert set(shown) == {exercise.name for exercise in EXERCISES if exercise.lab == lab}
+    assert {name: text for name, text in shown.items() if not text.startswith("✓ right")} == {}
+
+
+@each_lab
+def test_the_unsolved_lab_runs_and_every_exercise_is_not_started(lab):
+    shown = support.shown_verdicts(support.run_notebook(outline.notebook(lab, "labs")))
+    assert shown == {exercise.name: "○ not started" for exercise in EXERCISES if exercise.lab == lab}
+
+
+def test_an_exercise_that_needs_more_than_the_core_says_what_to_install():
+    def judge(answer):
+        raise AssertionError("it was judged all the same")
+
+    one = exercise(lab="toy", title="Toy", needs=("no_such_module", "ray"))(judge)
+    verdict = one.verdict(lambda: 1)
+    assert not verdict and verdict.state == "not judged"
+    assert "no_such_module" in verdict.text and "`make frameworks`" in verdict.text

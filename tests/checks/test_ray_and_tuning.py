@@ -1,0 +1,332 @@
+"""Lab 11's own machinery: books that count every epoch, statistics that let right samples pass, and a Ray that ends."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+
+from utils.checks import Wrong, ray_and_tuning, run
+from utils.checks.ray_and_tuning import halving, halving_verdicts, random_search, ray_host, tune
+from utils.checks.ray_and_tuning.bookkeeping import Books, Call, Objective, Training
+from utils.checks.ray_and_tuning.curves import START, Landscape
+from utils.course import outline
+from utils.launchers.processes import clean_environment
+
+SOLUTION = outline.notebook("ray_and_tuning", "solutions")
+CELLS = nbformat.read(SOLUTION, as_version=4).cells
+CONFIG = {"lr": 0.01, "batch_size": 32}
+
+
+# ---------------------------------------------------------------------- the function
+def test_a_loss_falls_with_the_epochs_and_never_below_the_lowest():
+    land = Landscape()
+    losses = [land(CONFIG, epochs) for epochs in range(1, 40)]
+    assert losses == sorted(losses, reverse=True) and losses[0] < START
+    for lr in (1e-4, 0.005, 0.02, 0.3):
+        for size in (8, 32, 64):
+            assert land({"lr": lr, "batch_size": size}, 20) >= land.lowest(20)
+
+
+def test_curves_cross_only_where_they_should():
+    slow, quick = {"lr": 0.02, "batch_size": 32}, {"lr": 0.1, "batch_size": 32}
+    assert all(Landscape()(slow, epochs) < Landscape()(quick, epochs) for epochs in range(1, 50))
+    crossing = Landscape(crossing=1.2, pace=0.08)
+    assert crossing(slow, 1) > crossing(quick, 1) and crossing(slow, 60) < crossing(quick, 60)
+
+
+def test_a_training_can_diverge_at_once_or_later_and_it_can_crash():
+    land = Landscape(diverges_at=0.1, largest_batch=64)
+    assert math.isfinite(land({"lr": 0.2, "batch_size": 32}, 1)) and math.isnan(land({"lr": 0.2, "batch_size": 32}, 2))
+    assert math.isnan(land({"lr": 1.0, "batch_size": 32}, 1)) and math.isnan(land({"lr": -1.0, "batch_size": 32}, 1))
+    with pytest.raises(MemoryError):
+        land({"lr": 0.01, "batch_size": 128}, 1)
+
+
+# ---------------------------------------------------------------------- the books
+def _train_in_a_rank(path: str) -> tuple:
+    train = Training(path)
+    loss, checkpoint = train(CONFIG, 2)
+    return os.getpid(), loss, train(CONFIG, 3, checkpoint)[0], Objective(path)(CONFIG)
+
+
+def test_every_epoch_is_in_the_books_whichever_process_asked():
+    land = Landscape()
+    with Books(land) as books:
+        pid, two, five, one = run(_train_in_a_rank, books.path)
+    assert [two, five, one] == [land(CONFIG, epochs) for epochs in (2, 5, 1)]
+    assert [(call.trial, call.epochs, call.total) for call in books.calls] == [(0, 2, 2), (0, 3, 5), (1, 1, 1)]
+    assert books.epochs == 6 and len(books.trials) == 2
+    assert {call.pid for call in books.calls} == {pid if sys.platform == "linux" else 0}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (({"lr": 1.0},), "a dict with lr and batch_size"),
+        (({"lr": "high", "batch_size": 1},), "are numbers"),
+        ((CONFIG, 0), "at least 1"),
+        ((CONFIG, 1.5), "at least 1"),
+        ((CONFIG, 10**7), "does the search end"),
+        ((CONFIG, 1, "mine"), "none that train has returned"),
+        ((CONFIG, 1, "trial 7 after 2 epochs"), "none that train has returned"),
+        (({"lr": 0.5, "batch_size": 32}, 1, "trial 0 after 1 epochs"), "of another configuration"),
+        ((CONFIG, 1, "trial 0 after 0 epochs"), "an old checkpoint"),
+    ],
+    ids=str,
+)
+def test_a_call_that_makes_no_sense_is_refused_and_costs_nothing(arguments, sentence):
+    with Books(Landscape()) as books:
+        train = Training(books.path)
+        train(CONFIG)
+        with pytest.raises(Wrong, match=sentence):
+            train(*arguments)
+    assert len(books.calls) == 1 and sentence in books.refused[0]
+
+
+def test_a_crash_costs_its_epochs_and_is_a_runtime_error():
+    with Books(Landscape(largest_batch=16)) as books, pytest.raises(RuntimeError, match="out of memory"):
+        Training(books.path)(CONFIG, 3)
+    assert books.epochs == 3 and books.trials[0].crashed
+
+
+# ---------------------------------------------------------------------- random search
+def _calls(search: random_search.Search, draw, seed: int) -> list[Call]:
+    rng = random.Random(seed)
+    found = []
+    for number in range(search.trials):
+        lr, size = draw(search, rng, number)
+        found.append(Call(number, {"lr": lr, "batch_size": size}, 1, 1, 1.0, 0))
+    return found
+
+
+def _right(search, rng, number):
+    return search.low * (search.high / search.low) ** rng.random(), rng.choice(search.batch_sizes)
+
+
+def test_right_samples_pass_with_every_seed():
+    for seed in range(300):
+        random_search.judge_samples(random_search.MANY, _calls(random_search.MANY, _right, seed))
+
+
+@pytest.mark.parametrize(
+    ("draw", "sentence"),
+    [
+        (lambda s, rng, n: (rng.uniform(s.low, s.high), rng.choice(s.batch_sizes)), "uniform, not log-uniform"),
+        (lambda s, rng, n: (s.low * (s.high / s.low) ** rng.random() ** 2, rng.choice(s.batch_sizes)), "not log-uni"),
+        (lambda s, rng, n: (s.low * (s.high / s.low) ** ((n + rng.random()) / s.trials), 16), "equal distances"),
+        (lambda s, rng, n: (_right(s, rng, n)[0], 16), "not equally likely"),
+        (lambda s, rng, n: (_right(s, rng, n)[0], s.batch_sizes[n % 4]), "dealt out in turn"),
+        (lambda s, rng, n: (_right(s, rng, n)[0], s.batch_sizes[n * 4 // s.trials]), "dealt out in turn"),
+    ],
+    ids=["uniform", "squared", "strata", "one size", "in turn", "in blocks"],
+)
+def test_wrong_samples_are_seen_with_every_seed(draw, sentence):
+    for seed in range(30):
+        with pytest.raises(Wrong, match=sentence):
+            random_search.judge_samples(random_search.MANY, _calls(random_search.MANY, draw, seed))
+
+
+# ---------------------------------------------------------------------- successive halving
+def test_the_rungs_are_those_of_the_table_in_the_lab():
+    rungs = halving.rungs_of(halving.MANY)
+    assert [(len(rung.trials), rung.epochs) for rung in rungs] == [(27, 1), (9, 3), (3, 9), (1, 27)]
+    assert halving.budget(rungs) == 81
+    losses = [halving.MANY.landscape(config, 27) for config in halving.MANY.configs]
+    assert losses.index(min(losses)) == rungs[-1].trials[0]
+
+
+def test_the_searches_hold_what_they_are_for():
+    by_name = {case.name: (case, halving.rungs_of(case)) for case in halving.HALVINGS}
+    case, rungs = by_name["curves that cross"]
+    losses = [case.landscape(config, rungs[-1].epochs) for config in case.configs]
+    assert losses.index(min(losses)) != rungs[-1].trials[0]
+    _, rungs = by_name["some diverge, some crash"]
+    assert [sum(map(math.isnan, rung.losses.values())) for rung in rungs] == [7, 2, 0, 0]
+    _, rungs = by_name["few survive"]
+    assert [len(rung.trials) for rung in rungs] == [18, 6, 1]
+    assert any(len(rungs[0].trials) % case.eta for case, rungs in by_name.values())
+
+
+def test_every_mistake_in_halving_is_unlike_the_others():
+    cases = halving.HALVINGS
+
+    def all_epochs(**how) -> list[list[int]]:
+        return [halving_verdicts._epochs_of(case, halving.rungs_of(case, **how)) for case in cases]
+
+    found = [all_epochs()]
+    found += [all_epochs(ranking=ranking) for ranking in halving_verdicts._CHOICE_MISTAKES.values()]
+    found += [all_epochs(keep=keep) for keep in halving_verdicts._SIZE_MISTAKES.values()]
+    assert all(one not in found[:number] for number, one in enumerate(found))
+
+
+# ---------------------------------------------------------------------- Ray
+def test_an_exercise_that_is_not_started_does_not_start_ray(monkeypatch):
+    def refuse():
+        raise AssertionError("Ray was started")
+
+    def nothing(*_):
+        raise NotImplementedError
+
+    monkeypatch.setattr(ray_host, "Host", refuse)
+    assert ray_and_tuning.random_with_tune.verdict(nothing).state == "not started"
+    assert ray_and_tuning.early_stopping.verdict(nothing).state == "not started"
+
+
+def _listening_host() -> None:
+    host = ray_host.Host()
+    print(json.dumps([host.address, host.storage, host._process.pid]), flush=True)
+    time.sleep(600)
+
+
+def test_ray_and_its_folder_go_when_the_process_that_uses_it_is_killed():
+    program = "from test_lab_11 import _listening_host; _listening_host()"
+    environment = clean_environment()
+    environment["PYTHONPATH"] = os.pathsep.join((str(Path(__file__).parent), environment["PYTHONPATH"]))
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment) as user:
+        try:
+            _, storage, pid = json.loads(user.stdout.readline())
+            family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+        finally:
+            user.send_signal(signal.SIGKILL)
+    assert len(family) > 3
+    _, alive = psutil.wait_procs(family, timeout=60)
+    assert alive == [] and not Path(storage).exists()
+
+
+def test_after_a_check_that_fails_ray_is_stopped_and_after_a_good_one_it_is_kept():
+    with ray_host.running() as first:
+        pass
+    with ray_host.running() as second:
+        assert second is first
+    with pytest.raises(Wrong), ray_host.running() as third:
+        assert third is first
+        family = psutil.Process(first._process.pid).children(recursive=True)
+        raise Wrong("a trial that never ends")
+    assert len(family) > 3 and not first.alive and not any(process.is_running() for process in family)
+    assert ray_host._idle is None
+
+
+def test_the_rule_that_the_lab_shows_is_that_of_rays_scheduler():
+    from types import SimpleNamespace
+
+    from ray.tune.schedulers.async_hyperband import _Bracket
+
+    names: dict = {"math": math}
+    exec(next(cell.source for cell in CELLS if cell.source.startswith("def goes_on")), names)
+    for seed in range(20):
+        rng = random.Random(seed)
+        losses = [rng.random() for _ in range(30)]
+        bracket = _Bracket(min_t=1, max_t=9, reduction_factor=3, s=0)
+        for number, loss in enumerate(losses):
+            ray_says = bracket.on_result(SimpleNamespace(trial_id=str(number)), 1, -loss) == "CONTINUE"
+            assert names["goes_on"](loss, losses[:number]) == ray_says
+
+
+def _search_books() -> tuple[list[Books], dict]:
+    found = [Books(random_search.whole_training) for _ in tune.SEARCHES]
+    results = []
+    for search, books in zip(tune.SEARCHES, found, strict=True):
+        rng = random.Random(search.seed)
+        for number in range(search.trials):
+            lr, size = _right(search, rng, number)
+            books._train({"lr": lr, "batch_size": size}, 1, None, pid=100 + number % 2)
+        best = min((call for call in books.calls if call.loss == call.loss), key=lambda call: call.loss)
+        results.append((best.config, best.loss))
+    return found, {"results": results, "recorded": [search.trials for search in tune.SEARCHES], "pid": 1}
+
+
+def test_each_thing_that_a_search_with_tune_must_do_is_looked_at():
+    tune.judge_searches(*_search_books())
+    books, found = _search_books()
+    with pytest.raises(Wrong, match="must be in storage"):
+        tune.judge_searches(books, found | {"recorded": [0, 0, 0]})
+    for number, call in enumerate(books[0].calls):
+        call.pid = 100 + number
+    with pytest.raises(Wrong, match="reuse_actors=True"):
+        tune.judge_searches(books, found)
+    del books[0].calls[1:]
+    with pytest.raises(Wrong, match="num_samples says how many"):
+        tune.judge_searches(books, found)
+    books, found = _search_books()
+    config, loss = max(
+        ((call.config, call.loss) for call in books[0].calls if call.loss == call.loss), key=lambda pair: pair[1]
+    )
+    with pytest.raises(Wrong, match="The highest loss wins"):
+        tune.judge_searches(books, found | {"results": [(config, loss), *found["results"][1:]]})
+    books[0].calls[-1].pid = 1
+    with pytest.raises(Wrong, match="1 of 12 trainings ran in your function's own process"):
+        tune.judge_searches(books, found)
+
+
+def _asha_books(totals: list[int], calls: int | None = None) -> Books:
+    books = Books(tune.LANDSCAPE)
+    for number, total in enumerate(totals):
+        config = {"lr": 0.02 / (1 + number / 10), "batch_size": 32}  # the first is the best
+        loss, checkpoint = 0.0, None
+        for _ in range(calls or total):
+            answer = books._train(config, total // (calls or total), checkpoint, pid=100 + number % 2)
+            loss, checkpoint = answer["loss"], answer["checkpoint"]
+        books.best = ({"lr": 0.02, "batch_size": 32}, loss if number == 0 else books.best[1])
+    return books
+
+
+STOPPED = [9, 9, 3, 3, 3, *[1] * 13]
+
+
+@pytest.mark.parametrize(
+    ("totals", "calls", "sentence"),
+    [
+        ([9] * 18, None, "No trial is stopped early"),
+        ([9] * 18, 1, "all its epochs at once"),
+        ([3] * 18, None, "No trial is trained to the end"),
+        ([9, 4, *[1] * 16], None, "rungs are at 1, 3, 9"),
+        ([1, 9, *[1] * 16], None, "The best trial is stopped"),
+        ([9] * 12 + [1] * 6, None, "Not enough is saved"),
+        ([9, 9, 1], None, "Not as many trials"),
+        ([10, *[1] * 17], None, "too many epochs"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_what_a_scheduler_must_do_is_looked_at(totals, calls, sentence):
+    books, small = _asha_books(totals, calls), _asha_books([3, 1, 1])
+    found = {"results": [books.best, small.best], "recorded": [18, 3], "pid": 1}
+    with pytest.raises(Wrong, match=sentence):
+        tune.judge_ashas([books, small], found)
+
+
+def test_a_scheduler_that_does_it_right_passes():
+    books, small = _asha_books(STOPPED), _asha_books([3, 1, 1])
+    found = {"results": [books.best, small.best], "recorded": [18, 3], "pid": 1}
+    assert tune.judge_ashas([books, small], found) == sum(STOPPED)
+    with pytest.raises(Wrong, match="must be in storage"):
+        tune.judge_ashas([books, small], found | {"recorded": [0, 3]})
+    for call in books.calls:
+        call.pid = 1
+    with pytest.raises(Wrong, match="let Tune run them"):
+        tune.judge_ashas([books, small], found)
+
+
+# ---------------------------------------------------------------------- the text
+def test_the_text_of_the_lab_tells_the_right_counts():
+    text = " ".join("\n".join(cell.source for cell in CELLS).split())
+    searches = random_search.SEARCHES
+    assert f"{sum(search.trials for search in searches)} trainings in {len(searches)} searches" in text
+    assert f"less than {random_search.CLOSE} above" in text and f"{random_search.MANY.trials} trials over five" in text
+    assert f"{len(halving.HALVINGS)} searches with the rungs" in text
+    trials = sum(search.trials for search in tune.SEARCHES)
+    assert f"{trials} trials in {len(tune.SEARCHES)} searches" in text
+    assert f"at most {tune.PROCESSES} processes" in text
+    case = tune.ASHA
+    assert f"{case.trials} trials of at most {case.most_epochs} epochs, that is {case.whole}" in text
+    assert f"at most {tune.MOST_OF_BUDGET:.0%} of them" in text

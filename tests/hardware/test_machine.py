@@ -1,0 +1,204 @@
+"""What utils.hardware.machine finds: parsers on texts of nvidia-smi, container limits, and a machine with nothing."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from utils.hardware import machine
+from utils.hardware.machine import Gpu, Network, cgroup_cpus, cgroup_memory, look, networks, run_command
+from utils.hardware.nvidia_smi import QUERY, describe_interconnect, parse_gpus, parse_topology
+
+EIGHT_GPUS = "\n".join(f"{i}, NVIDIA H100 80GB HBM3, 81559, 550.54.15" for i in range(8))
+
+# Four GPUs, bonded in pairs; the header is underlined by escape codes, as on a terminal.
+TOPOLOGY = (
+    "\t\x1b[4mGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\n"
+    "GPU0\t X \tNV4\tPHB\tSYS\tPIX\t0-15\t0\t\tN/A\n"
+    "GPU1\tNV4\t X \tSYS\tPHB\tSYS\t0-15\t0\t\tN/A\n"
+    "GPU2\tPHB\tSYS\t X \tNV4\tSYS\t16-31\t1\t\tN/A\n"
+    "GPU3\tSYS\tPHB\tNV4\t X \tSYS\t16-31\t1\t\tN/A\n"
+    "NIC0\tPIX\tSYS\tSYS\tSYS\t X \n"
+    "\nLegend:\n\n  X    = Self\n  NV#  = Connection traversing a bonded set of # NVLinks\n"
+)
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def test_gpus_are_read_from_nvidia_smi():
+    gpus = parse_gpus(EIGHT_GPUS)
+    assert len(gpus) == 8
+    assert gpus[7] == Gpu(7, "NVIDIA H100 80GB HBM3", 81559 * 2**20, "550.54.15")
+
+
+def test_gpu_without_memory_figure_and_names_with_commas():
+    text = '0, NVIDIA GB10, [N/A], 580.95.05\n1, "NVIDIA A, special", 100, 1.2\n'
+    assert parse_gpus(text) == (
+        Gpu(0, "NVIDIA GB10", None, "580.95.05"),
+        Gpu(1, "NVIDIA A, special", 100 * 2**20, "1.2"),
+    )
+
+
+@pytest.mark.parametrize("text", ["", "No devices were found\n", "NVIDIA-SMI has failed because it couldn't, well, do"])
+def test_no_gpu_is_no_gpu(text):
+    assert parse_gpus(text) == ()
+
+
+def test_topology_gives_each_pair_once():
+    pairs = parse_topology(TOPOLOGY)
+    assert pairs == {(0, 1): "NV4", (0, 2): "PHB", (0, 3): "SYS", (1, 2): "SYS", (1, 3): "PHB", (2, 3): "NV4"}
+    words = describe_interconnect(pairs)
+    assert words.startswith("NVLink, 4 links")
+    assert "PCIe, through the processor" in words and "between processors" in words
+
+
+def test_topology_of_one_gpu_and_of_nothing():
+    assert parse_topology("\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t0-15\t0\n") == {}
+    assert parse_topology("") == {}
+    assert describe_interconnect({}) == "unknown"
+
+
+def test_container_limits_version_2(tmp_path):
+    root = write(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/slice/job\n",
+            "sys/fs/cgroup/slice/cpu.max": "150000 100000\n",  # the limit of a group further out counts too
+            "sys/fs/cgroup/slice/job/cpu.max": "max 100000\n",
+            "sys/fs/cgroup/slice/job/memory.max": "4294967296\n",
+            "sys/fs/cgroup/slice/job/memory.current": "3000000000\n",
+            "sys/fs/cgroup/slice/job/memory.stat": "anon 1\ninactive_file 1000000000\n",
+            "sys/fs/cgroup/slice/memory.max": "max\n",
+        },
+    )
+    assert cgroup_cpus(root) == 2, "1.5 processors are two processors at most, part of the time"
+    assert cgroup_memory(root) == (4294967296, 2000000000)
+
+
+def test_container_limits_version_1(tmp_path):
+    root = write(
+        tmp_path,
+        {
+            "proc/self/cgroup": "5:memory:/box\n3:cpu,cpuacct:/box\n1:name=systemd:/\n",
+            "sys/fs/cgroup/cpu/box/cpu.cfs_quota_us": "300000",
+            "sys/fs/cgroup/cpu/box/cpu.cfs_period_us": "100000",
+            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1",
+            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
+            "sys/fs/cgroup/memory/box/memory.limit_in_bytes": "1073741824",
+            "sys/fs/cgroup/memory/box/memory.usage_in_bytes": "73741824",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
+        },
+    )
+    assert cgroup_cpus(root) == 3
+    assert cgroup_memory(root) == (1073741824, 73741824)
+
+
+def test_no_limits(tmp_path):
+    assert cgroup_cpus(tmp_path) is None
+    assert cgroup_memory(tmp_path) == (None, None)
+
+
+def test_networks_that_are_up(tmp_path):
+    root = write(
+        tmp_path,
+        {
+            "sys/class/net/lo/operstate": "unknown",
+            "sys/class/net/eth0/operstate": "up",
+            "sys/class/net/eth0/speed": "25000",
+            "sys/class/net/eth1/operstate": "down",
+            "sys/class/net/virt0/operstate": "up",
+            "sys/class/net/virt0/speed": "-1",
+            "sys/class/infiniband/mlx5_0/ports/1/rate": "400 Gb/sec (4X NDR)",
+        },
+    )
+    assert networks(root) == (Network("eth0", 25.0), Network("virt0", None), Network("InfiniBand mlx5_0", 400.0))
+
+
+def test_look_on_a_big_machine_in_a_small_container(tmp_path):
+    root = write(
+        tmp_path,
+        {
+            "proc/cpuinfo": "processor\t: 0\nmodel name\t: Fine Processor 9000\n",
+            "proc/self/cgroup": "0::/\n",
+            "sys/fs/cgroup/cpu.max": "100000 100000",
+            "sys/fs/cgroup/memory.max": "1000000",
+            "sys/fs/cgroup/memory.current": "400000",
+        },
+    )
+    answers = {tuple(QUERY): EIGHT_GPUS, ("nvidia-smi", "topo", "-m"): TOPOLOGY}
+    found = look(root, run=lambda command: answers[tuple(command)])
+    assert found.cpu == "Fine Processor 9000"
+    assert found.usable_cpus == 1
+    assert (found.memory_bytes, found.memory_available_bytes) == (1000000, 600000)
+    assert len(found.gpus) == 8 and found.interconnect[0, 1] == "NV4"
+    assert "NVIDIA H100" in repr(found) and "NVIDIA H100" in found._repr_html_()
+
+
+def test_look_never_raises(tmp_path, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("a probe that fails")
+
+    for name in (
+        "_logical_cpus",
+        "_physical_cores",
+        "_memory",
+        "_cpu_name",
+        "cgroup_cpus",
+        "cgroup_memory",
+        "networks",
+    ):
+        monkeypatch.setattr(machine, name, broken)
+    monkeypatch.setattr(os, "sched_getaffinity", broken, raising=False)
+    monkeypatch.setattr(machine.importlib.metadata, "version", broken)
+    found = look(tmp_path, run=broken)
+    assert found.cpu == "unknown"
+    assert found.usable_cpus is found.memory_bytes is None
+    assert found.gpus == () and found.networks == ()
+    assert "unknown" in repr(found)
+
+
+def test_look_at_this_machine():
+    found = look()
+    assert 1 <= found.usable_cpus <= found.logical_cpus
+    assert 0 < found.memory_available_bytes <= found.memory_bytes
+    assert found.torch[0].isdigit()
+    assert [what for what, _ in found.rows()][:2] == ["processor", "usable processors"]
+
+
+def test_affinity_counts():
+    if not hasattr(os, "sched_setaffinity"):
+        pytest.skip("this system has no affinity")
+    code = (
+        "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); from utils.hardware.machine import look; "
+    )
+    done = subprocess.run([sys.executable, "-c", code + "print(look().usable_cpus)"], capture_output=True, text=True)
+    assert done.stdout.strip() == "1", done.stderr
+
+
+def test_looking_does_not_import_torch():
+    imports = "from utils import draw; from utils.hardware import links, machine; from utils.training import models"
+    code = f"import sys; {imports}; machine.look(); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "False", done.stderr
+
+
+def test_html_is_escaped():
+    found = look(run=lambda command: "0, <b>odd</b>, 1, 2" if "topo" not in command else "")
+    assert "<b>" not in found._repr_html_() and "&lt;b&gt;" in found._repr_html_()
+
+
+def test_a_missing_slow_or_failing_command_prints_nothing(monkeypatch):
+    monkeypatch.setattr(machine, "TIMEOUT_S", 0.2)
+    assert run_command(["no-such-command-here"]) == ""
+    assert run_command([sys.executable, "-c", "import time; print('x', flush=True); time.sleep(60)"]) == ""
+    assert run_command([sys.executable, "-S", "-c", "print('x'); raise SystemExit(3)"]) == ""
+    monkeypatch.setattr(machine, "TIMEOUT_S", 30)
+    assert run_command([sys.executable, "-S", "-c", "print('x')"]) == "x\n"

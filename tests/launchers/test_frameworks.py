@@ -1,0 +1,156 @@
+"""Lecture 10's programs under their launchers: they do one training, and end as the lecture says; nothing is left."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from utils.launchers import extras, frameworks, processes
+from utils.training.same_training import STEPS
+
+CLOSE = 1e-5  # of losses and weights near 1, in float32, added up in another order: seen 1e-7
+LATE = 240.0  # seconds; each run takes three to six on a quiet machine
+NO_MPI = pytest.mark.skipif(bool(extras.missing("mpi4py")), reason=extras.sentence(["mpi4py"]))
+NO_HOROVOD = pytest.mark.skipif(bool(extras.missing("horovod")), reason=extras.sentence(["horovod"]))
+BESIDE_DDP = [  # (the lecture runs all of them with 2 and with 4 workers)
+    pytest.param("with_mpi.py", 2, marks=NO_MPI),
+    pytest.param("with_horovod.py", 4, marks=NO_HOROVOD),
+]
+
+
+@pytest.fixture(scope="module")
+def ddp() -> frameworks.Ran:
+    return frameworks.run("with_ddp.py", timeout=LATE)
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left():
+    yield
+    left = processes.marked(frameworks.MARK, f"{os.getpid()}-")
+    assert [one for one in left if one.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def far_apart(one: frameworks.Ran, other: frameworks.Ran) -> float:
+    losses = max(abs(a - b) for a, b in zip(one.losses, other.losses, strict=True))
+    weights = max(abs(a - b).max() for a, b in zip(one.weights, other.weights, strict=True))
+    return max(losses, float(weights))
+
+
+def last_lines(ran: frameworks.Ran) -> list[str]:
+    return [worker.output.splitlines()[-1] for worker in ran.workers]
+
+
+# ---------------------------------------------------------------------- one training
+def test_ddp_learns_and_its_workers_end_with_equal_weights(ddp):
+    assert (ddp.code, len(ddp.losses), [worker.steps for worker in ddp.workers]) == (0, STEPS, [STEPS] * 2)
+    assert ddp.losses[0] > 2 and ddp.losses[-1] < 0.4 and len(set(last_lines(ddp))) == 1
+    assert (
+        set(ddp.files) == {"ddp.json", "model.pt"} and ddp.command == "torchrun --nproc-per-node=2 with_ddp.py FOLDER"
+    )
+
+
+@pytest.mark.parametrize(("program", "workers"), BESIDE_DDP)
+def test_other_frameworks_do_the_same_training(ddp, program, workers):
+    ran = frameworks.run(program, workers, timeout=LATE)
+    assert ran.code == 0, ran
+    assert far_apart(ran, ddp) < CLOSE
+    assert [worker.steps for worker in ran.workers] == [STEPS] * workers and len(set(last_lines(ran))) == 1
+    assert "model.pt" in ran.files and len(ran.files) == 2
+
+
+@NO_MPI
+def test_torch_ranks_can_be_started_by_mpiexec(ddp):
+    ran = frameworks.run("with_ddp.py", by="mpiexec", timeout=LATE)
+    assert ran.command == "mpiexec -n 2 python as_torchrun.py with_ddp.py FOLDER"
+    assert ran.losses == ddp.losses
+
+
+# ---------------------------------------------------------------------- forgotten lines
+@NO_MPI
+def test_a_sum_of_gradients_is_another_training(ddp, tmp_path):
+    ran = frameworks.run(frameworks.edited("with_mpi.py", {"parameter.grad /= workers": ""}, tmp_path), timeout=LATE)
+    assert far_apart(ran, ddp) > 0.1 and ran.losses[0] == pytest.approx(ddp.losses[0])
+
+
+@NO_HOROVOD
+def test_without_a_broadcast_the_workers_train_models_of_their_own(tmp_path):
+    line = {"hvd.broadcast_parameters(model.state_dict(), root_rank=0)": ""}
+    ran = frameworks.run(frameworks.edited("with_horovod.py", line, tmp_path), timeout=LATE)
+    assert ran.losses[-1] < 0.6, "the loss does not show it"
+    assert len(set(last_lines(ran))) == 2
+
+
+# ---------------------------------------------------------------------- a worker dies
+@pytest.mark.parametrize(
+    ("program", "code", "words"),
+    [
+        ("with_ddp.py", 1, "SIGKILL"),
+        pytest.param("with_mpi.py", 9, "BAD TERMINATION", marks=NO_MPI),
+        pytest.param("with_horovod.py", 1, "Process name: 1\nExit code: 137", marks=NO_HOROVOD),
+    ],
+)
+def test_when_a_worker_dies_all_end_and_nothing_is_kept(program, code, words):
+    ran = frameworks.run(program, kill_at=10, timeout=LATE)
+    assert (ran.code, ran.files) == (code, {}) and words in ran.launcher, ran
+    assert all(10 <= worker.steps < STEPS for worker in ran.workers), ran
+    with pytest.raises(RuntimeError, match="has not finished its training"):
+        ran.losses  # noqa: B018
+
+
+# ---------------------------------------------------------------------- launchers and their words
+@NO_MPI
+def test_mpiexec_counts_local_ranks_on_each_node_and_goes_around_when_slots_are_few():
+    said = frameworks.mpiexec(
+        *("-launcher", "fork", "-hosts", "node0:2,node1:2", "-n", "6"), "python", frameworks.SCRIPTS / "mpi_words.py"
+    )
+    local = ["0 of 4", "1 of 4", "0 of 2", "1 of 2", "2 of 4", "3 of 4"]
+    assert said.splitlines() == [f"rank {rank} of 6, local rank {which}" for rank, which in enumerate(local)]
+
+
+@NO_MPI
+def test_an_all_reduce_of_mpi_works_in_the_tensors_own_memory():
+    said = frameworks.mpiexec("-n", "2", "python", frameworks.SCRIPTS / "mpi_all_reduce.py")
+    assert said.count("[21.0, 21.0, 21.0], same memory: True; ranks add up to 1") == 2
+
+
+@NO_HOROVOD
+def test_horovodrun_refuses_more_processes_than_slots():
+    said = frameworks.horovodrun("-np", "4", "-H", "localhost:2", "python", "-c", "print(1)")
+    assert "Requested more processes (4) than there are available slots (2)" in said
+
+
+@NO_MPI
+def test_a_launcher_that_takes_too_long_is_ended(tmp_path):
+    program = tmp_path / "mpi_sleeps.py"
+    program.write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n", encoding="utf-8")
+    begin = time.monotonic()
+    ran = frameworks.run(program, timeout=20)
+    assert ran.code is None and [worker.output for worker in ran.workers] == ["here\n"] * 2
+    assert time.monotonic() - begin < 60
+
+
+# ---------------------------------------------------------------------- copies with a change
+def test_an_edited_copy_differs_in_what_was_asked_and_a_line_of_which_nothing_is_left_goes(tmp_path):
+    changes = {"parameter.grad /= workers": "", "lr=LEARNING_RATE": "lr=1.0"}
+    copy = frameworks.edited("with_mpi.py", changes, tmp_path).read_text(encoding="utf-8").splitlines()
+    lines = (frameworks.SCRIPTS / "with_mpi.py").read_text(encoding="utf-8").splitlines()
+    gone, new = [line for line in lines if line not in copy], [line for line in copy if line not in lines]
+    assert len(copy) == len(lines) - 1
+    assert [line.strip() for line in gone][1] == "parameter.grad /= workers" and "lr=1.0" in new[0] and len(new) == 1
+
+
+def test_a_change_that_does_not_fit_once_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="0 times, not once"):
+        frameworks.edited("with_mpi.py", {"no such line": ""}, tmp_path)
+    with pytest.raises(ValueError, match="times, not once"):
+        frameworks.edited("with_mpi.py", {"import": ""}, tmp_path)
+
+
+@pytest.mark.parametrize("program", sorted(path.name for path in frameworks.SCRIPTS.glob("with_*.py")))
+def test_each_program_says_how_it_is_started_by_hand(program: str):
+    docstring = Path(frameworks.SCRIPTS, program).read_text(encoding="utf-8").split('"""')[1]
+    assert program in docstring.split("\n\n")[1]

@@ -1,0 +1,223 @@
+"""Hosts on one machine: they have names and addresses of their own, can be slowed and cut off, and leave nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from utils.launchers import namespaces, torchrun
+
+ROOT = Path(__file__).resolve().parents[2]
+LONG = 240.0  # seconds; a machine that does much else at the same time is slow
+
+needs_hosts = pytest.mark.skipif(namespaces.why_not() is not None, reason=str(namespaces.why_not()))
+
+# Answers each byte that comes with one byte; a first line tells the port.
+ECHO = """
+import socket
+with socket.create_server(("", 0)) as server:
+    print(server.getsockname()[1], flush=True)
+    while True:
+        with server.accept()[0] as connection:
+            while connection.recv(1): connection.sendall(b"k")
+"""
+# Sends so many bytes to the address, and reports how many seconds until the last of them was taken there.
+SEND = """
+import socket, sys, time
+address, port, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+with socket.create_connection((address, port)) as connection:
+    start = time.perf_counter()
+    connection.sendall(bytes(size))
+    connection.shutdown(socket.SHUT_WR)
+    connection.recv(1)
+    print(time.perf_counter() - start)
+"""
+TAKE_ALL = """
+import socket
+with socket.create_server(("", 0)) as server:
+    print(server.getsockname()[1], flush=True)
+    while True:
+        with server.accept()[0] as connection:
+            while connection.recv(1_000_000): pass
+"""
+# Says what it hears after each line that comes in: the answer to one byte, or "nothing" after half a second.
+TALK = """
+import socket, sys
+with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as connection:
+    connection.settimeout(float(sys.argv[3]))
+    for line in sys.stdin:
+        if line == "send\\n": connection.sendall(b"k")
+        try: print("heard" if connection.recv(1) else "closed", flush=True)
+        except TimeoutError: print("nothing", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def hosts():
+    with namespaces.hosts(2) as pair:
+        yield pair
+
+
+def serve(host: namespaces.Host, program: str) -> tuple[subprocess.Popen[str], str]:
+    """Start a server on a host. Returns the process and its port."""
+    server = host.popen(sys.executable, "-c", program, stdout=subprocess.PIPE, text=True)
+    return server, server.stdout.readline().strip()
+
+
+@needs_hosts
+def test_hosts_have_names_and_addresses_of_their_own(hosts):
+    assert [(host.name, host.address) for host in hosts] == [("host0", "10.77.0.1"), ("host1", "10.77.0.2")]
+    for host, other in zip(hosts, reversed(hosts), strict=True):
+        assert host.run("hostname") == f"{host.name}\n"
+        assert host.run("getent", "hosts", other.name).split() == [other.address, other.name]
+        assert re.findall(r"inet (\S+)", host.run("ip", "-4", "address")) == ["127.0.0.1/8", f"{host.address}/24"]
+    assert repr(hosts[1]) == "host1 (10.77.0.2)"
+    assert socket.gethostname() not in ("host0", "host1")
+    assert "host1" not in Path("/etc/hosts").read_text()
+
+
+@needs_hosts
+def test_a_command_runs_in_the_current_folder_and_finds_gloo_s_card(hosts, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RANK", "7")
+    show = 'import os; print(os.getcwd(), os.environ["GLOO_SOCKET_IFNAME"], os.environ.get("RANK"), os.environ["A"])'
+    assert hosts[0].run("python", "-c", show, env={"A": "b"}) == f"{tmp_path} eth0 None b\n"
+
+
+@needs_hosts
+def test_a_command_that_fails_or_hangs_is_named_with_its_host_and_last_words(hosts):
+    with pytest.raises(namespaces.HostError, match=r"^sh on host1 failed with exit code 3\.\nno such picture$"):
+        hosts[1].run("sh", "-c", "echo no such picture >&2; exit 3")
+    began = time.monotonic()
+    with pytest.raises(namespaces.HostError, match=r"^sh on host0 was not finished after 0\.5 s\.$"):
+        hosts[0].run("sh", "-c", "sleep 1000 & sleep 1000", timeout=0.5)
+    assert time.monotonic() - began < 60
+
+
+@needs_hosts
+def test_a_slow_card_takes_as_long_as_its_rate_says_in_both_directions(hosts):
+    size, servers = 500_000, [serve(host, TAKE_ALL) for host in hosts]
+    hosts[1].slow_down("4mbit")  # half a megabyte takes a second, but for the first 32 kB that pass at once
+    for sender, receiver in ((0, 1), (1, 0)):
+        words = (hosts[receiver].name, servers[receiver][1], str(size))
+        assert float(hosts[sender].run("python", "-c", SEND, *words)) > 0.8
+    to_itself = float(hosts[1].run("python", "-c", SEND, "127.0.0.1", servers[1][1], str(size)))
+    hosts[1].full_speed()
+    assert "tbf" not in hosts[1].run("tc", "qdisc", "show")
+    hosts[1].full_speed()  # it is already
+    words = ("host0", servers[0][1], str(40 * size))  # at 4 Mbit/s: 40 seconds
+    assert float(hosts[1].run("python", "-c", SEND, *words)) < 20
+    assert to_itself < 0.8
+    for server, _ in servers:
+        server.kill(), server.communicate()
+
+
+@needs_hosts
+def test_a_host_that_is_cut_off_hears_nothing_and_no_error_until_it_is_back(hosts):
+    server, port = serve(hosts[1], ECHO)
+
+    def talk(line: str) -> str:
+        talker.stdin.write(f"{line}\n")
+        talker.stdin.flush()
+        return talker.stdout.readline().strip()
+
+    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    talker = hosts[0].popen(sys.executable, "-c", TALK, "host1", port, "1", **options)
+    assert talk("send") == "heard"
+    hosts[1].cut_off()
+    assert talk("send") == "nothing"
+    hosts[1].reconnect()
+    deadline = time.monotonic() + 60
+    while (heard := talk("listen")) == "nothing":  # TCP sends it again, after longer and longer pauses
+        assert time.monotonic() < deadline
+    assert heard == "heard"
+    for process in (talker, server):
+        process.kill(), process.communicate()
+
+
+@needs_hosts
+def test_torchrun_agents_meet_across_hosts_static_and_c10d(hosts, tmp_path):
+    run = torchrun.run_agents(ROOT / "scripts" / "who_am_i.py", hosts=hosts, nodes=2, per_node=1, timeout=LONG)
+    assert [worker.rank for worker in run.workers] == [0, 1]
+    assert all("of 2; the sum of all ranks is 1" in worker.output for worker in run.workers)
+    script, folder = ROOT / "scripts" / "train_resumable.py", ("--folder", str(tmp_path))
+    run = torchrun.run_agents(script, *folder, hosts=hosts, per_node=1, rendezvous="c10d", timeout=LONG)
+    (output,) = (worker.output for worker in run.workers if worker.rank == 0)
+    assert re.search(r"2 ranks start at step 0\nstep 20: loss \d\.\d+, parameters [0-9a-f]{16}\n", output)
+
+
+def alive(pids: list[int]) -> list[int]:
+    """Those of these processes that are there and no zombies."""
+    return [p for p in pids if psutil.pid_exists(p) and psutil.Process(p).status() != psutil.STATUS_ZOMBIE]
+
+
+@needs_hosts
+def test_nothing_of_the_hosts_stays(hosts):
+    cards = sorted(os.listdir("/sys/class/net"))
+    with namespaces.hosts(1) as (alone,):  # the same name and address as the other's first host
+        assert sorted(os.listdir("/sys/class/net")) == cards
+        lasting = alone.popen("sh", "-c", "sleep 1000 & sleep 1000")
+        pids = [alone._keeper.pid, alone._switch.pid, lasting.pid]
+        assert alone.run("ip", "-brief", "link").count("\n") == 2  # lo and eth0
+    assert lasting.wait(60) == -signal.SIGKILL
+    assert alive(pids) == []
+    assert hosts[0].run("hostname") == "host0\n"
+
+
+@needs_hosts
+def test_nothing_stays_when_the_notebook_itself_is_killed():
+    program = (
+        "import time\nfrom utils.launchers import namespaces\nwith namespaces.hosts(1) as (host,):\n"
+        " print(host.popen('sleep', '1000').pid, host._keeper.pid, host._switch.pid, flush=True)\n time.sleep(1000)"
+    )
+    notebook = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert notebook.stdout is not None
+    pids = [int(word) for word in notebook.stdout.readline().split()]
+    assert alive(pids) == pids
+    os.kill(notebook.pid, signal.SIGKILL)
+    notebook.communicate()
+    deadline = time.monotonic() + 60
+    while (left := alive(pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert left == []
+
+
+@needs_hosts
+def test_what_makes_no_sense_is_refused_in_one_sentence(hosts):
+    for rate in ("fast", "100", "100mbps", "0mbit", "-1mbit", "100 mbit"):
+        with pytest.raises(
+            ValueError, match=f'a rate is a number and kbit, mbit or gbit, as in "100mbit", not {rate!r}'
+        ):
+            hosts[0].slow_down(rate)
+    for count in (0, 201):
+        with pytest.raises(ValueError, match=f"1 to 200 hosts, not {count}"), namespaces.hosts(count):
+            pass
+
+
+def test_why_not_is_one_sentence_for_each_reason(monkeypatch):
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(sys, "platform", "darwin")
+        assert namespaces.why_not() == "hosts on one machine need Linux: its network namespaces"
+        with pytest.raises(namespaces.HostError, match="need Linux"), namespaces.hosts(2):
+            pass
+    if sys.platform != "linux":
+        return
+    with monkeypatch.context() as bare:
+        bare.setattr(shutil, "which", lambda name: None if name == "tc" else f"/bin/{name}")
+        assert namespaces.why_not() == "hosts on one machine need the program tc: apt-get install iproute2"
+    refused = subprocess.CompletedProcess([], 1, "", "unshare: unshare failed: Operation not permitted\n")
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(subprocess, "run", lambda *args, **options: refused)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    sentence = "this system does not let a program make network namespaces, and you are not root"
+    assert namespaces.why_not() == f"{sentence} (unshare: unshare failed: Operation not permitted)"

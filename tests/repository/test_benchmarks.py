@@ -1,0 +1,81 @@
+"""The launcher benchmark runs and prints its figures. What they are depends on the machine: no times are asserted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+PROGRAM = Path(__file__).resolve().parents[2] / "benchmarks" / "launcher.py"
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/smaps_rollup").exists(), reason="the benchmark reads memory from Linux's /proc"
+)
+
+
+def test_the_launcher_benchmark_prints_figures_of_this_project(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    command = [sys.executable, str(PROGRAM), "--quick", "--only-ours", "--json", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    for words in ("machine", "torch", "first result", "next cell", "memory of kernel", "2 ranks", "16 ranks"):
+        assert words in done.stdout
+    runs = json.loads(file.read_text())["runs"]
+    assert [run["ranks"] for run in runs] == [4, 4, 2, 16]
+    assert all(run["first"] > 0 and run["next"] > 0 and run["memory"] > 1e6 for run in runs)
+    assert [run["processes"] for run in runs] == [run["ranks"] + 2 for run in runs]  # the kernel, and what forks
+
+
+def test_the_launcher_benchmark_leaves_nothing_behind_when_it_is_ended(tmp_path: Path) -> None:
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    command = [sys.executable, str(PROGRAM), "--quick", "--only-ours"]
+    program = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        started: list[psutil.Process] = []
+        deadline = time.monotonic() + 60
+        while len(started) < 3 and time.monotonic() < deadline:  # the kernel, what forks, a rank
+            started = psutil.Process(program.pid).children(recursive=True)
+            time.sleep(0.02)
+        assert len(started) >= 3
+        program.send_signal(signal.SIGTERM)
+        assert program.wait(60) == 128 + signal.SIGTERM
+    finally:
+        program.kill()
+        program.communicate()
+    _, alive = psutil.wait_procs(started, timeout=10)
+    assert alive == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_benchmark_of_simulated_gpus_prints_its_three_ratios() -> None:
+    command = [sys.executable, str(PROGRAM.parent / "simgpu.py"), "--quick"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("ratio ") == 3
+    for words in ("machine", "torch", "plain CPU", "FakeTensorMode", "16 GPUs beside 2"):
+        assert words in done.stdout
+
+
+def test_the_benchmark_of_our_ddp_prints_a_ratio_for_each_model_and_world() -> None:
+    command = [sys.executable, str(PROGRAM.parent / "ddp.py"), "--quick"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("ratio ") == 8 and done.stdout.count("target ≤ 1.10") == 8
+    for words in ("machine", "torch 2", "MLP", "ResNet", "2 ranks", "4 ranks", "bucket view"):
+        assert words in done.stdout
+
+
+def test_the_predictions_for_an_h200_are_complete_and_say_that_nothing_was_measured() -> None:
+    command = [sys.executable, str(PROGRAM.parent / "simgpu_vs_hardware.py"), "--gpu", "H200"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    steps = [line for line in done.stdout.splitlines() if line.endswith(" ms")]
+    assert len(steps) >= 8 and all(" GB" in line for line in steps)
+    assert "nothing was measured" in done.stdout

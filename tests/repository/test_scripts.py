@@ -1,0 +1,123 @@
+"""Every script under scripts/ runs under the launcher that it is written for.
+
+Batch scripts of Slurm run in test_slurm.py, and those in scripts/failures fail as they should in test_failures.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from utils.launchers import processes, torchrun
+
+ROOT = Path(__file__).resolve().parents[2]
+LONG = 240.0  # seconds; a machine that does much else at the same time is slow
+
+
+def start(*command: str, exit_code: int = 0) -> str:
+    """Run a launcher's command in the repository's folder, as a learner does, and return all that was printed."""
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=processes.clean_environment() | {"OMP_NUM_THREADS": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=LONG)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)  # torchrun ends its workers
+            process.communicate()
+    assert process.returncode == exit_code, output
+    return output
+
+
+def with_torchrun(script: str, *args: str) -> str:
+    torchrun_program = str(Path(sys.executable).with_name("torchrun"))
+    return start(torchrun_program, "--standalone", "--nproc-per-node=2", f"scripts/{script}", *args)
+
+
+def who_am_i(folder: Path) -> None:
+    said = sorted(with_torchrun("who_am_i.py").strip().splitlines())
+    assert said == [f"node 0, local rank {rank}: I am rank {rank} of 2; the sum of all ranks is 1" for rank in range(2)]
+
+
+def train_resumable(folder: Path) -> None:
+    said = with_torchrun("train_resumable.py", "--folder", str(folder))
+    begin, end = said.splitlines()
+    assert begin == "attempt 0: 2 ranks start at step 0"
+    assert re.fullmatch(r"step 20: loss \d\.\d+, parameters [0-9a-f]{16}", end)
+
+
+def what_torchrun_sets(folder: Path) -> None:
+    said = with_torchrun("what_torchrun_sets.py")
+    ranks = [json.loads(line) for line in re.findall(r"\{[^{}]*\}", said)]
+    assert sorted((told["RANK"], told["LOCAL_RANK"], told["WORLD_SIZE"]) for told in ranks) == [
+        ("0", "0", "2"),
+        ("1", "1", "2"),
+    ]
+
+
+def elastic_steps(folder: Path) -> None:
+    (folder / "step.txt").write_text("3")  # where an earlier start has stopped
+    (folder / "stop").touch()  # all ranks see it in their first step
+    said = with_torchrun("elastic_steps.py", "--folder", str(folder), "--seconds", "0")
+    assert sorted(said.strip().splitlines()) == [f"rank {rank} of 2 goes on after step 3" for rank in range(2)]
+    assert (folder / "step.txt").read_text() == "4"
+
+
+def all_reduce_clock(folder: Path) -> None:
+    with torchrun.agents(ROOT / "scripts" / "all_reduce_clock.py", nodes=1) as run:  # it never ends by itself
+        run.start(0)
+        assert 0 < float(run.wait_for(".", LONG)) < LONG
+
+
+def spawned(folder: Path) -> None:
+    said = start(sys.executable, "scripts/spawned.py", exit_code=1)  # one rank is killed, and nobody starts it again
+    assert "rank 1 of 2 is here" in said and "is done" not in said
+    assert "process 1 terminated with signal SIGKILL" in said
+
+
+def gil_facts(folder: Path) -> None:
+    assert json.loads(start(sys.executable, "scripts/gil_facts.py", "--quick"))["immortal"] in (True, False)
+
+
+RUNS: dict[str, Callable[[Path], None]] = {
+    f"{run.__name__}.py": run
+    for run in (who_am_i, train_resumable, what_torchrun_sets, elastic_steps, all_reduce_clock, spawned, gil_facts)
+}
+
+
+@pytest.mark.parametrize("script", RUNS)
+def test_script(script, tmp_path):
+    RUNS[script](tmp_path)
+
+
+def test_every_script_is_run_by_a_test():
+    other_tests = {path.name: path.read_text() for path in Path(__file__).parent.glob("test_*.py")}
+    del other_tests[Path(__file__).name]
+    for script in (path for path in (ROOT / "scripts").iterdir() if path.is_file() and path.name not in RUNS):
+        assert any(script.name in text for text in other_tests.values()), f"no test runs scripts/{script.name}"
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in (ROOT / "scripts").glob("*.sbatch")))
+def test_a_batch_script_is_good_bash_and_asks_for_what_slurm_knows(script):
+    """Also where there is no Slurm to run it."""
+    path = ROOT / "scripts" / script
+    assert subprocess.run(["bash", "-n", str(path)], capture_output=True, text=True).stderr == ""
+    text = path.read_text()
+    assert "set -euo pipefail" in text
+    wanted = re.findall(r"^#SBATCH --([a-z-]+)=", text, re.MULTILINE)
+    assert {"job-name", "nodes", "ntasks-per-node", "time", "output"} <= set(wanted)

@@ -1,0 +1,146 @@
+"""The data sheets of GPUs: relations that the documents state, and helpful errors."""
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from utils.hardware import links
+from utils.simgpu.hardware import A100, ALL, CPU, GIB, H100, H200, RTX_4090, TOY, V100, gpu
+
+
+def test_generations_relate_as_their_data_sheets_say():
+    # A100 white paper: 2.5 times the V100's tensor cores, 156 TFLOP/s in tf32 = half of bf16.
+    assert A100.flops["fp16"] / V100.flops["fp16"] == pytest.approx(2.5, rel=0.01)
+    for ampere_or_later in (A100, H100, H200, RTX_4090):
+        assert ampere_or_later.flops["bf16"] == ampere_or_later.flops["fp16"]
+        assert ampere_or_later.flops["bf16"] / ampere_or_later.flops["tf32"] == pytest.approx(2, rel=0.001)
+    # H100: 132 SMs × 4 tensor cores × 512 fused multiply-adds × 1.83 GHz, and fp8 at twice the rate.
+    assert H100.flops["bf16"] == pytest.approx(132 * 4 * 512 * 2 * 1.83e9, rel=0.001)
+    assert H100.flops["fp8"] == 2 * H100.flops["bf16"]
+    # RTX 4090: 16,384 cores × 2 FLOP × 2.52 GHz.
+    assert RTX_4090.flops["fp32"] == pytest.approx(16384 * 2 * 2.52e9, rel=0.001)
+    # H200: the H100 with 1.4 times its bandwidth and 1.8 times its memory.
+    assert H200.flops == H100.flops
+    assert H200.memory_bytes_per_s / H100.memory_bytes_per_s == pytest.approx(1.43, abs=0.01)
+    assert H200.memory_bytes / H100.memory_bytes == pytest.approx(1.76, abs=0.01)
+
+
+def test_no_rate_is_the_one_with_sparsity():
+    assert (A100.flops["bf16"], H100.flops["bf16"], H100.flops["fp8"]) == (312e12, 989.5e12, 1979e12)
+    assert RTX_4090.flops["fp16"] == 165.2e12
+
+
+def test_memory_is_in_gib():
+    assert [entry.memory_bytes // GIB for entry in (V100, A100, H100, H200, RTX_4090)] == [32, 80, 80, 141, 24]
+
+
+def test_links_are_those_of_the_generation():
+    assert [entry.nvlink for entry in (V100, A100, H100, H200)] == [
+        *(links.NVLINK2, links.NVLINK3, links.NVLINK4, links.NVLINK4)
+    ]
+    assert [entry.host for entry in (V100, A100, H100, H200, RTX_4090)] == [
+        *(links.PCIE3, links.PCIE4, links.PCIE5, links.PCIE5, links.PCIE4)
+    ]
+    assert RTX_4090.nvlink is None
+    assert RTX_4090.peer is links.PCIE4
+    assert H100.peer is links.NVLINK4
+
+
+@pytest.mark.parametrize("entry", ALL, ids=lambda entry: entry.name)
+def test_every_entry_has_sources_and_sensible_numbers(entry):
+    assert len(entry.source) > 20
+    assert len(entry.achievable_source) > 20
+    assert 0.5 <= entry.achievable_flops <= 1
+    assert 0.5 <= entry.achievable_bandwidth <= 1
+    assert 0 <= entry.kernel_s < 1e-4
+    assert pickle.loads(pickle.dumps(entry)) == entry
+    assert len({entry, entry}) == 1
+    if entry not in (CPU, TOY):
+        assert "NVIDIA" in entry.source
+
+
+def test_what_is_no_product_says_so():
+    assert "assumed" in CPU.source
+    assert "invented" in TOY.source
+    assert "invented" in TOY.nvlink.source
+
+
+def test_the_toy_has_round_numbers():
+    assert set(TOY.flops.values()) == {10e12}
+    assert (TOY.memory_bytes_per_s, TOY.memory_bytes, TOY.kernel_s) == (1e12, 16 * GIB, 0)
+    assert (TOY.achievable_flops, TOY.achievable_bandwidth) == (1, 1)
+    assert (TOY.nvlink.bytes_per_s, TOY.nvlink.alpha_s) == (10e9, 10e-6)
+
+
+def test_kinds_that_the_hardware_lacks_fall_back():
+    assert V100.peak_flops("bf16") == V100.peak_flops("tf32") == V100.peak_flops("fp8") == V100.flops["fp32"]
+    assert A100.peak_flops("fp8") == A100.flops["bf16"]
+    for kind in ("int64", "torch.int32", "uint8", "bool", "torch.bool"):
+        assert H100.peak_flops(kind) == H100.flops["fp32"]
+
+
+def test_names_of_torch_dtypes_are_understood():
+    assert H100.peak_flops("torch.bfloat16") == H100.peak_flops("bf16") == 989.5e12
+    assert H100.peak_flops("float32") == 67e12
+    assert H100.peak_flops("float8_e4m3fn") == 1979e12
+
+
+def test_a_kind_of_number_that_nobody_knows_is_refused():
+    with pytest.raises(ValueError, match="'fp23' is no kind of number"):
+        H100.peak_flops("fp23")
+
+
+@pytest.mark.parametrize(
+    ("written", "entry"),
+    [
+        *[("H100", H100), ("h100-sxm", H100), ("h100 sxm", H100), ("NVIDIA H100 80GB HBM3", H100)],
+        *[("a100", A100), ("A100-80GB", A100), ("NVIDIA A100-SXM4-80GB", A100), ("Tesla V100-SXM2-32GB", V100)],
+        *[("NVIDIA GeForce RTX 4090", RTX_4090), ("rtx4090", RTX_4090), ("4090", RTX_4090), ("cpu", CPU)],
+        *[("NVIDIA H200", H200), ("Toy", TOY), (H100, H100)],
+    ],
+)
+def test_names_are_found_however_they_are_written(written, entry):
+    assert gpu(written) is entry
+
+
+def test_every_name_leads_to_its_entry():
+    assert [gpu(entry.name) for entry in ALL] == list(ALL)
+
+
+def test_an_unknown_name_gets_a_suggestion_and_the_list():
+    with pytest.raises(ValueError, match=r"no GPU called 'H100 SMX' here\. Did you mean 'H100 SXM'") as error:
+        gpu("H100 SMX")
+    assert all(entry.name in str(error.value) for entry in ALL)
+    with pytest.raises(ValueError, match=r"no GPU called 'abacus' here\. Known: V100"):
+        gpu("abacus")
+
+
+def test_slower_divides_speeds_and_nothing_else():
+    half = H100.slower(2)
+    assert half.name == "H100 SXM at 1/2 speed"
+    assert {kind: 2 * rate for kind, rate in half.flops.items()} == H100.flops
+    assert 2 * half.memory_bytes_per_s == H100.memory_bytes_per_s
+    assert (half.memory_bytes, half.nvlink, half.host) == (H100.memory_bytes, H100.nvlink, H100.host)
+    with pytest.raises(ValueError, match="at least 1"):
+        H100.slower(0.5)
+
+
+def test_with_memory_changes_memory_and_nothing_else():
+    small = A100.with_memory(16 * GIB)
+    assert small.memory_bytes == 16 * GIB
+    assert small.name == "A100 SXM 80GB with 16 GiB"
+    assert (small.flops, small.memory_bytes_per_s) == (A100.flops, A100.memory_bytes_per_s)
+
+
+def test_the_module_needs_no_torch():
+    # Loaded beside its package, so that only this file and what it imports count.
+    code = (
+        "import importlib.util, sys;"
+        "spec = importlib.util.spec_from_file_location('hardware', 'utils/simgpu/hardware.py');"
+        "module = sys.modules['hardware'] = importlib.util.module_from_spec(spec); spec.loader.exec_module(module);"
+        "assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=Path(__file__).parents[2])

@@ -1,0 +1,291 @@
+"""Lecture 11's pieces: the training that is tuned, searches on recorded curves, a Ray of this machine, its programs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import psutil
+import pytest
+from pytest import MonkeyPatch
+
+from utils.course.notebooks import ROOT
+from utils.draw.tuning import landscape, scatter
+from utils.launchers import ray_here
+from utils.launchers.ray_here import Here
+from utils.training import searches, tuning
+
+GOAL = {"metric": "loss", "mode": "min"}
+RATES = (0.1, 1.0, 10.0)
+LIMIT = 240  # seconds that a program may take on a machine that is busy
+
+
+@pytest.fixture(scope="module")
+def table() -> tuning.Table:
+    """Curves made up, so that their order is known: the nearer the learning rate is to 1, the lower, at each epoch."""
+    rates = [10 ** (power / 8) for power in range(-16, 9)]
+
+    def curve(rate: float, batch: int) -> list[float]:
+        return [(1 + abs(numpy.log10(rate)) + batch / 1000) / (10 + epoch) for epoch in range(tuning.EPOCHS)]
+
+    return tuning.Table({0: {batch: {rate: curve(rate, batch) for rate in rates} for batch in tuning.BATCHES}})
+
+
+# ---------------------------------------------------------------------- the training
+def test_each_network_learns_what_it_would_alone() -> None:
+    together = tuning.Training(RATES, 64, images=256)
+    curves = [together.epoch() for _ in range(2)]
+    for number, rate in enumerate(RATES[:2]):
+        alone = tuning.Training(rate, 64, images=256)
+        assert [alone.epoch()[0] for _ in range(2)] == pytest.approx([losses[number] for losses in curves], rel=1e-5)
+    assert curves[-1][1] < curves[-1][0] < tuning.GUESSING
+    assert curves[-1][2] == tuning.GUESSING  # it has diverged
+
+
+def test_a_network_is_plain_sgd_on_cross_entropy() -> None:
+    import torch
+    from torch import nn
+
+    from utils.training import data
+
+    ours = tuning.Training(0.5, 1080, decay=0.01)
+    model = nn.Sequential(nn.Linear(64, tuning.HIDDEN), nn.Tanh(), nn.Linear(tuning.HIDDEN, 10))
+    with torch.no_grad():
+        for parameter, weight in zip(model.parameters(), ours.weights, strict=True):
+            parameter.copy_(weight[0].T if weight.shape[1] > 1 else weight[0, 0])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, weight_decay=0.01)
+    digits = data.digits()
+    images, labels = digits.train_images.flatten(1), digits.train_labels
+    for _ in range(3):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images[:1080]), labels[:1080]).backward()
+        optimizer.step()
+        found = ours.epoch()
+    loss = nn.functional.cross_entropy(model(images[1080:]), labels[1080:]).item()
+    assert found == pytest.approx([loss], rel=1e-4)
+    wrong = (model(digits.test_images.flatten(1)).argmax(-1) != digits.test_labels).float().mean().item()
+    assert ours.errors("test") == pytest.approx([wrong])
+
+
+def test_a_training_goes_on_exactly_from_its_state() -> None:
+    whole = tuning.train({"lr": 0.3, "batch": 128}, epochs=4, seed=3)
+    first = tuning.Training(0.3, 128, seed=3)
+    begun = [first.epoch()[0] for _ in range(2)]
+    second = tuning.Training(0.3, 128, seed=3)
+    second.load_state_dict(first.state_dict())
+    first.epoch()  # what the first does later is not seen by the second
+    assert begun + [second.epoch()[0] for _ in range(2)] == whole
+
+
+def test_seeds_differ_and_small_sets_still_have_a_batch() -> None:
+    one, other = (tuning.train({"lr": 0.3, "batch": 128}, 1, seed) for seed in (0, 1))
+    assert one != other
+    assert tuning.Training(0.3, 256, images=100).epoch()[0] != tuning.Training(0.3, 256, images=100).losses()[0]
+
+
+def test_a_table_holds_the_trainings_that_one_would_do() -> None:
+    table = tuning.measure(seeds=(1,), rates=(0.1, 1.0), batches=(128, 256), epochs=2)
+    assert table.curve({"lr": 0.9, "batch": 256}, 1) == pytest.approx(tuning.train({"lr": 1.0, "batch": 256}, 2, 1))
+    assert table.curve({"lr": 0.31, "batch": 256}, 1) == table.curves[1][256][0.1]  # nearer in ratio
+    assert table.last(1) == [[table.curves[1][batch][rate][-1] for rate in (0.1, 1.0)] for batch in (128, 256)]
+    assert table.best(1) == min(min(curve) for row in table.curves[1].values() for curve in row.values())
+    decays = tuning.measure_decay((0.0, 0.1), batch=256, epochs=1)
+    assert decays.curve({"lr": 1.0, "decay": 0.1}, 0) != decays.curve({"lr": 1.0, "decay": 0.0}, 0)
+
+
+# ---------------------------------------------------------------------- searches on recorded curves
+def some_points(count: int) -> searches.Points:
+    source = numpy.random.RandomState(0)
+    return searches.Points(
+        [{"lr": 10 ** source.uniform(-2, 1), "batch": int(source.choice(tuning.BATCHES))} for _ in range(count)]
+    )
+
+
+def schedulers() -> dict[str, Callable[[], Any]]:
+    from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler
+
+    return {
+        "none": lambda: None,
+        "ASHA": lambda: ASHAScheduler(max_t=27, grace_period=1, reduction_factor=3, **GOAL),
+        "HyperBand": lambda: HyperBandScheduler(max_t=27, reduction_factor=3, **GOAL),
+    }
+
+
+@pytest.mark.parametrize("name", ["none", "ASHA", "HyperBand"])
+def test_a_search_spends_its_budget_and_repeats_no_epoch(name: str, table: tuning.Table) -> None:
+    pytest.importorskip("ray")
+    found = searches.replay(table, 0, some_points(300), schedulers()[name](), 432)
+    assert found.epochs == len(found.best) == 432
+    assert found.best == sorted(found.best, reverse=True)
+    for trial in found.trials:  # also one that was paused goes on where it was
+        assert trial.losses == table.curve(trial.config, 0)[: len(trial.losses)]
+    assert found.best[-1] == min(min(trial.losses) for trial in found.trials)
+    assert len(found.trials) == 16 if name == "none" else len(found.trials) > 32
+
+
+def test_halving_keeps_the_best_third(table: tuning.Table) -> None:
+    pytest.importorskip("ray")
+    found = searches.replay(table, 0, some_points(49), schedulers()["HyperBand"](), 10_000)
+    lengths = Counter(len(trial.losses) for trial in found.trials)
+    # Ray's brackets of 4, 6, 12 and 27 trials: 4 for 27 epochs; 6 for 9 and 2 of them on; 12 for 3, then 4, then 2 (it
+    # rounds up); 27 for 1, then 9, 3, 1. (Li et al. 2018, section 3, are the same but for rounding.)
+    assert lengths == {27: 4 + 2 + 2 + 1, 9: 4 + 2 + 2, 3: 8 + 6, 1: 18}
+    first = [trial for trial in found.trials if len(trial.losses) == 1]
+    others = [trial for trial in found.trials[-27:] if len(trial.losses) > 1]
+    assert max(trial.losses[0] for trial in others) <= min(trial.losses[0] for trial in first)
+
+
+def test_a_search_ends_when_its_points_do(table: tuning.Table) -> None:
+    settings = searches.grid({"lr": [0.1, 1.0], "batch": [16, 64]})
+    assert settings == [{"lr": rate, "batch": batch} for rate in (0.1, 1.0) for batch in (16, 64)]
+    found = searches.replay(table, 0, searches.Points(settings), None, 10_000)
+    assert [trial.config for trial in found.trials] == settings
+    assert found.epochs == 4 * tuning.EPOCHS
+
+
+def test_searchers_that_learn_see_every_result(table: tuning.Table) -> None:
+    pytest.importorskip("optuna")
+    pytest.importorskip("ray")
+    from ray import tune
+    from ray.tune.search.optuna import OptunaSearch
+
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    space = {"lr": tune.loguniform(0.01, 10), "batch": tune.choice(list(tuning.BATCHES))}
+    found = searches.replay(table, 0, OptunaSearch(space, seed=0, **GOAL), None, 40 * tuning.EPOCHS)
+    begin, end = ([abs(numpy.log10(t.config["lr"])) for t in part] for part in (found.trials[:10], found.trials[-10:]))
+    assert numpy.mean(end) < numpy.mean(begin) / 2  # it comes nearer to 1, where the best curves are
+
+
+def test_pictures_of_searches_say_what_they_show() -> None:
+    losses = [[0.5, 0.2, 2.3], [0.9, 0.4, 2.3]]
+    picture = landscape(losses, RATES, (16, 32), "Loss", {"grid": [(0.1, 16, 27), (1.0, 32, 3)], "random": []})
+    assert picture.alt == (
+        "Loss. The lowest loss, 0.2, is at learning rate 1 and batch size 16. grid: 2 settings tried."
+    )
+    assert "TPE: 1 to 3, median 2" in scatter({"TPE": [1.0, 3.0, 2.0]}, "%", "Repeats").alt
+
+
+# ---------------------------------------------------------------------- a Ray of this machine
+@pytest.fixture(scope="module")
+def here() -> Iterator[Here]:
+    pytest.importorskip("ray")
+    with ray_here.running(cpus=1) as here:
+        ray_here.add_node(cpus=1)
+        yield here
+    assert not here.storage.parent.exists()
+
+
+def test_all_of_it_listens_on_loopback_and_nothing_is_reported(here: Here) -> None:
+    import ray
+
+    daemons = ray_here._processes(here.storage.parent)
+    names = {process.name() for process in daemons}
+    assert {"gcs_server", "raylet"} <= names
+    heard = [
+        connection.laddr.ip
+        for process in daemons
+        for connection in process.net_connections()
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert heard and all(ip.removeprefix("::ffff:") == "127.0.0.1" for ip in heard)
+    assert here.address.startswith("127.0.0.1:")
+    assert [node["Resources"]["CPU"] for node in ray.nodes()] == [1.0, 1.0]
+    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+
+
+def test_replay_decides_as_the_real_controller_does(here: Here, table: tuning.Table) -> None:
+    """The same scheduler, settings and curves: once with Ray's processes, one trial at a time, and once replayed."""
+    from ray import tune
+
+    settings = [{"lr": rate, "batch": 64} for rate in (10.0, 1.0, 0.01, 0.5, 3.0, 0.1)]
+    found = searches.replay(table, 0, searches.Points(settings), schedulers()["ASHA"](), 10_000)
+    curves = {setting["lr"]: table.curve(setting, 0) for setting in settings}
+
+    def trial(config: dict[str, Any]) -> None:
+        for loss in curves[config["lr"]]:
+            tune.report({"loss": loss})
+
+    results = tune.Tuner(
+        trial,
+        param_space={"lr": tune.grid_search([setting["lr"] for setting in settings])},
+        tune_config=tune.TuneConfig(scheduler=schedulers()["ASHA"](), max_concurrent_trials=1, reuse_actors=True),
+        run_config=tune.RunConfig(name="as_replayed", storage_path=str(here.storage), verbose=0),
+    ).fit()
+    real = {result.metrics["config"]["lr"]: result.metrics["training_iteration"] for result in results}
+    assert real == {trial.config["lr"]: len(trial.losses) for trial in found.trials}
+    assert len(set(real.values())) > 1  # some were stopped, some not
+
+
+def test_an_experiment_whose_driver_was_killed_goes_on(here: Here, tmp_path: Path) -> None:
+    diary = tmp_path / "diary.txt"
+    command = [sys.executable, str(ROOT / "scripts/tune_digits.py"), str(tmp_path)]
+    environment = {**os.environ, "RAY_ADDRESS": here.address, "TUNE_GLOBAL_CHECKPOINT_S": "0"}
+
+    def finished() -> set[str]:
+        lines = diary.read_text().splitlines() if diary.exists() else []
+        return {line.split()[0] for line in lines if line.endswith(" 9")}
+
+    driver = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + LIMIT
+    while len(finished()) < 3:
+        assert driver.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    driver.kill()
+    driver.wait()
+    kept = sorted(finished())[:2]  # Ray may not yet have known of the one that was last
+    again = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT)
+    assert again.returncode == 0, again.stderr
+    assert "6 trials, 0 errors" in again.stdout
+    lines = diary.read_text().splitlines()
+    assert len(finished()) == 6 and len(set(lines)) == 54
+    assert sum(Counter(lines)[f"{rate} 1"] for rate in kept) <= 3
+
+
+def test_the_ddp_program_gives_the_same_losses_under_torchrun_and_ray(here: Here, tmp_path: Path) -> None:
+    program = str(ROOT / "scripts/ray_train.py")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", program]
+    ray_command = [sys.executable, program, "--storage", str(here.storage), "--die-at", "25"]
+    environment = {**os.environ, "RAY_ADDRESS": here.address}
+    losses = {}
+    for name, command in {"torchrun": torchrun, "ray": ray_command}.items():
+        file = tmp_path / f"{name}.json"
+        own = environment if name == "ray" else None
+        ended = subprocess.run([*command, str(file)], env=own, capture_output=True, text=True, timeout=LIMIT)
+        assert ended.returncode == 0, ended.stderr
+        losses[name] = json.loads(file.read_text())["losses"]
+    assert "2 workers on 2 nodes; the last attempt went on after step " in ended.stdout
+    assert ended.stdout.split()[-1] in ("10", "20")  # it was killed once, and did not begin anew
+    assert losses["ray"] == pytest.approx(losses["torchrun"], rel=1e-4)
+    assert losses["ray"][-1] < losses["ray"][0] / 2
+
+
+def test_without_a_ray_there_is_nothing_to_stop_or_to_extend(monkeypatch: MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_here, "_folder", None)
+    ray_here.stop()
+    with pytest.raises(RuntimeError, match="start"):
+        ray_here.add_node()
+
+
+def test_nothing_is_left_after_a_program_that_forgets_to_stop(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    program = tmp_path / "forgets.py"
+    program.write_text(
+        "from utils.launchers import ray_here\nhere = ray_here.start(cpus=1)\n"
+        "import os, ray\n"
+        "worker = ray.get(ray.remote(lambda: os.getpid()).remote())\n"
+        "print(here.storage.parent, worker, *[p.pid for p in ray_here._processes(here.storage.parent)])\n"
+    )
+    ended = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=LIMIT)
+    assert ended.returncode == 0 and ended.stderr == "", ended.stderr
+    folder, *pids = ended.stdout.split()
+    assert not Path(folder).exists() and len(pids) > 4
+    assert not [pid for pid in pids if psutil.pid_exists(int(pid)) and "ray" in psutil.Process(int(pid)).name()]

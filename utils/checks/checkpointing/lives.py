@@ -1,0 +1,212 @@
+"""Lab 08's processes that are killed: forked from a rank, watched at every step they take with files, and read out.
+
+A ``Watch`` in the process notes which files are opened for writing, synced, renamed and removed (Python's audit events,
+and a ``fsync`` that takes notes), and can end the process before any of these, or at any byte (a largest file size).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import stat
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from utils.checks.inside import Outcome
+from utils.checks.verdicts import NotStarted, Wrong
+
+FAILED = 3  # exit code of a process whose answer raised
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_fsync, _fdatasync, _write = os.fsync, getattr(os, "fdatasync", os.fsync), os.write
+
+
+@dataclass
+class Life:
+    """What one process did. ``ended``: its exit code, or minus the signal that ended it; None if it never ended."""
+
+    notes: list[dict[str, Any]] = field(default_factory=list)
+    ended: int | None = None
+
+    def of(self, what: str) -> list[dict[str, Any]]:
+        return [note for note in self.notes if note["what"] == what]
+
+    @property
+    def failure(self) -> dict[str, str] | None:
+        """The record of an ``Outcome`` if the answer raised."""
+        return self.of("failed")[0]["record"] if self.of("failed") else None
+
+
+class Watch:
+    """Inside a process: takes notes, and kills it where it is told to."""
+
+    def __init__(self, pipe: int) -> None:
+        self.pipe, self.left, self.pause = pipe, -1, 0.0
+
+    def note(self, what: str, **facts: Any) -> None:
+        _write(self.pipe, (json.dumps({"what": what, "t": time.monotonic(), **facts}) + "\n").encode())
+
+    def files(self, answer: Any) -> None:
+        """From here on, note what happens to files."""
+        sys.dont_write_bytecode = True
+        sys.addaudithook(self._audit)
+        for name, real in (("fsync", _fsync), ("fdatasync", _fdatasync)):
+
+            def noted(fd: Any, real: Callable[[int], None] = real) -> None:
+                number = fd if isinstance(fd, int) else fd.fileno()
+                found = os.fstat(number)
+                self._event("fsync", ino=found.st_ino, size=found.st_size, folder=stat.S_ISDIR(found.st_mode))
+                real(number)
+
+            setattr(os, name, noted)
+            names = getattr(answer.function, "__globals__", {})
+            names.update({key: noted for key, value in names.items() if value is real})  # from os import fsync
+
+    def kill_before(self, events: int) -> None:
+        """Kill the process before one more event than that."""
+        self.left = events
+
+    def limit(self, size: int, fatal: bool = True) -> None:
+        """Kill the process when it writes a file beyond this size (bytes), or let the write fail."""
+        import resource
+
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL if fatal else signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+    def _audit(self, event: str, given: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(given[0], str | bytes) and given[2] & _WRITES:
+            path = os.fsdecode(given[0])
+            if not path.startswith(("/dev/", "/proc/")):
+                self._event("open", path=os.path.abspath(path))
+        elif event == "os.rename":
+            source, target = (os.path.abspath(os.fsdecode(path)) for path in given[:2])
+            found = os.stat(source) if os.path.exists(source) else None
+            time.sleep(self.pause)
+            facts = {"ino": found.st_ino, "size": found.st_size} if found else {"ino": 0, "size": 0}
+            self._event("rename", source=source, target=target, **facts)
+        elif event == "os.remove":
+            self._event("remove", path=os.path.abspath(os.fsdecode(given[0])))
+
+    def _event(self, what: str, **facts: Any) -> None:
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.left -= 1
+        self.note(what, **facts)
+
+
+def live(*bodies: Callable[[Watch], None], seconds: float = 10) -> list[Life]:
+    """Run each body in a forked process of its own; when one ends before it is done, kill the others.
+
+    Args:
+        bodies: called in the process with its ``Watch``.
+        seconds: after that all are killed, and ``ended`` of those that had not ended is None.
+    """
+    lives, pids, chooser = [Life() for _ in bodies], [], selectors.DefaultSelector()
+    for number, body in enumerate(bodies):
+        ours, theirs = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            _be(body, theirs)
+        os.close(theirs)
+        pids.append(pid)
+        chooser.register(ours, selectors.EVENT_READ, number)
+    texts, open_pipes, end = [b""] * len(bodies), len(bodies), time.monotonic() + seconds
+    waiting = set(range(len(bodies)))
+    while open_pipes:
+        ready = chooser.select(max(0.0, end - time.monotonic()))
+        for key, _ in ready:
+            if data := os.read(key.fd, 1 << 16):
+                texts[key.data] += data
+                continue
+            chooser.unregister(key.fd)
+            os.close(key.fd)
+            open_pipes -= 1
+            lives[key.data].ended = os.waitstatus_to_exitcode(os.waitpid(pids[key.data], 0)[1])
+            waiting.discard(key.data)
+            if lives[key.data].ended != 0:
+                _kill(pids[other] for other in waiting)
+        if not ready:
+            _kill(pids[other] for other in waiting)
+            for number in waiting:
+                os.waitpid(pids[number], 0)
+            break
+    for key in list(chooser.get_map().values()):
+        os.close(key.fd)
+    for life, text in zip(lives, texts, strict=True):
+        life.notes = [json.loads(line) for line in text.decode().split("\n")[:-1]]
+    return lives
+
+
+def _be(body: Callable[[Watch], None], pipe: int) -> None:
+    watch, code = Watch(pipe), FAILED
+    try:
+        body(watch)
+        code = 0
+    except (Outcome, Wrong, NotStarted) as error:
+        watch.note("failed", record=_record(error))
+    except BaseException as error:
+        watch.note("failed", record={"kind": "wrong", "sentence": f"{type(error).__name__}: {error}"})
+    finally:
+        os._exit(code)
+
+
+def _record(error: BaseException) -> dict[str, str]:
+    if isinstance(error, Outcome):
+        return error.record
+    if isinstance(error, NotStarted):
+        return {"kind": "not started", "sentence": ""}
+    return {"kind": "wrong", "sentence": error.sentence, "figures": error.figures, "details": error.details}
+
+
+def _kill(pids: Any) -> None:
+    for pid in list(pids):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def first_failure(lives: list[Life]) -> dict[str, str] | None:
+    """The record of the process that failed first (the others may have failed because of it)."""
+    failed = [note for life in lives for note in life.of("failed")]
+    return min(failed, key=lambda note: note["t"])["record"] if failed else None
+
+
+def raise_failure(record: dict[str, str], before: str = "") -> None:
+    """Raise what a process failed with, with words in front."""
+    if record["kind"] == "not started":
+        raise NotStarted
+    wrong = Wrong(before + record["sentence"], details=record.get("details", ""))
+    wrong.figures = record.get("figures", "")
+    raise wrong
+
+
+def refuse_the_lecture() -> None:
+    """``utils.training.checkpoints`` solves these exercises, so here it refuses to work."""
+    from utils.training import checkpoints
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        from utils.checks.verdicts import Wrong
+
+        raise Wrong("utils.training.checkpoints is the lecture's own: write it yourself here.")
+
+    for function in (checkpoints.save, checkpoints.load, checkpoints.Checkpoints.save, checkpoints.Checkpoints.resume):
+        function.__code__ = refuse.__code__
+
+
+def join_group(store: str, rank: int, size: int) -> None:
+    """In a forked process: forget the rank's own process group, whose threads are not here, and join a new one."""
+    import torch.distributed as dist
+
+    inner = dist.distributed_c10d
+    _kept.append((inner._world, inner.GroupMember.WORLD))  # never destroyed: that would wait for threads
+    inner._world, inner.GroupMember.WORLD = inner._World(), None
+    dist.init_process_group("gloo", store=dist.FileStore(store, size), rank=rank, world_size=size)
+    dist.barrier()
+
+
+_kept: list[Any] = []

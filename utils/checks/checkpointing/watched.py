@@ -1,0 +1,277 @@
+"""Lab 08's training, watched: what each part of the state was at each step, in lives that are ended on purpose."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import pickle
+import random
+import re
+import signal
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from utils.checks.checkpointing.lives import Life, Watch, join_group, live, refuse_the_lecture
+from utils.checks.checkpointing.resuming import EVERY, KILLS, PARTS, STEPS, own_failure
+from utils.checks.verdicts import Wrong
+from utils.training.resume_task import Task
+
+MOMENTS = ("before the step", "after backward", "after the optimizer's step", "after the step")
+CHECKPOINT = re.compile(r"step-(\d+)\.pt")
+PAUSE = 0.04  # seconds that rank 0's rename takes longer, so that a rank that does not wait is seen
+
+
+@dataclass(frozen=True)
+class Kill:
+    """From ``step`` on: at this moment of a step; or at the next save, before a step with files or at a byte."""
+
+    step: int
+    moment: str = ""
+    event: int | None = None
+    byte: int | None = None
+    rank: int = 0
+
+    def __str__(self) -> str:
+        if self.moment:
+            return f"{self.moment} (step {self.step})"
+        return "inside a save" + (f", at byte {self.byte:,}" if self.byte is not None else "")
+
+
+def plan(ranks: int) -> list[Kill]:
+    """Twenty kills at random places, the same ones every time."""
+    chance = random.Random(8 + ranks)
+    kills = []
+    for number, step in enumerate(sorted(chance.sample(range(2, STEPS - 1), KILLS))):
+        if number % 4 == 1:
+            kills.append(Kill(step, event=chance.randrange(5)))
+        elif number % 4 == 3:
+            kills.append(Kill(step, byte=chance.randrange(5000)))
+        else:
+            kills.append(Kill(step, chance.choice(MOMENTS), rank=chance.randrange(ranks)))
+    return kills
+
+
+class Watched(Task):
+    """The task as the answer gets it in the check: takes notes, and dies where it is told to."""
+
+    def __init__(self, watch: Watch, folder: str, kill: Kill | None, rank: int) -> None:
+        super().__init__(STEPS, EVERY)
+        self.watch, self.folder, self.kill, self.rank = watch, folder, kill, rank
+        self.number, self.files, self.armed = 0, _files(folder), False
+
+    def new(self) -> dict[str, Any]:
+        self.watch.note("new", **_generators())
+        return super().new()
+
+    def step(self, number: int, parts: dict[str, Any]) -> None:
+        self.number = number
+        before, self.files = self.files, _files(self.folder)
+        saved = before != self.files
+        self.watch.note("step", number=number, saved=saved, **facts(parts))
+        if saved:
+            self.end_if_armed()
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            numbers = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
+            dist.all_gather(numbers, torch.tensor([number]))
+            if len(set(map(int, numbers))) > 1:
+                told = ", ".join(f"rank {rank} with step {int(one)}" for rank, one in enumerate(numbers))
+                raise Wrong(f"the ranks go on from different checkpoints: {told}")
+        self.moment(MOMENTS[0])
+        super().step(number, parts)
+        self.watch.note("done", number=number)
+        self.moment(MOMENTS[3])
+        kill = self.kill
+        if kill and not kill.moment and number >= kill.step and self.rank == kill.rank:
+            self.kill, self.armed = None, True
+            if kill.event is not None:
+                self.watch.kill_before(kill.event)
+            if kill.byte is not None:
+                self.watch.limit(kill.byte)
+
+    def end_if_armed(self) -> None:
+        """A save that was to be interrupted has gone by (it took fewer steps with files): die right after it."""
+        if self.armed:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def moment(self, name: str) -> None:
+        kill = self.kill
+        if kill and kill.moment == name and self.number >= kill.step and self.rank == kill.rank:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _files(folder: str) -> dict[str, tuple[int, int, int]]:
+    found = {}
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                status = entry.stat()
+                found[entry.name] = (status.st_ino, status.st_mtime_ns, status.st_size)
+    return found
+
+
+def _short(value: Any) -> str:
+    digest = hashlib.sha1()
+
+    def add(one: Any) -> None:
+        if isinstance(one, torch.Tensor):
+            digest.update(one.detach().numpy().tobytes())
+        elif isinstance(one, dict):
+            add(list(one.items()))
+        elif isinstance(one, list | tuple):
+            for item in one:
+                add(item)
+        else:
+            digest.update(pickle.dumps(one))
+
+    add(value)
+    return digest.hexdigest()[:10]
+
+
+def _generators() -> dict[str, str]:
+    return {"torch": _short(torch.get_rng_state()), "python": _short(random.getstate())}
+
+
+def facts(parts: dict[str, Any]) -> dict[str, str]:
+    """A short name for the state of each part and generator: equal only if every bit is."""
+    return {name: _short(parts[name].state_dict()) for name in PARTS} | _generators()
+
+
+def reference(rank: int, ranks: int, folder: str) -> Any:
+    """The body of a process that trains without a break and without files."""
+
+    def body(watch: Watch) -> None:
+        if ranks > 1:
+            join_group(f"{folder}/store", rank, ranks)
+        task = Watched(watch, folder, None, rank)
+        parts = task.new()
+        for number in range(STEPS):
+            task.step(number, parts)
+        watch.note("end", **facts(parts))
+
+    return body
+
+
+def trained(train: Any, folder: str, stores: str, kill: Kill | None, rank: int, ranks: int, **how: Any) -> Any:
+    """The body of a process that runs the answer once.
+
+    Args:
+        how: ``alone``: rank 1 is ended if it writes a file; ``unreadable``: a file that rank 1 cannot open.
+    """
+
+    def body(watch: Watch) -> None:
+        if ranks > 1:
+            join_group(stores, rank, ranks)
+        watch.files(train)
+        if how.get("alone"):
+            watch.pause = PAUSE
+            if rank:
+                watch.limit(0)
+        if rank and how.get("unreadable"):
+            _make_unreadable(how["unreadable"])
+        task = Watched(watch, folder, kill, rank)
+        parts = train(task, folder)
+        task.end_if_armed()
+        if not isinstance(parts, dict) or not set(PARTS) <= set(parts):
+            raise Wrong("train returns the parts that it has trained, as task.new() gave them.")
+        watch.note("end", **facts(parts))
+
+    return body
+
+
+def _make_unreadable(path: str) -> None:
+    import sys
+
+    def refuse(event: str, given: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(given[0], str | bytes) and os.path.abspath(os.fsdecode(given[0])) == path:
+            raise OSError(5, "Input/output error", path)
+
+    sys.addaudithook(refuse)
+
+
+def good(path: Path) -> bool:
+    """Whether every byte of a checkpoint is what was written."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip() is None
+    except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError):
+        return False
+
+
+def checkpoints_in(folder: str) -> dict[int, Path]:
+    """Files named as the exercise says, by step."""
+    found = {int(match[1]): path for path in Path(folder).iterdir() if (match := CHECKPOINT.fullmatch(path.name))}
+    return dict(sorted(found.items()))
+
+
+def damage(path: Path, way: str) -> None:
+    """Spoil a file: "cut off", "empty" or "a changed byte"."""
+    content = bytearray(path.read_bytes())
+    if way == "a changed byte":
+        with zipfile.ZipFile(path) as archive:
+            largest = max(archive.infolist(), key=lambda entry: entry.file_size)
+        names = int.from_bytes(content[largest.header_offset + 26 : largest.header_offset + 28], "little")
+        extra = int.from_bytes(content[largest.header_offset + 28 : largest.header_offset + 30], "little")
+        content[largest.header_offset + 30 + names + extra + largest.file_size // 2] ^= 0x40
+    path.write_bytes(content if way == "a changed byte" else content[: len(content) // 2 if way == "cut off" else 0])
+
+
+#: Before which life the newest checkpoint is spoilt, and how; "unreadable": on rank 1 only.
+TROUBLE = {6: "cut off", 10: "a changed byte", 14: "unreadable", 18: "empty"}
+
+
+def lives(train: Any, ranks: int) -> dict[str, Any]:
+    """An uninterrupted run, a run with kills, and a start after its end, as plain data."""
+    torch.set_num_threads(1)
+    refuse_the_lecture()
+    with tempfile.TemporaryDirectory(prefix="check-") as root:
+        counter = iter(range(1000))
+
+        def folder() -> str:
+            path = f"{root}/{next(counter)}"
+            os.mkdir(path)
+            return path
+
+        def run(kill: Kill | None, where: str, **how: Any) -> list[Life]:
+            store = f"{folder()}/store"
+            return live(*(trained(train, where, store, kill, rank, ranks, **how) for rank in range(ranks)))
+
+        where = folder()
+        found: dict[str, Any] = {"reference": _plain(live(*(reference(rank, ranks, where) for rank in range(ranks))))}
+        where = folder()
+        found["whole"] = {"lives": _plain(run(None, where, alone=ranks > 1)), "files": sorted(os.listdir(where))}
+        found["killed"] = []
+        if any(life["ended"] != 0 for life in found["whole"]["lives"]):
+            return found
+        where = folder()
+        for number, kill in enumerate([*plan(ranks), None, None]):
+            newest = max(checkpoints_in(where), default=None)
+            trouble = TROUBLE.get(number, "") if ranks > 1 and newest is not None else ""
+            unreadable = None
+            if trouble:
+                if trouble == "unreadable":
+                    unreadable = str(checkpoints_in(where)[newest])
+                else:
+                    damage(checkpoints_in(where)[newest], trouble)
+            there = {step: good(path) for step, path in checkpoints_in(where).items()}
+            ended = run(kill, where, unreadable=unreadable)
+            told = _plain(ended)
+            found["killed"].append(
+                {"lives": told, "kill": str(kill) if kill else "", "there": there, "trouble": trouble}
+            )
+            if not any(life["ended"] in (-signal.SIGKILL, -signal.SIGXFSZ) for life in told) and kill:
+                break  # nothing of what follows can be judged
+            if own_failure(ended) or any(life.ended is None for life in ended):
+                break
+        found["files"] = sorted(os.listdir(where))
+        return found
+
+
+def _plain(lives: list[Life]) -> list[dict[str, Any]]:
+    return [{"notes": life.notes, "ended": life.ended} for life in lives]

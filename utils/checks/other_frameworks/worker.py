@@ -1,0 +1,163 @@
+"""One worker of lab 10, in a process that mpiexec or horovodrun has started, or that belongs to TensorFlow."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from utils.checks.inside import Outcome, open_answer
+from utils.checks.other_frameworks.launching import Facts
+from utils.checks.other_frameworks.training_tasks import HorovodTask, TensorFlowTask
+from utils.checks.verdicts import NotStarted, Wrong
+from utils.ranks.ports import free_ports
+
+WORKERS, REPLICAS = 2, 3  # of TensorFlow's two strategies
+LINGER = 10.0  # seconds
+Call = Callable[..., Any]
+
+
+def mpi() -> None:
+    """Worker of mpiexec: average the gradients of several models, in communicators of several sizes."""
+    from mpi4py import MPI
+
+    from utils.checks.other_frameworks import averaging
+
+    world = MPI.COMM_WORLD
+    with _ending(f"worker {world.Get_rank()}") as (call, facts):
+        facts |= averaging.judge_me(call, world)
+
+
+def horovod() -> None:
+    """Worker of horovodrun."""
+    import horovod.torch as hvd
+
+    name = f"worker {os.environ['HOROVOD_RANK']}"
+    task = HorovodTask(sys.argv[1], name, int(os.environ["HOROVOD_RANK"]))
+    with _ending(name) as (call, facts), _collectives(hvd) as counts:
+        call(task)
+        facts |= task.facts() | counts
+
+
+def tensorflow() -> None:
+    """All of TensorFlow's workers: it is imported once, which takes longest, and then there are copies of this process.
+
+    That is safe as long as nothing of TensorFlow has been used before the copies are made.
+    """
+    import tensorflow as tf
+
+    ports = free_ports(WORKERS)
+    children = []
+    for number in range(WORKERS + 1):
+        if (child := os.fork()) == 0:
+            with contextlib.suppress(BaseException):
+                _mirrored(tf) if number == WORKERS else _one_of_several(tf, number, ports)
+                _wait_for_the_others()
+            os._exit(0)
+        children.append(child)
+    for child in children:
+        os.waitpid(child, 0)
+
+
+def _mirrored(tf: Any) -> None:
+    name = f"the process with {REPLICAS} replicas"
+    with _ending(name) as (call, facts):
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * REPLICAS)
+        task = TensorFlowTask(sys.argv[1], name, 0)
+        call(tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(REPLICAS)]), task)
+        facts |= task.facts()
+
+
+def _one_of_several(tf: Any, number: int, ports: list[int]) -> None:
+    name = f"worker {number}"
+    with _ending(name) as (call, facts):
+        cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
+        os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": number}})
+        task = TensorFlowTask(sys.argv[1], name, number)
+        call(tf.distribute.MultiWorkerMirroredStrategy(), task)
+        facts |= task.facts()
+
+
+def _wait_for_the_others() -> None:
+    """The other worker may still be fetching its part of the last collective from this process."""
+    latest = time.monotonic() + LINGER
+    while len(list(Path(sys.argv[1]).glob("end.*.json"))) <= WORKERS and time.monotonic() < latest:
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def _ending(name: str) -> Iterator[tuple[Call, Facts]]:
+    """Give the learner's function, and write down how this worker ended: facts, or what went wrong."""
+    folder, facts = Path(sys.argv[1]), {}
+    record = {"facts": facts}
+    try:
+        answer_name, sealed = json.loads(Path(folder, "answer.json").read_text(encoding="utf-8"))
+        answer = _open(answer_name, sealed)
+
+        def call(*arguments: Any) -> Any:
+            Path(folder, f"begun.{name}").touch()
+            with contextlib.redirect_stdout(io.StringIO()):
+                try:
+                    return answer.function(*arguments)
+                except BaseException as error:
+                    raise answer.outcome_of(error) from error
+
+        yield call, facts
+    except Outcome as outcome:
+        record = {"outcome": outcome.record}
+    except NotStarted:
+        record = {"outcome": {"kind": "not started"}}
+    except Wrong as wrong:
+        record = {
+            "outcome": {
+                "kind": "wrong",
+                "sentence": wrong.sentence,
+                "figures": wrong.figures,
+                "details": wrong.details,
+            }
+        }
+    half = Path(folder, f"half.{name}")
+    half.write_text(json.dumps(record), encoding="utf-8")
+    half.replace(folder / f"end.{name}.json")
+
+
+def _open(name: str, sealed: dict[str, Any]) -> Any:
+    from utils.checks.answers import Answer
+
+    answer = Answer.from_json(name, sealed)
+    return open_answer(answer.name, answer.payload, answer.sources)
+
+
+@contextlib.contextmanager
+def _collectives(hvd: Any) -> Iterator[dict[str, int]]:
+    """Count what Horovod is asked for: tensors to reduce (and their elements), tensors to broadcast."""
+    from horovod.torch import mpi_ops
+
+    counts = {"reduced": 0, "broadcast": 0, "elements": 0}
+    before = {
+        name: getattr(mpi_ops, name) for name in ("_allreduce_async", "_grouped_allreduce_async", "_broadcast_async")
+    }
+
+    def counting(name: str, kind: str) -> Call:
+        def counted(tensors: Any, *arguments: Any, **named: Any) -> Any:
+            every = tensors if isinstance(tensors, list | tuple) else [tensors]
+            counts[kind] += len(every)
+            counts["elements"] += sum(tensor.numel() for tensor in every) if kind == "reduced" else 0
+            return before[name](tensors, *arguments, **named)
+
+        return counted
+
+    for name in before:
+        setattr(mpi_ops, name, counting(name, "broadcast" if "broadcast" in name else "reduced"))
+    try:
+        yield counts
+    finally:
+        for name, function in before.items():
+            setattr(mpi_ops, name, function)

@@ -1,0 +1,71 @@
+"""What a wrong all-reduce of lab 05 has added up, read from its traces.
+
+In a trace, element i of rank r starts as (FIRST + i) · BASE^r. A sum then has one digit for each rank, which tells how
+often that rank's number is in it, and whether it comes from the right place.
+"""
+
+from __future__ import annotations
+
+from utils.checks.parameter_server_and_all_reduce.probes import BASE, FIRST, Plan
+
+
+def what_was_added(plan: Plan, after: list[list[int]], nodes_talked: bool) -> str:
+    """The likely mistake, as a clause for a sentence.
+
+    Args:
+        plan: which ranks and nodes there were.
+        after: for each rank, what the elements are; at least one of them is no sum of all ranks.
+        nodes_talked: whether anything was sent from node to node.
+    """
+    n, length = len(after), len(after[0])
+    right = [(FIRST + i) * sum(BASE**q for q in range(n)) for i in range(length)]
+    if all(abs(value * n - total) < 1e-5 * total for one in after for value, total in zip(one, right, strict=True)):
+        return "this is the average: an all-reduce gives the sum, and with integers an average loses digits"
+    counts = {(r, i): _counts(value, i, n) for r, one in enumerate(after) for i, value in enumerate(one)}
+    whole = {key for key, count in counts.items() if count == [1] * n}
+    alone = {(r, i) for (r, i), count in counts.items() if count == [int(q == r) for q in range(n)]}
+    if (left := set(counts) - whole) and left <= alone and min(i for _, i in left) >= length - length % n:
+        lost = sorted({i for _, i in left})
+        return f"the last elements are not added: {lost}, because {length} is no multiple of {n}"
+    if mixed := [key for key, count in counts.items() if count is None]:
+        rank, i = mixed[0]
+        return (
+            f"element {i} of rank {rank} is made of numbers of other places: what a rank sends in a step must be the "
+            "chunk that its right neighbour receives in that step"
+        )
+    for (rank, i), count in counts.items():
+        if max(count) > 1:
+            return (
+                f"rank {rank} has counted rank {count.index(max(count))}'s numbers {max(count)} times in element {i}: "
+                "add to each chunk once, and only overwrite in the second phase"
+            )
+    complete = [sum(r == rank for r, _ in whole) for rank in range(n)]
+    if length in complete:
+        return f"rank {complete.index(length)} has the whole sum, but rank {complete.index(min(complete))} has not"
+    nodes, per_node = plan.shape
+    of_a_node = [sum(int(q // per_node == r // per_node) for q in range(n)) for r in range(n)]
+    if plan.arguments and all(sum(count) == of_a_node[r] for (r, _), count in counts.items()) and nodes > 1:
+        if nodes_talked:
+            return (
+                "every rank has the sum of its own node only, though ranks talk between the nodes: the share that they "
+                "exchange must be the one that they have finished inside the node"
+            )
+        return "every rank has the sum of its own node only: the phase between the nodes is missing"
+    if all(complete) and length >= n:
+        return (
+            f"rank 0 has the sum in {complete[0]} of {length} elements only: the last phase, which hands the finished "
+            "chunks out, is missing or too short"
+        )
+    (rank, i), count = next((key, count) for key, count in counts.items() if key not in whole)
+    return (
+        f"rank {count.index(0)}'s numbers are missing in element {i} of rank {rank}: the first phase is too short, or "
+        "the second one hands out a chunk that is not finished"
+    )
+
+
+def _counts(value: int, place: int, ranks: int) -> list[int] | None:
+    """How often each rank's number is in a sum; None if it cannot be made of numbers of this place."""
+    digits = [value // BASE**rank % BASE for rank in range(ranks)]
+    if value < 0 or value >= BASE**ranks or any(digit % (FIRST + place) for digit in digits):
+        return None
+    return [digit // (FIRST + place) for digit in digits]

@@ -1,0 +1,95 @@
+"""The exercises of lab 09: a script for torchrun, and five broken programs on ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from utils.checks import Wrong, exercise
+from utils.checks.torchrun import program_verdicts, programs, script_runs, script_verdicts
+from utils.checks.torchrun.waits import End, require_returned, run_watched
+
+
+@exercise(title="A script for torchrun", difficulty=2, minutes=35, timeout=150)
+def script(main: Any) -> dict[str, Any]:
+    """Judge ``main(task)``: first on ranks of the course, which start quickly, then with the real torchrun."""
+    reference = script_runs.reference()
+    for nodes, per_node in script_runs.SHAPES:
+        script_verdicts.judge(script_runs.on_ranks(main, nodes, per_node), reference, nodes, per_node)
+    for (nodes, per_node), facts in script_runs.under_torchrun(main).items():
+        script_verdicts.judge(facts, reference, nodes, per_node)
+    return {
+        "torchrun": "1 rank, 2 ranks, 2 nodes × 2 ranks",
+        "samples": "each once in an epoch",
+        "losses and weights": "those of one process",
+    }
+
+
+def _values(ends: list[End], lead: str) -> list[Any]:
+    require_returned(ends, lead)
+    return [end["value"] for end in ends]
+
+
+@exercise(title="A rank that leaves", difficulty=1, minutes=15, timeout=60)
+def stop_early(train_until: Any) -> dict[str, Any]:
+    """Judge ``train_until(most, good, train_epoch, validate)`` on three ranks, and on one."""
+    most = 0
+    for ranks, cases in program_verdicts.LOSSES.items():
+        ends = run_watched(programs.until, cases, train_until, ranks=ranks)
+        found = _values(ends, "The ranks do not stop in the same epoch, or do not say the same things")
+        most = max(most, program_verdicts.judge_until(cases, found))
+    return {
+        "trainings": sum(map(len, program_verdicts.LOSSES.values())),
+        "ranks stop": "in the same epoch",
+        "collectives for it": f"{most} an epoch",
+    }
+
+
+@exercise(title="All send, nobody receives", difficulty=1, minutes=15, timeout=60)
+def neighbours(shift: Any) -> dict[str, Any]:
+    """Judge ``shift(tensor)`` on one to four ranks."""
+    for ranks in (2, 3, 4, 1):
+        ends = run_watched(programs.shifts, shift, ranks=ranks)
+        if ranks == 1 and ends[0]["state"] == "raised" and "enforce fail" in ends[0]["text"]:
+            raise Wrong("With one rank, both neighbours are that rank, and gloo cannot send to itself: return a copy")
+        program_verdicts.judge_shifts(_values(ends, "The ranks wait for each other in a circle"))
+    return {"ranks": "1, 2, 3, 4", "shapes": len(programs.SHAPES), "each rank sends": "its tensor, once"}
+
+
+@exercise(title="Parts of different length", difficulty=2, minutes=20, timeout=60)
+def different_lengths(gather_all: Any) -> dict[str, Any]:
+    """Judge ``gather_all(predictions)`` on three ranks, and on one."""
+    most = 0
+    for ranks, cases in program_verdicts.LENGTHS.items():
+        try:
+            ends = run_watched(programs.gathered, cases, gather_all, ranks=ranks)
+            found = _values(ends, "The ranks wait for each other")
+        except Wrong as wrong:
+            if any(sign in wrong.sentence for sign in ("ended its process", "by peer", "enforce fail")):
+                raise Wrong(program_verdicts.DIFFERENT, measured=f"lengths {', '.join(map(str, cases[0]))}") from None
+            raise
+        most = max(most, program_verdicts.judge_gathered(cases, found))
+    return {"sets of lengths": sum(map(len, program_verdicts.LENGTHS.values())), "collectives": f"at most {most}"}
+
+
+@exercise(title="A swallowed exception", difficulty=2, minutes=20, timeout=60)
+def swallowed(train_epoch: Any) -> dict[str, Any]:
+    """Judge ``train_epoch(batches, gradient, features, update)``, with broken batches and with a broken program."""
+    ends = run_watched(programs.epoch, program_verdicts.STEPS, None, train_epoch, ranks=3)
+    talk = program_verdicts.judge_epoch(_values(ends, "A rank that skips a broken batch skips its collective too"))
+    program_verdicts.judge_defect(
+        run_watched(programs.epoch, program_verdicts.STEPS, program_verdicts.DEFECT, train_epoch, ranks=3)
+    )
+    return {
+        "steps": len(program_verdicts.STEPS),
+        "updates": f"{len(program_verdicts.right_updates())} on each rank",
+        "collectives": talk,
+        "another exception": "comes out",
+    }
+
+
+@exercise(title="A port that is taken", difficulty=2, minutes=15, timeout=60)
+def taken_port(open_store: Any) -> dict[str, Any]:
+    """Judge ``open_store(host)``: two stores on the same node at the same time."""
+    ends = run_watched(programs.stores, open_store, ranks=3)
+    program_verdicts.judge_stores(_values(ends, "The ranks wait for each other"))
+    return {"jobs on one node": 2, "ranks of each": 3, "ports chosen by": "the system"}

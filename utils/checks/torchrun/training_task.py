@@ -1,0 +1,67 @@
+"""The training of lab 09's script: some digits, a linear model, one process. It learns in a second."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from utils.training.data import digits
+
+SAMPLES, BATCH, EPOCHS = 480, 48, 2
+
+
+class Task:
+    """What the script finds where it runs: its data, the GPUs of its node, a place for its model.
+
+    Args:
+        folder: where the model goes.
+        gpus: how many GPUs this node has. They stand for real ones: tensors stay on the CPU.
+    """
+
+    samples, batch, epochs, lr = SAMPLES, BATCH, EPOCHS, 0.5
+
+    def __init__(self, folder: str, gpus: int) -> None:
+        self.path = str(Path(folder, "model.pt"))
+        self._gpus = gpus
+        self._data: Any = None
+        self.reads: list[list[int]] = []
+        self.taken: list[int] = []
+
+    def gpu(self, index: int) -> torch.device:
+        """Take a GPU of this node. Here they are simulated: the device is the CPU."""
+        self.taken.append(index)
+        if not 0 <= index < self._gpus:
+            raise RuntimeError(
+                f"this node has the GPUs 0 to {self._gpus - 1}, and no GPU {index}: take the one with your local rank"
+            )
+        return torch.device("cpu")
+
+    def read(self, indices: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """The images [n, 64] and labels [n] of these samples."""
+        chosen = [int(index) for index in indices]
+        self.reads.append(chosen)
+        if self._data is None:
+            self._data = digits()
+        return self._data.train_images[chosen].flatten(1), self._data.train_labels[chosen]
+
+
+def single_process(task: Task) -> None:
+    """The script as it is given, for one process."""
+    device = task.gpu(0)
+    torch.manual_seed(0)
+    model = torch.nn.Linear(64, 10).to(device)
+    for epoch in range(task.epochs):
+        order = torch.randperm(task.samples, generator=torch.Generator().manual_seed(epoch))
+        for step, batch in enumerate(order.split(task.batch)):
+            images, labels = task.read(batch)
+            loss = functional.cross_entropy(model(images.to(device)), labels.to(device))
+            model.zero_grad()
+            loss.backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter -= task.lr * parameter.grad
+            print(f"epoch {epoch} step {step} loss {loss.item():.4f}")
+    torch.save(model.state_dict(), task.path)

@@ -1,0 +1,204 @@
+"""One process of lab 09's script, watched: in a rank of the course, or in a worker that torchrun has started."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import datetime
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from utils.checks.torchrun.script_verdicts import Facts
+from utils.checks.torchrun.training_task import Task, single_process
+from utils.checks.verdicts import Wrong
+
+_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_kept: list[Any] = []  # stores that live as long as their process
+CHOSEN = (
+    "must stay as torchrun has set it: the agents have chosen address, port and numbers, and others may be using "
+    "any port that a program names"
+)
+
+
+class _Left(BaseException):
+    """The program has ended its own process."""
+
+
+def alone(folder: str, sizes: list[int]) -> Facts:
+    """The script as it is given; "summed": what it would print if so many ranks added up their gradients."""
+    task = Task(folder, 1)
+    lines = _printed(task)
+    facts = _facts(task, 0, 0, lines)
+    summed = {}
+    for ranks in sizes:
+        too_fast = Task(folder, 1)
+        too_fast.lr = ranks * task.lr
+        summed[f"{ranks}"] = _printed(too_fast)
+    return facts | {"summed": summed}
+
+
+def _printed(task: Task) -> list[str]:
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        single_process(task)
+    return printed.getvalue().splitlines()
+
+
+def on_rank(main: Any, folder: str, nodes: int) -> Facts:
+    """In a rank of the course: the process group is gone, the environment is that of a worker."""
+    from utils.ranks import groups
+
+    rank, world_size, port = dist.get_rank(), dist.get_world_size(), [0]
+    if rank == 0:
+        _kept.append(dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))
+        port = [_kept[0].port]
+    dist.broadcast_object_list(port)
+    dist.barrier()
+    dist.destroy_process_group()
+    groups.set_environment(rank, world_size, nodes, port[0])
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    notes = _Notes()
+    task = Task(folder, world_size // nodes)
+    exits = os._exit, atexit._run_exitfuncs
+    os._exit = _leave  # type: ignore[assignment]
+    atexit._run_exitfuncs = lambda: None  # this process goes on
+    try:
+        with contextlib.redirect_stdout(io.StringIO()) as printed, _watched_calls(notes, folder):
+            try:
+                main.function(task)
+            except _Left as left:
+                _judge_exit(left.args[0])
+            except SystemExit as end:
+                _judge_exit(end.code)
+            except BaseException as error:
+                raise main.outcome_of(error) from error
+    finally:
+        os._exit, atexit._run_exitfuncs = exits
+    left = not dist.is_initialized()
+    if not left:
+        dist.destroy_process_group()
+    return _facts(task, rank, notes.saved, printed.getvalue().splitlines()) | {"groups": notes.groups, "left": left}
+
+
+def worker() -> None:
+    """In a worker of torchrun: run the answer that lies in the folder, and write down what it did."""
+    from utils.checks.answers import Answer
+    from utils.checks.inside import open_answer
+    from utils.training.exit import leave
+
+    folder = sys.argv[1]
+    answer = Answer.from_json("main", json.loads(Path(folder, "answer.json").read_text(encoding="utf-8")))
+    rank, notes = int(os.environ["RANK"]), _Notes()
+    task = Task(folder, int(os.environ["LOCAL_WORLD_SIZE"]))
+    exit_now = os._exit
+
+    def write() -> None:
+        more = {"groups": notes.groups, "left": not dist.is_initialized()}
+        Path(folder, f"facts.{rank}").write_text(json.dumps(_facts(task, rank, notes.saved, []) | more))
+
+    def exit_with_facts(code: int) -> None:
+        write()
+        exit_now(code)
+
+    os._exit = exit_with_facts  # type: ignore[assignment]
+    with _watched_calls(notes, folder):
+        open_answer(answer.name, answer.payload, answer.sources).function(task)
+    os._exit = exit_now
+    write()
+    leave()
+
+
+class _Notes:
+    """What a process does beside reading data."""
+
+    def __init__(self) -> None:
+        self.saved = 0
+        self.groups = 0
+
+
+@contextlib.contextmanager
+def _watched_calls(notes: _Notes, folder: str) -> Iterator[None]:
+    """Count files that are written into the folder, and process groups that are made."""
+    before = {name: os.environ.get(name) for name in _NAMES}
+    c10d = dist.distributed_c10d
+    make, save = c10d.init_process_group, torch.save
+
+    def init_process_group(backend: Any = None, *more: Any, **options: Any) -> None:
+        for name, value in before.items():
+            if os.environ.get(name) != value:
+                raise Wrong(f"{name} {CHOSEN}", measured=os.environ.get(name), expected=value)
+        method = options.get("init_method") or (more[0] if more else None)
+        if method not in (None, "env://"):
+            raise Wrong(f"init_method={method!r} names a place that your program has chosen; MASTER_PORT {CHOSEN}")
+        for name, variable in (("rank", "RANK"), ("world_size", "WORLD_SIZE")):
+            given = options.get(name, -1)
+            if given not in (-1, int(before[variable] or 0)):
+                raise Wrong(
+                    f"{name}= must be {variable} (leave it out, and torch reads it itself)",
+                    measured=given,
+                    expected=int(before[variable] or 0),
+                )
+        if backend == "nccl":
+            raise Wrong("nccl wants GPUs, and the tensors of this task are on the CPU: use gloo")
+        notes.groups += 1
+        _meet(make, backend, options)
+
+    def watched_save(thing: Any, file: Any, *more: Any, **options: Any) -> None:
+        notes.saved += 1
+        save(thing, file, *more, **options)
+
+    def see(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(arguments[1], str) and set(arguments[1]) & set("wax+"):
+            path = os.fspath(arguments[0]) if not isinstance(arguments[0], int) else ""
+            notes.saved += str(path).startswith(folder) and "facts." not in str(path)
+
+    sys.addaudithook(see)
+    dist.init_process_group = c10d.init_process_group = init_process_group
+    torch.save = torch.serialization.save = watched_save
+    try:
+        yield
+    finally:
+        dist.init_process_group = c10d.init_process_group = make
+        torch.save = torch.serialization.save = save
+
+
+def _meet(make: Callable[..., Any], backend: Any, options: dict[str, Any]) -> None:
+    """torch's own, with a store found through MASTER_ADDR and MASTER_PORT (in a rank of the course it is another)."""
+    if options.get("store") is None:
+        timeout = options.get("timeout") or datetime.timedelta(minutes=5)
+        store, rank, world_size = next(dist.rendezvous("env://", timeout=timeout))
+        store = dist.PrefixStore("default_pg", store)
+        options = options | {"store": store, "rank": rank, "world_size": world_size}
+        options.pop("init_method", None)
+    make(backend, **options)
+
+
+def _leave(code: int) -> None:
+    raise _Left(code)
+
+
+def _judge_exit(code: Any) -> None:
+    if code not in (None, 0):
+        raise Wrong("main ends with an exit code that is not 0: torchrun takes that for a failure", measured=code)
+
+
+def _facts(task: Task, rank: int, saved: int, printed: list[str]) -> Facts:
+    weights = None
+    if rank == 0 and os.path.exists(task.path):
+        with contextlib.suppress(Exception):
+            state = torch.load(task.path, weights_only=True)
+            weights = {name: tensor.flatten().tolist() for name, tensor in state.items()}
+    return {
+        "reads": task.reads,
+        "taken": task.taken,
+        "saved": int(saved),
+        "printed": printed,
+        "weights": weights,
+    }

@@ -1,0 +1,116 @@
+"""No process is left: how helpers that start other programs end them, and end when whoever started them dies."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+_SET_DEATH_SIGNAL, _SET_SUBREAPER = 1, 36  # PR_SET_PDEATHSIG and PR_SET_CHILD_SUBREAPER of <sys/prctl.h>
+
+
+def end_with(starter: int) -> None:
+    """Ask Linux to send this process a SIGTERM when the process that started it dies; ends at once if it is dead.
+
+    Args:
+        starter: pid of the process that started this one.
+    """
+    if sys.platform != "linux":
+        return
+    _prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
+    if os.getppid() != starter:
+        sys.exit(1)  # it died before we asked
+
+
+def adopt_orphans() -> None:
+    """Become the parent of all processes that are started from here and lose theirs (Linux), so that none gets away."""
+    _prctl(_SET_SUBREAPER, 1)
+
+
+def kill_all(find: Callable[[], Sequence[psutil.Process]]) -> None:
+    """SIGKILL for all that ``find`` finds, until it finds none: a process may start another meanwhile."""
+    while found := [process for process in find() if not _is_zombie(process)]:
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        time.sleep(0.02)  # killing takes the system a moment
+
+
+def new_mark() -> str:
+    """For an environment variable that tells a run's processes from others: our pid, and a random part."""
+    return f"{os.getpid()}-{secrets.token_hex(8)}"
+
+
+@contextlib.contextmanager
+def launched(
+    command: Sequence[str], name: str, mark: str, env: Mapping[str, str], output: Any
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A launcher that runs in the body of ``with``; at its end, all that it has started is killed.
+
+    Args:
+        name, mark: the environment variable, and its value, by which those processes are found.
+        env: the other environment variables.
+        output: an open file for what it prints.
+    """
+    launcher = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        env={**env, name: mark},
+        start_new_session=True,
+    )
+    try:
+        yield launcher
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(launcher.pid, signal.SIGKILL)
+        kill_all(lambda: marked(name, mark))
+        launcher.wait()
+
+
+def marked(name: str, mark: str) -> list[psutil.Process]:
+    """Processes in whose environment the variable ``name`` begins with ``mark``."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(name, "").startswith(mark):
+                found.append(process)
+    return found
+
+
+def clean_environment() -> dict[str, str]:
+    """This process's environment without what a launcher has set, for programs that ranks are started with.
+
+    Gloo's traffic goes over loopback, ``utils`` is found, and ``python`` and ``torchrun`` are this process's own.
+    """
+    launched = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "PET_", "SLURM_")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(launched)}
+    package = str(Path(__file__).resolve().parents[2])
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
+    environment["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
+    if sys.platform in ("linux", "darwin"):
+        environment["GLOO_SOCKET_IFNAME"] = "lo" if sys.platform == "linux" else "lo0"
+    return environment
+
+
+def _is_zombie(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return True
+
+
+def _prctl(option: int, value: int) -> None:
+    import ctypes
+
+    ctypes.CDLL(None).prctl(option, value)

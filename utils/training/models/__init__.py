@@ -1,0 +1,66 @@
+"""Models of the course, and what is known of their size.
+
+sizes.py    names and shapes of parameters, and how many there are (no torch)
+alexnet.py  AlexNet in one column, and in the two columns of 2012, each on a device of its own
+resnet.py   ResNet-50, which can be cut into pieces
+gpt.py      GPT-2 and larger ones of its kind, which can be cut into pieces too
+
+Torch is imported when one of the networks is first asked for, so that sizes stay cheap.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from utils.training.models.sizes import (
+    BYTES_PER_FP32,
+    GPT2_SMALL,
+    GPT_1B,
+    GPT_7B,
+    RESNET50_GRADIENT_BYTES,
+    RESNET50_PARAMETERS,
+    GPTConfig,
+    Shape,
+    gpt_parameter_count,
+    gpt_parameters,
+    resnet50_parameter_count,
+    resnet50_parameters,
+)
+
+if TYPE_CHECKING:
+    from utils.training.models.alexnet import AlexNet, TwoColumnAlexNet
+    from utils.training.models.gpt import GPT
+    from utils.training.models.resnet import ResNet50
+
+__all__ = [
+    "BYTES_PER_FP32",
+    "GPT",
+    "GPT2_SMALL",
+    "GPT_1B",
+    "GPT_7B",
+    "RESNET50_GRADIENT_BYTES",
+    "RESNET50_PARAMETERS",
+    "AlexNet",
+    "GPTConfig",
+    "ResNet50",
+    "Shape",
+    "TwoColumnAlexNet",
+    "gpt_parameter_count",
+    "gpt_parameters",
+    "resnet50_parameter_count",
+    "resnet50_parameters",
+]
+
+_NETWORKS = {"AlexNet": "alexnet", "TwoColumnAlexNet": "alexnet", "ResNet50": "resnet", "GPT": "gpt"}
+
+
+def __getattr__(name: str) -> type:
+    """A network by its name: imports its module, and with it torch, on first use."""
+    if name not in _NETWORKS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_NETWORKS[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_NETWORKS})

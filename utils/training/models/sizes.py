@@ -1,0 +1,136 @@
+"""Sizes of well-known models, derived from the shapes of their layers (no torch needed).
+
+ResNet-50, whose gradient is the parcel that the course sends around again and again, and the family of GPT-2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+Shape = tuple[int, ...]
+
+BYTES_PER_FP32 = 4
+
+
+def resnet50_parameters(classes: int = 1000) -> Iterator[tuple[str, Shape]]:
+    """Name and shape of every parameter tensor of ResNet-50, from the input to the output.
+
+    The names and the order are those of torchvision's ``resnet50``.
+
+    Source: He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition, 2016, table 1.
+    """
+
+    def convolution(name: str, outputs: int, inputs: int, size: int) -> Iterator[tuple[str, Shape]]:
+        yield f"{name}.weight", (outputs, inputs, size, size)
+
+    def batch_norm(name: str, channels: int) -> Iterator[tuple[str, Shape]]:
+        yield f"{name}.weight", (channels,)
+        yield f"{name}.bias", (channels,)
+
+    yield from convolution("conv1", 64, 3, 7)
+    yield from batch_norm("bn1", 64)
+    inputs = 64
+    for stage, (blocks, width) in enumerate([(3, 64), (4, 128), (6, 256), (3, 512)], start=1):
+        outputs = 4 * width
+        for block in range(blocks):
+            name = f"layer{stage}.{block}"
+            yield from convolution(f"{name}.conv1", width, inputs, 1)
+            yield from batch_norm(f"{name}.bn1", width)
+            yield from convolution(f"{name}.conv2", width, width, 3)
+            yield from batch_norm(f"{name}.bn2", width)
+            yield from convolution(f"{name}.conv3", outputs, width, 1)
+            yield from batch_norm(f"{name}.bn3", outputs)
+            if block == 0:  # the short cut must change the number of channels too
+                yield from convolution(f"{name}.downsample.0", outputs, inputs, 1)
+                yield from batch_norm(f"{name}.downsample.1", outputs)
+            inputs = outputs
+    yield "fc.weight", (classes, inputs)
+    yield "fc.bias", (classes,)
+
+
+def resnet50_parameter_count(classes: int = 1000) -> int:
+    """Number of parameters of ResNet-50: 25,557,032 for the 1000 classes of ImageNet."""
+    return sum(math.prod(shape) for _, shape in resnet50_parameters(classes))
+
+
+RESNET50_PARAMETERS = resnet50_parameter_count()
+"""25,557,032: what torchvision's documentation lists as ``num_params`` of ResNet50_Weights.IMAGENET1K_V1."""
+
+RESNET50_GRADIENT_BYTES = RESNET50_PARAMETERS * BYTES_PER_FP32
+"""102,228,128 bytes: one gradient of ResNet-50 in fp32, 4 bytes for each parameter. About 102 MB."""
+
+
+@dataclass(frozen=True)
+class GPTConfig:
+    """The shape of a GPT, and how it is trained.
+
+    Args:
+        layers: number of blocks; each has an attention and a small network of two layers.
+        heads: attention heads of a block; they share the width equally.
+        width: length of the vector of one token.
+        vocabulary: number of different tokens.
+        context: longest sequence, in tokens.
+        tied: True if the last layer uses the table of the embeddings as its weights, as GPT-2 does.
+        dropout: probability that training sets a value to 0.
+        checkpointing: True to keep only the input of each block for the backward pass, and to compute the rest again.
+    """
+
+    layers: int
+    heads: int
+    width: int
+    vocabulary: int
+    context: int
+    tied: bool = True
+    dropout: float = 0.0
+    checkpointing: bool = False
+
+    def __post_init__(self) -> None:
+        if min(self.layers, self.heads, self.width, self.vocabulary, self.context) < 1:
+            raise ValueError("layers, heads, width, vocabulary and context must be at least 1")
+        if self.width % self.heads:
+            raise ValueError(f"{self.heads} heads cannot share a width of {self.width} equally")
+
+
+def gpt_parameters(config: GPTConfig) -> Iterator[tuple[str, Shape]]:
+    """Name and shape of every parameter tensor of ``utils.training.models.GPT``, from the input to the output."""
+    width = config.width
+
+    def layer(name: str, outputs: int, inputs: int) -> Iterator[tuple[str, Shape]]:
+        yield f"{name}.weight", (outputs, inputs)
+        yield f"{name}.bias", (outputs,)
+
+    def norm(name: str) -> Iterator[tuple[str, Shape]]:
+        yield f"{name}.weight", (width,)
+        yield f"{name}.bias", (width,)
+
+    yield "embed.tokens.weight", (config.vocabulary, width)
+    yield "embed.positions.weight", (config.context, width)
+    for block in range(config.layers):
+        yield from norm(f"blocks.{block}.norm1")
+        yield from layer(f"blocks.{block}.qkv", 3 * width, width)
+        yield from layer(f"blocks.{block}.out", width, width)
+        yield from norm(f"blocks.{block}.norm2")
+        yield from layer(f"blocks.{block}.up", 4 * width, width)
+        yield from layer(f"blocks.{block}.down", width, 4 * width)
+    yield from norm("head.norm")
+    if not config.tied:
+        yield "head.output.weight", (config.vocabulary, width)
+
+
+def gpt_parameter_count(config: GPTConfig) -> int:
+    """Number of parameters: layers·(12·width² + 13·width), the two tables, and the last LayerNorm."""
+    return sum(math.prod(shape) for _, shape in gpt_parameters(config))
+
+
+GPT2_SMALL = GPTConfig(layers=12, heads=12, width=768, vocabulary=50257, context=1024)
+"""The smallest GPT-2: 124,439,808 parameters. Radford and others: Language Models are Unsupervised Multitask Learners,
+2019, table 2."""
+
+GPT_1B = GPTConfig(layers=24, heads=16, width=2048, vocabulary=50257, context=2048)
+"""1,315,723,264 parameters: layers, width and context of GPT-3 XL "1.3B". Brown and others: Language Models are
+Few-Shot Learners, 2020, table 2.1."""
+
+GPT_7B = GPTConfig(layers=32, heads=32, width=4096, vocabulary=50257, context=2048)
+"""6,658,404,352 parameters: the shape of GPT-3 "6.7B" in the same table."""
