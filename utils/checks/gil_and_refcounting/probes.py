@@ -1,6 +1,6 @@
 """What the checks of lab 04 run in a process of its own: training loops, watched step by step (processes has more).
 
-Each probe calls the learner's function and returns plain data. What is right and what is not is decided in the exercises.
+Each probe calls the learner's function and returns plain data. The exercises decide what is right.
 """
 
 from __future__ import annotations
