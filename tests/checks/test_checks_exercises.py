@@ -51,11 +51,16 @@ def test_answer_files_that_prove_nothing_fail_the_test(tmp_path):
     assert [path.parent.name for path in support.strangers(folder, TOY)] == ["sub"]
 
 
-def test_a_lab_is_named_by_number_and_slug():
-    with pytest.raises(ValueError, match="named by number and slug"):
-        exercise(lab="toy", title="x")
+def test_a_lab_is_named_by_its_slug():
+    with pytest.raises(ValueError, match="named by its slug"):
+        exercise(lab="98_toy", title="x")
+    assert exercise(title="x")(_judge_of_a_module).lab == "test_checks_exercises"
     with pytest.raises(ValueError, match="difficulty is 1, 2 or 3"):
         exercise(lab="toy", title="x", difficulty=4)
+
+
+def _judge_of_a_module(answer):
+    return None
 
 
 def test_importing_the_checks_imports_nothing_heavy():
