@@ -24,7 +24,7 @@ def left_running(starter: int) -> list[str]:
     found = []
     for process in psutil.process_iter():
         try:
-            mark = process.environ().get(torchrun.MARK, "")
+            mark = process.environ().get(torchrun.agent_group.MARK, "")
             if mark.startswith(f"{starter}-") and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(" ".join(process.cmdline()))
         except (psutil.Error, OSError):
