@@ -118,7 +118,7 @@ def test_a_worker_that_dies_under_the_real_torchrun_is_named(monkeypatch):
             os.kill(os.getpid(), 9)
 
     monkeypatch.setattr(script_runs, "SHAPES", ((1, 2),))
-    with pytest.raises(Wrong, match=r"torchrun with 1 × 2: .*rank 1 .* was ended by SIGKILL"):
+    with pytest.raises(Wrong, match=r"torchrun with 1 × 2: .*rank 1 .* was killed by SIGKILL"):
         script_runs.under_torchrun(Answer.of(main, "main"))
 
 

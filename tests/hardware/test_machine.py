@@ -1,4 +1,4 @@
-"""What utils.hardware.machine finds: parsers on texts of nvidia-smi, container limits, and a machine with nothing."""
+"""What utils.hardware.machine finds: GPUs of a pretended NVML, container limits, and a machine with nothing."""
 
 import os
 import subprocess
@@ -6,23 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from nvml_support import PretendedGpu, pretend_nvml
 
-from utils.hardware import machine
+from utils.hardware import machine, nvml
 from utils.hardware.machine import Gpu, Network, cgroup_cpus, cgroup_memory, look, networks, run_command
-from utils.hardware.nvidia_smi import QUERY, describe_interconnect, parse_gpus, parse_topology
-
-EIGHT_GPUS = "\n".join(f"{i}, NVIDIA H100 80GB HBM3, 81559, 550.54.15" for i in range(8))
-
-# Four GPUs, bonded in pairs; the header is underlined by escape codes, as on a terminal.
-TOPOLOGY = (
-    "\t\x1b[4mGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\n"
-    "GPU0\t X \tNV4\tPHB\tSYS\tPIX\t0-15\t0\t\tN/A\n"
-    "GPU1\tNV4\t X \tSYS\tPHB\tSYS\t0-15\t0\t\tN/A\n"
-    "GPU2\tPHB\tSYS\t X \tNV4\tSYS\t16-31\t1\t\tN/A\n"
-    "GPU3\tSYS\tPHB\tNV4\t X \tSYS\t16-31\t1\t\tN/A\n"
-    "NIC0\tPIX\tSYS\tSYS\tSYS\t X \n"
-    "\nLegend:\n\n  X    = Self\n  NV#  = Connection traversing a bonded set of # NVLinks\n"
-)
+from utils.hardware.nvml import describe_interconnect
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -33,36 +21,47 @@ def write(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-def test_gpus_are_read_from_nvidia_smi():
-    gpus = parse_gpus(EIGHT_GPUS)
-    assert len(gpus) == 8
-    assert gpus[7] == Gpu(7, "NVIDIA H100 80GB HBM3", 81559 * 2**20, "550.54.15")
+H100 = "NVIDIA H100 80GB HBM3"
+H100S = [PretendedGpu(H100, 85520809984) for _ in range(8)]
 
 
-def test_gpu_without_memory_figure_and_names_with_commas():
-    text = '0, NVIDIA GB10, [N/A], 580.95.05\n1, "NVIDIA A, special", 100, 1.2\n'
-    assert parse_gpus(text) == (
-        Gpu(0, "NVIDIA GB10", None, "580.95.05"),
-        Gpu(1, "NVIDIA A, special", 100 * 2**20, "1.2"),
-    )
+def test_gpus_are_told_by_nvml(monkeypatch):
+    pretend_nvml(monkeypatch, H100S)
+    assert len(nvml.gpus()) == 8
+    assert nvml.gpus()[7] == Gpu(7, H100, 85520809984, "550.54.15")
 
 
-@pytest.mark.parametrize("text", ["", "No devices were found\n", "NVIDIA-SMI has failed because it couldn't, well, do"])
-def test_no_gpu_is_no_gpu(text):
-    assert parse_gpus(text) == ()
+def test_a_gpu_without_memory_of_its_own(monkeypatch):
+    pretend_nvml(monkeypatch, [PretendedGpu("NVIDIA GB10", None)])
+    assert nvml.gpus() == (Gpu(0, "NVIDIA GB10", None, "550.54.15"),)
 
 
-def test_topology_gives_each_pair_once():
-    pairs = parse_topology(TOPOLOGY)
+def test_without_a_driver_there_is_no_gpu(monkeypatch):
+    pretend_nvml(monkeypatch, None)
+    assert nvml.gpus() == () and nvml.interconnect() == {}
+
+
+def test_links_are_told_for_each_pair_once(monkeypatch):
+    """Four GPUs, bonded in pairs; 0 and 2 are on one processor, as are 1 and 3."""
+    distances = {(0, 2): 30, (1, 3): 30}
+    fours = [PretendedGpu("NVIDIA A6000", 2**30, links=[mate] * 4, distances=distances) for mate in (1, 0, 3, 2)]
+    pretend_nvml(monkeypatch, fours)
+    pairs = nvml.interconnect()
     assert pairs == {(0, 1): "NV4", (0, 2): "PHB", (0, 3): "SYS", (1, 2): "SYS", (1, 3): "PHB", (2, 3): "NV4"}
     words = describe_interconnect(pairs)
     assert words.startswith("NVLink, 4 links")
     assert "PCIe, through the processor" in words and "between processors" in words
 
 
-def test_topology_of_one_gpu_and_of_nothing():
-    assert parse_topology("\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t0-15\t0\n") == {}
-    assert parse_topology("") == {}
+def test_links_through_a_switch_join_all(monkeypatch):
+    pretend_nvml(monkeypatch, [PretendedGpu(H100, 2**30, links=["switch"] * 18) for _ in range(3)])
+    assert nvml.interconnect() == {(0, 1): "NV18", (0, 2): "NV18", (1, 2): "NV18"}
+    assert describe_interconnect(nvml.interconnect()) == "NVLink, 18 links"
+
+
+def test_one_gpu_has_no_links(monkeypatch):
+    pretend_nvml(monkeypatch, [PretendedGpu(H100, 1)])
+    assert nvml.interconnect() == {}
     assert describe_interconnect({}) == "unknown"
 
 
@@ -122,7 +121,7 @@ def test_networks_that_are_up(tmp_path):
     assert networks(root) == (Network("eth0", 25.0), Network("virt0", None), Network("InfiniBand mlx5_0", 400.0))
 
 
-def test_look_on_a_big_machine_in_a_small_container(tmp_path):
+def test_look_on_a_big_machine_in_a_small_container(tmp_path, monkeypatch):
     root = write(
         tmp_path,
         {
@@ -133,8 +132,8 @@ def test_look_on_a_big_machine_in_a_small_container(tmp_path):
             "sys/fs/cgroup/memory.current": "400000",
         },
     )
-    answers = {tuple(QUERY): EIGHT_GPUS, ("nvidia-smi", "topo", "-m"): TOPOLOGY}
-    found = look(root, run=lambda command: answers[tuple(command)])
+    pretend_nvml(monkeypatch, [PretendedGpu(H100, 85520809984, links=["switch"] * 4) for _ in range(8)])
+    found = look(root)
     assert found.cpu == "Fine Processor 9000"
     assert found.usable_cpus == 1
     assert (found.memory_bytes, found.memory_available_bytes) == (1000000, 600000)
@@ -156,6 +155,7 @@ def test_look_never_raises(tmp_path, monkeypatch):
         "networks",
     ):
         monkeypatch.setattr(machine, name, broken)
+    monkeypatch.setattr(nvml, "gpus", broken)
     monkeypatch.setattr(os, "sched_getaffinity", broken, raising=False)
     monkeypatch.setattr(machine.importlib.metadata, "version", broken)
     found = look(tmp_path, run=broken)
@@ -190,8 +190,9 @@ def test_looking_does_not_import_torch():
     assert done.stdout.strip() == "False", done.stderr
 
 
-def test_html_is_escaped():
-    found = look(run=lambda command: "0, <b>odd</b>, 1, 2" if "topo" not in command else "")
+def test_html_is_escaped(monkeypatch):
+    pretend_nvml(monkeypatch, [PretendedGpu("<b>odd</b>", 1)])
+    found = look()
     assert "<b>" not in found._repr_html_() and "&lt;b&gt;" in found._repr_html_()
 
 

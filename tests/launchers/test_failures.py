@@ -193,7 +193,7 @@ def test_a_restart_starts_all_ranks_anew():
 
 
 def test_a_process_can_abort_after_its_work_is_done():
-    with pytest.raises(torchrun.AgentsFailed, match=r"rank 0 .* was ended by SIGABRT") as caught:
+    with pytest.raises(torchrun.AgentsFailed, match=r"rank 0 .* was killed by SIGABRT") as caught:
         torchrun.run_agents(FAILURES / "abort_at_exit.py", nodes=1, per_node=2)
     assert caught.value.run.workers[0].output == "the model is saved\n"
 

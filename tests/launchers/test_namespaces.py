@@ -96,7 +96,7 @@ def test_a_command_runs_in_the_current_folder_and_finds_gloo_s_card(hosts, monke
 
 @needs_hosts
 def test_a_command_that_fails_or_hangs_is_named_with_its_host_and_last_words(hosts):
-    with pytest.raises(namespaces.HostError, match=r"^sh on host1 failed with exit code 3\.\nno such picture$"):
+    with pytest.raises(namespaces.HostError, match=r"^sh on host1 ended with exit code 3\.\nno such picture$"):
         hosts[1].run("sh", "-c", "echo no such picture >&2; exit 3")
     began = time.monotonic()
     with pytest.raises(namespaces.HostError, match=r"^sh on host0 was not finished after 0\.5 s\.$"):

@@ -24,7 +24,7 @@ def left_running(starter: int) -> list[str]:
     found = []
     for process in psutil.process_iter():
         try:
-            mark = process.environ().get(torchrun.MARK, "")
+            mark = process.environ().get(torchrun.agent_group.MARK, "")
             if mark.startswith(f"{starter}-") and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(" ".join(process.cmdline()))
         except (psutil.Error, OSError):
@@ -75,7 +75,7 @@ def test_a_failing_worker_is_named_with_its_error_and_not_those_that_waited_for_
     with pytest.raises(AgentsFailed) as caught:
         run_agents(program, nodes=2, per_node=1)
     text = str(caught.value)
-    assert text.startswith("program.py: rank 1 (node 1, local rank 0) failed with exit code 1:\n")
+    assert text.startswith("program.py: rank 1 (node 1, local rank 0) ended with exit code 1:\n")
     assert "ValueError: no such picture: cat.png" in text
     assert len(caught.value.run.workers) == 2
 
@@ -83,14 +83,14 @@ def test_a_failing_worker_is_named_with_its_error_and_not_those_that_waited_for_
 def test_a_failure_ends_the_nodes_that_would_wait_for_ever(script):
     program = script("if rank == 0: raise SystemExit(3)\ntime.sleep(1000)\n")
     began = time.monotonic()
-    with pytest.raises(AgentsFailed, match=r"rank 0 \(node 0, local rank 0\) failed with exit code 3"):
+    with pytest.raises(AgentsFailed, match=r"rank 0 \(node 0, local rank 0\) ended with exit code 3"):
         run_agents(program, nodes=2, per_node=1, timeout=100)
     assert time.monotonic() - began < 60
 
 
 def test_a_killed_worker_is_named_with_its_signal(script):
     program = script("if rank == 0: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(1000)\n")
-    with pytest.raises(AgentsFailed, match=r"rank 0 \(node 0, local rank 0\) was ended by SIGKILL"):
+    with pytest.raises(AgentsFailed, match=r"rank 0 \(node 0, local rank 0\) was killed by SIGKILL"):
         run_agents(program, nodes=1, per_node=2)
 
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from utils.ranks import RankError, RankTimeout, World, groups, zygote
-from utils.ranks.processes import BadRequest
+from utils.ranks import BadRequest, RankError, RankTimeout, World, groups
+from utils.ranks.gpus import Gpus, count_gpus
 
-GPUS = zygote.count_gpus(torch)
+GPUS = count_gpus().count if torch.version.cuda else 0
 needs_gpu = pytest.mark.skipif(GPUS < 1, reason="this machine has no GPU that torch can use")
 needs_two_gpus = pytest.mark.skipif(GPUS < 2, reason="this machine has fewer than two GPUs")
+
+
+def pretend_gpus(monkeypatch, count, note=""):
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr(groups, "count_gpus", lambda: Gpus(count, note))
 
 
 @pytest.mark.parametrize(
@@ -25,12 +30,12 @@ needs_two_gpus = pytest.mark.skipif(GPUS < 2, reason="this machine has fewer tha
     ],
 )
 def test_a_world_gets_nccl_if_there_is_a_gpu_for_every_rank(monkeypatch, asked, gpus, ranks, backend):
-    monkeypatch.setattr(zygote, "count_gpus", lambda torch: gpus)
+    pretend_gpus(monkeypatch, gpus)
     assert groups.choose_backend(asked, ranks) == (backend, "")
 
 
 def test_more_ranks_than_gpus_fall_back_to_the_cpu_and_say_so(monkeypatch):
-    monkeypatch.setattr(zygote, "count_gpus", lambda torch: 2)
+    pretend_gpus(monkeypatch, 2)
     backend, note = groups.choose_backend("auto", 4)
     assert backend == "gloo"
     assert note == (
@@ -38,10 +43,17 @@ def test_more_ranks_than_gpus_fall_back_to_the_cpu_and_say_so(monkeypatch):
     )
 
 
+def test_a_gpu_that_cannot_be_used_is_named(monkeypatch):
+    pretend_gpus(monkeypatch, 0, "There seems to be a GPU (/dev/nvidia0).")
+    assert groups.choose_backend("auto", 2) == ("gloo", "There seems to be a GPU (/dev/nvidia0).")
+    with pytest.raises(BadRequest, match=r"NCCL works on GPUs only.*There seems to be a GPU"):
+        groups.choose_backend("nccl", 2)
+
+
 @pytest.mark.parametrize(("gpus", "says"), [(0, "NCCL works on GPUs only"), (1, "at most 1 rank")])
 def test_nccl_without_enough_gpus_is_refused_with_the_reason(monkeypatch, gpus, says):
-    monkeypatch.setattr(zygote, "count_gpus", lambda torch: gpus)
-    with pytest.raises(groups.Refused, match=f"{says}.*"):
+    pretend_gpus(monkeypatch, gpus)
+    with pytest.raises(BadRequest, match=f"{says}.*"):
         groups.choose_backend("nccl", 4)
 
 

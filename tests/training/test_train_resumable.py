@@ -37,7 +37,7 @@ def test_killed_and_started_again_or_restarted_by_torchrun_it_ends_with_the_same
     assert re.fullmatch(r"step 20: loss \d\.\d{6}, parameters [0-9a-f]{16}", expected)
 
     killed = made(tmp_path / "killed")
-    with pytest.raises(AgentsFailed, match=r"rank 1 .* was ended by SIGKILL"):
+    with pytest.raises(AgentsFailed, match=r"rank 1 .* was killed by SIGKILL"):
         last_line(killed, "--die-at", "13", "--die-rank", "1")
     assert sorted(os.listdir(killed)) == ["step-00000005.pt", "step-00000010.pt"]
     os.truncate(killed / "step-00000010.pt", 1000)  # and the newest is damaged: five more steps are lost

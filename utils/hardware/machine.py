@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from utils.hardware import nvidia_smi
-from utils.hardware.nvidia_smi import Gpu, describe_interconnect, parse_gpus, parse_topology
+from utils.hardware import nvml
+from utils.hardware.nvml import Gpu, describe_interconnect
 
 T = TypeVar("T")
 UNKNOWN = "unknown"
@@ -44,7 +44,7 @@ class Machine:
         usable_cpus: logical processors that this process may use (affinity and container limits counted).
         logical_cpus, physical_cores: of the whole machine; None: unknown.
         memory_bytes: memory that this process may use; memory_available_bytes: how much of it is free now.
-        gpus: NVIDIA GPUs that nvidia-smi lists.
+        gpus: NVIDIA GPUs that the driver lists.
         visible: the environment variable CUDA_VISIBLE_DEVICES, which hides GPUs from programs; None: not set.
         interconnect: for each pair of GPUs (i < j) what lies between them, in nvidia-smi's short form.
         networks: network interfaces that are up, without loopback.
@@ -112,7 +112,7 @@ def look(root: Path = Path("/"), run: Callable[[Sequence[str]], str] | None = No
         total = limit
         if used is not None:
             available = min(available if available is not None else limit, max(0, limit - used))
-    gpus = _safe(lambda: parse_gpus(run(nvidia_smi.QUERY)), ())
+    gpus = _safe(nvml.gpus, ())
     return Machine(
         cpu=_safe(lambda: _cpu_name(root, run), UNKNOWN) or UNKNOWN,
         usable_cpus=min(limits) if limits else None,
@@ -122,7 +122,7 @@ def look(root: Path = Path("/"), run: Callable[[Sequence[str]], str] | None = No
         memory_available_bytes=available,
         gpus=gpus,
         visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
-        interconnect=_safe(lambda: parse_topology(run(nvidia_smi.TOPOLOGY)), {}) if gpus else {},
+        interconnect=_safe(nvml.interconnect, {}) if len(gpus) > 1 else {},
         networks=_safe(lambda: networks(root), ()),
         system=_safe(
             lambda: f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}, {platform.machine()}", UNKNOWN

@@ -28,6 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from utils.ranks import RankError, RankTimeout, launch
+from utils.ranks.failures import how_it_ended
+from utils.ranks.words import said_alike, text_table
 
 DEFAULT_TIMEOUT = 60.0
 #: Seconds from an error to closed connections: Python needs a moment to end a process.
@@ -93,38 +95,21 @@ class Endings:
         for end in self.ranks:
             where = f"line {end.line}: {textwrap.shorten(end.code, _CODE_WIDTH, placeholder=' …')}" if end.line else ""
             rows.append((str(end.rank), end.how, where))
-        widths = [max(len(row[column]) for row in rows) for column in range(3)]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-        for words, who in _folded((end.rank, end.words) for end in self.ranks):
+        lines = text_table(rows)
+        for words, who in said_alike((end.rank, end.words) for end in self.ranks):
             lines += textwrap.wrap(f"{who}: {words}", _WORDS_WIDTH, subsequent_indent="    ")
-        for output, who in _folded((end.rank, end.output.rstrip()) for end in self.ranks):
+        for output, who in said_alike((end.rank, end.output.rstrip()) for end in self.ranks):
             lines += [f"{who} printed: {line}" for line in output.splitlines()]
         return "\n".join(lines)
 
     def flight_recorder(self) -> str:
         """The collectives of all ranks side by side, in the order in which each rank has begun them."""
-        columns = [
-            [f"rank {end.rank}", *(f"line {line}: {what}" for what, line in end.collectives)] for end in self.ranks
-        ]
-        widths = [max(map(len, column)) for column in columns]
-        rows = []
-        for number, cells in enumerate(itertools.zip_longest(*columns, fillvalue="–")):
-            line = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
-            differ = "   ← they differ" if number and len(set(cells)) > 1 else ""
-            rows.append(f"{number or '':>2}  {line}".rstrip() + differ)
-        return "\n".join(rows)
-
-
-def _folded(said: Any) -> list[tuple[str, str]]:
-    """What several ranks have said alike, once: (text, "ranks 0, 1")."""
-    by_text: dict[str, list[int]] = {}
-    for rank, text in said:
-        if text:
-            by_text.setdefault(text, []).append(rank)
-    return [
-        (text, f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}")
-        for text, ranks in by_text.items()
-    ]
+        begun = [[f"line {line}: {what}" for what, line in end.collectives] for end in self.ranks]
+        rows = list(itertools.zip_longest(*begun, fillvalue="–"))
+        names, *lines = text_table([[f"rank {end.rank}" for end in self.ranks], *rows])
+        differ = ["   ← they differ" if len(set(row)) > 1 else "" for row in rows]
+        numbered = enumerate(zip(lines, differ, strict=True), start=1)
+        return "\n".join([f"    {names}", *(f"{number:>2}  {line}{mark}" for number, (line, mark) in numbered)])
 
 
 @dataclass(frozen=True)
@@ -251,7 +236,7 @@ class _Worker:
         except SystemExit as end:
             if end.code is not None and end.code != 0:
                 words = {} if isinstance(end.code, int) else self._note(end)
-                note = words | {"how": f"ended with exit code {end.code if isinstance(end.code, int) else 1}"}
+                note = words | {"how": how_it_ended(end.code if isinstance(end.code, int) else 1)}
         except KeyboardInterrupt as stop:  # so a rank is stopped when the time is over
             note = self._note(stop) | {"how": "still running"}
         except BaseException as error:
@@ -328,7 +313,7 @@ def _ending(worker: _Worker, killed: str | None) -> Ending:
         collectives = tuple((what, line) for what, line in note["collectives"])
         words = next(filter(None, map(plain, note.get("words", "").splitlines())), "")
         return Ending(rank, note["how"], note.get("line"), note.get("code", ""), words, output, log, collectives)
-    if killed == "ended with exit code 0":
+    if killed == how_it_ended(0):
         killed = "finished"  # it left by os._exit
     return Ending(rank, (killed or "still running").split(" (")[0], output=output, log=log)
 

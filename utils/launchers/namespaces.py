@@ -31,6 +31,7 @@ from typing import Any
 import psutil
 
 from utils.launchers import processes
+from utils.ranks.failures import how_it_ended
 
 _PROGRAMS = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "tc": "iproute2", "mount": "mount"}
 _NEW = ("unshare", "--net", "--uts", "--mount")
@@ -110,7 +111,7 @@ class Host:
             out.seek(0), err.seek(0)
             if code == 0:
                 return out.read()
-            how = f"was not finished after {timeout:g} s" if code is None else f"failed with exit code {code}"
+            how = f"was not finished after {timeout:g} s" if code is None else how_it_ended(code, in_sentence=True)
             raise HostError("\n".join([f"{command[0]} on {self.name} {how}.", *err.read().splitlines()[-_LAST_LINES:]]))
 
     def slow_down(self, rate: str) -> None:
@@ -216,7 +217,7 @@ class _Keeper:
         assert self._process.stdout is not None
         self.pid = self._process.pid
         if not self._process.stdout.readline():
-            raise HostError(f"no new namespaces: unshare ended with exit code {self._process.wait()}")
+            raise HostError(f"no new namespaces: unshare {how_it_ended(self._process.wait(), in_sentence=True)}")
 
     def __enter__(self) -> _Keeper:
         return self

@@ -15,26 +15,6 @@ from typing import Any
 
 import psutil
 
-_SET_DEATH_SIGNAL, _SET_SUBREAPER = 1, 36  # PR_SET_PDEATHSIG and PR_SET_CHILD_SUBREAPER of <sys/prctl.h>
-
-
-def end_with(starter: int) -> None:
-    """Ask Linux to send this process a SIGTERM when the process that started it dies; ends at once if it is dead.
-
-    Args:
-        starter: pid of the process that started this one.
-    """
-    if sys.platform != "linux":
-        return
-    _prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
-    if os.getppid() != starter:
-        sys.exit(1)  # it died before we asked
-
-
-def adopt_orphans() -> None:
-    """Become the parent of all processes that are started from here and lose theirs (Linux), so that none gets away."""
-    _prctl(_SET_SUBREAPER, 1)
-
 
 def kill_all(find: Callable[[], Sequence[psutil.Process]]) -> None:
     """SIGKILL for all that ``find`` finds, until it finds none: a process may start another meanwhile."""
@@ -108,9 +88,3 @@ def _is_zombie(process: psutil.Process) -> bool:
         return process.status() == psutil.STATUS_ZOMBIE
     except psutil.Error:
         return True
-
-
-def _prctl(option: int, value: int) -> None:
-    import ctypes
-
-    ctypes.CDLL(None).prctl(option, value)

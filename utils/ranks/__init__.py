@@ -1,26 +1,31 @@
-"""Cells and functions on several rank processes (contract 1 of the design).
+"""Cells and functions on several rank processes. Needs nothing else of ``utils``.
 
 magics.py      %%ranks and %ranks, a thin shell over …
 options.py     reads what follows %%ranks, and checks the cell
 views.py       where output goes: a notebook, a terminal, or nowhere
 status.py      the table that %ranks shows
+launch.py      utils.launch: one function on fresh ranks
 world.py       … a World: N rank processes, and what is sent to them; knows nothing of IPython
 processes.py   the processes of a world: started and ended together
 gather.py      waiting for the ranks: answers, time-outs, interrupts, deaths
+interrupts.py  Ctrl-C and the stop button while ranks work
+transcript.py  what the ranks printed and showed, put in rank order
+failures.py    how ranks ended and who waits for whom, in sentences and tables
+errors.py      the exceptions
+words.py       how ranks are named in sentences; tables of text
 starters.py    how rank processes come to life: forked from the zygote, or spawned
 zygote.py      the process that imports torch once and forks ranks
 guardian.py    the process that ends spawned ranks when the notebook is gone
-signals.py     ends processes that may be gone already
+lifetimes.py   ending processes, and ending with the process that started us
+wire.py        messages between the notebook and a rank: JSON with its length in front
 rank.py        what runs inside a rank
 inside.py      the rank's streams, figures and rich output
 figures.py     a matplotlib backend for ranks
 values.py      values on their way between the notebook and its ranks
 locate.py      where a rank is: which line of the reader's code, which collective
-groups.py      the rank's process group: made, cut loose, made again
-transcript.py  what the ranks printed and showed, put in rank order
-failures.py    exceptions and the table "which rank is in which call, waiting for whom"
-wire.py        messages between the notebook and a rank: JSON with its length in front
-launch.py      utils.launch: one function on fresh ranks
+groups.py      the rank's process group: made, aborted, made again
+gpus.py        the GPUs that ranks can use
+ports.py       ports of this machine that nobody uses
 """
 
 from __future__ import annotations
@@ -30,12 +35,13 @@ from typing import Any
 _HOME = {
     "launch": "launch",
     "World": "world",
-    "RankError": "failures",
-    "RankFailure": "failures",
-    "RankTimeout": "failures",
-    "RanksInterrupted": "failures",
+    "BadRequest": "errors",
+    "RankError": "errors",
+    "RankFailure": "errors",
+    "RankTimeout": "errors",
+    "RanksInterrupted": "errors",
 }
-__all__ = ["RankError", "RankFailure", "RankTimeout", "RanksInterrupted", "World", "launch"]
+__all__ = ["BadRequest", "RankError", "RankFailure", "RankTimeout", "RanksInterrupted", "World", "launch"]
 
 
 def __getattr__(name: str) -> Any:

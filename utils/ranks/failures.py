@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from utils.ranks.transcript import label
+from utils.ranks.errors import RankError, RankFailure
+from utils.ranks.words import label, text_table
 
 KEPT = "The ranks live on with all their variables."
 REMADE = (
@@ -64,69 +65,24 @@ class Outcome:
         return self.state == "stopped" and self.place is not None and bool(self.place.get("still"))
 
 
-@dataclass
-class RankFailure:
-    """One rank's failure.
+def how_it_ended(exit_status: int | None, in_sentence: bool = False) -> str:
+    """``killed by SIGKILL`` or ``ended with exit code 3``; after a subject: ``was killed by SIGKILL``.
 
-    Attributes: rank; ename and message of the exception (or the signal that killed it); its traceback as text; line
-    and code of the reader's own code that it came from, where known.
+    Args:
+        exit_status: as subprocess gives it: negative for a signal; None: nobody knows.
     """
-
-    rank: int
-    ename: str
-    message: str
-    traceback: str
-    line: int | None
-    code: str | None
-
-
-class RankError(RuntimeError):
-    """A cell or function failed on some ranks. ``failures``: the rank that failed first is first."""
-
-    def __init__(self, sentence: str, failures: Sequence[RankFailure] = (), report: str = "") -> None:
-        super().__init__(sentence)
-        self.failures = list(failures)
-        self.report = report
-
-    def _render_traceback_(self) -> list[str]:
-        return _rendered(self)
-
-
-class RankTimeout(RankError):
-    """A cell or function did not end within its time-out; ``report`` is the table of who waits where for whom."""
-
-
-class RanksInterrupted(KeyboardInterrupt):
-    """The reader stopped a cell; ``report`` is the table of who waits where for whom."""
-
-    def __init__(self, sentence: str, report: str) -> None:
-        super().__init__(sentence)
-        self.report = report
-
-    def _render_traceback_(self) -> list[str]:
-        return _rendered(self)
-
-
-def _rendered(error: RankError | RanksInterrupted) -> list[str]:
-    """What IPython shows in place of the notebook's own traceback, which would only show our insides."""
-    return [*error.report.splitlines(), "", f"{type(error).__name__}: {error}"]
-
-
-def exit_reason(code: int | None) -> str:
-    """``killed by SIGKILL`` or ``ended with exit code 3``."""
-    if code is None:
-        return "lost"
-    if code < 0:
-        try:
-            return f"killed by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"killed by signal {-code}"
-    return f"ended with exit code {code}"
+    if exit_status is not None and exit_status >= 0:
+        return f"ended with exit code {exit_status}"
+    how = "lost"
+    if exit_status is not None:
+        names = {one.value: one.name for one in signal.Signals}
+        how = f"killed by {names.get(-exit_status, f'signal {-exit_status}')}"
+    return f"was {how}" if in_sentence else how
 
 
 def failure_of(outcome: Outcome) -> RankFailure:
     if outcome.state == "killed":
-        reason = exit_reason(outcome.code)
+        reason = how_it_ended(outcome.code)
         if outcome.code == -signal.SIGKILL:
             reason += " (by hand, or by the system when memory ran out)"
         return RankFailure(outcome.rank, "Killed", reason, outcome.last_words, None, None)
@@ -181,16 +137,11 @@ def hang_report(outcomes: Sequence[Outcome], what_survives: str) -> str:
     rows = [("rank", "state", "line", "code")]
     for outcome in outcomes:
         place = outcome.where()
-        rows.append((str(outcome.rank), _state(outcome), str(place["line"] or ""), place["code"] or ""))
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    table = [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3][:80]]).rstrip()
-        for row in rows
-    ]
-    return "\n".join([*table, "", *diagnosis(outcomes), what_survives]).rstrip()
+        rows.append((str(outcome.rank), _state(outcome), str(place["line"] or ""), (place["code"] or "")[:80]))
+    return "\n".join([*text_table(rows), "", *who_waits_for_whom(outcomes), what_survives]).rstrip()
 
 
-def diagnosis(outcomes: Sequence[Outcome]) -> list[str]:
+def who_waits_for_whom(outcomes: Sequence[Outcome]) -> list[str]:
     """Who waits for whom, in sentences."""
     by_rank = {outcome.rank: outcome for outcome in outcomes}
     waits: dict[tuple[str, tuple[int, ...]], list[int]] = {}
@@ -270,7 +221,7 @@ def _state(outcome: Outcome) -> str:
     if outcome.state == "raised":
         return f"raised {outcome.error['ename']}" if outcome.error else "raised"
     if outcome.state == "killed":
-        return exit_reason(outcome.code)
+        return how_it_ended(outcome.code)
     return {"finished": "finished the cell", "absent": "not asked (--only)"}[outcome.state]
 
 

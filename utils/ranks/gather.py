@@ -6,62 +6,24 @@ it from a collective; interrupt it; and only then kill it.
 
 from __future__ import annotations
 
-import os
-import select
 import signal
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from utils.ranks.failures import Outcome
+from utils.ranks.interrupts import InterruptFlag
+from utils.ranks.lifetimes import send_signal
 from utils.ranks.transcript import Transcript
+from utils.ranks.wire import wait_for
 
 if TYPE_CHECKING:
     from utils.ranks.processes import RankHandle
 
 FAILURE_GRACE = 0.5  # seconds that the others have to end by themselves after one rank failed
 ANSWER_GRACE = 1.0  # … to say where they are
-FREE_GRACE = 0.4  # … to come back once they are interrupted, and again once they are cut loose
+FREE_GRACE = 0.4  # … to come back once they are interrupted, and again once they have no connections
 STOP_GRACE = 6.0  # … to come back at all, before they are killed
 TICK = 0.2
-
-
-class InterruptFlag:
-    """Counts Ctrl-C instead of letting it strike between any two lines of ours; wakes a ``select``."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_write, False)
-
-    def strike(self, *_: Any) -> None:
-        self.count += 1
-        try:
-            os.write(self._wake_write, b"!")
-        except BlockingIOError:
-            pass
-
-    def close(self) -> None:
-        os.close(self.wake_read)
-        os.close(self._wake_write)
-
-
-@contextmanager
-def interrupts() -> Iterator[InterruptFlag]:
-    """While this context lasts, SIGINT only raises a flag (in the main thread; elsewhere Python has no say)."""
-    flag = InterruptFlag()
-    before = None
-    in_main = threading.current_thread() is threading.main_thread()
-    try:
-        if in_main:
-            before = signal.signal(signal.SIGINT, flag.strike)
-        yield flag
-    finally:
-        if in_main and before is not None:
-            signal.signal(signal.SIGINT, before)
-        flag.close()
 
 
 class Gathering:
@@ -125,8 +87,8 @@ class Gathering:
             self._tell(rank, {"do": "where", "ask": self._number})
         self._listen_until(ANSWER_GRACE, lambda: self._pending <= set(self._places))
         self._stopped = set(self._pending)  # whoever has ended meanwhile did so by itself
-        if reason == "failure":  # the others wait for the one that failed: cut loose, they end with an error
-            self._free()
+        if reason == "failure":  # the others wait for the one that failed: without connections they end with an error
+            self._abort()
             self._listen_until(FREE_GRACE, lambda: not self._pending)
         struck = self._flag.count
         end = time.monotonic() + STOP_GRACE
@@ -134,19 +96,19 @@ class Gathering:
         # than once: between two collectives there is nothing to cut, and libraries swallow interrupts.
         while self._pending and time.monotonic() < end and self._flag.count == struck:
             for rank in self._pending:
-                _signal(self._handles[rank].pid, signal.SIGINT)
+                send_signal(self._handles[rank].pid, signal.SIGINT)
             self._listen_until(FREE_GRACE, lambda: not self._pending or self._flag.count > struck)
-            self._free()
+            self._abort()
             self._listen_until(FREE_GRACE, lambda: not self._pending or self._flag.count > struck)
         for rank in self._pending:
-            _signal(self._handles[rank].pid, signal.SIGKILL)
+            send_signal(self._handles[rank].pid, signal.SIGKILL)
         self._listen_until(STOP_GRACE, lambda: not self._pending)
         for rank in list(self._pending):  # cannot be killed (stuck in the kernel): give it up
             self._record(rank, Outcome(rank, "killed", time.monotonic(), code=-signal.SIGKILL))
 
-    def _free(self) -> None:
+    def _abort(self) -> None:
         for rank in self._pending:
-            self._tell(rank, {"do": "free"})
+            self._tell(rank, {"do": "abort"})
 
     def _listen_until(self, seconds: float, done: Any) -> None:
         end = time.monotonic() + seconds
@@ -158,12 +120,11 @@ class Gathering:
         """Wait for news up to so long, and take all that there is."""
         channels = {h.channel: h for h in self._handles if not h.channel.eof and h.channel.fileno() >= 0}
         starter_channel = self._handles[0].starter.channel()
-        sources: list[Any] = [*channels, self._flag.wake_read]
+        sources: list[Any] = [*channels, self._flag]
         if starter_channel is not None and not starter_channel.eof:
             sources.append(starter_channel)
-        readable, _, _ = select.select(sources, [], [], seconds)
-        if self._flag.wake_read in readable:
-            os.read(self._flag.wake_read, 512)
+        readable = wait_for(sources, seconds)
+        self._flag.drain()
         for channel in readable:
             if channel in channels:
                 handle = channels[channel]
@@ -187,8 +148,8 @@ class Gathering:
             self._places[rank] = message["place"]
         elif event == "done" and message["cell"] == self._number and rank in self._pending:
             self.groups_alive[rank] = message["group"]
-            if message["heavy"]:
-                handle.starter.heavy()
+            if message["compiler"]:
+                handle.starter.preload_compiler()
             if message["ok"]:
                 outcome = Outcome(rank, "finished", value=message.get("value"), blob=blob)
             else:
@@ -220,10 +181,3 @@ class Gathering:
             self._handles[rank].channel.send(message)
         except OSError:
             pass  # it is gone; its exit is noticed by _check_alive
-
-
-def _signal(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        pass

@@ -1,4 +1,4 @@
-"""A rank's process group: made without any fixed port, cut loose when it is stuck, made again after a failure."""
+"""A rank's process group: made without any fixed port, aborted when it is stuck, made again after a failure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import stat
 from collections.abc import Iterator
 from typing import Any
 
+from utils.ranks.errors import BadRequest
+from utils.ranks.gpus import Gpus, count_gpus
+
 # The notebook's own time-out ends a hang with a table; the group's must not come first.
 _NEVER_FIRST = datetime.timedelta(hours=12)
-
-
-class Refused(ValueError):
-    """What was asked for cannot be had here; the text says why and what to do."""
 
 
 def choose_backend(asked: str, world_size: int) -> tuple[str, str]:
@@ -24,22 +23,21 @@ def choose_backend(asked: str, world_size: int) -> tuple[str, str]:
     """
     import torch
 
-    from utils.ranks.zygote import count_gpus
-
-    gpus = count_gpus(torch)
+    found = count_gpus() if torch.version.cuda is not None else Gpus(0)
+    gpus = found.count
     have = f"this machine has {gpus or 'no'} GPU{'s' if gpus > 1 else ''} that torch can use"
     if asked == "nccl" and gpus < world_size:
-        raise Refused(
+        refusal = (
             f"NCCL needs a GPU for each rank: {world_size} rank{'s' if world_size != 1 else ''} were asked for, "
             f"{have}. Use --backend gloo, or at most {gpus} rank{'s' if gpus > 1 else ''}."
             if gpus
             else f"NCCL works on GPUs only, and {have}. Use --backend gloo (or leave --backend out)."
         )
-    if asked == "auto" and 0 < gpus < world_size:
-        return "gloo", f"{world_size} ranks run on the CPU with gloo: NCCL needs a GPU for each rank, {have}."
-    if asked == "auto":
-        return ("nccl" if gpus else "gloo"), ""
-    return asked, ""
+        raise BadRequest(f"{refusal} {found.note}".rstrip())
+    if asked == "auto" and gpus < world_size:
+        few = f"{world_size} ranks run on the CPU with gloo: NCCL needs a GPU for each rank, {have}." if gpus else ""
+        return "gloo", f"{few} {found.note}".strip()
+    return ("nccl" if asked == "auto" else asked), ""
 
 
 def take_device(backend: str, rank: int, per_node: int) -> Any:
@@ -89,7 +87,7 @@ class Group:
             try:
                 self._dist.destroy_process_group()
             except Exception:
-                pass  # it was cut loose: there is nothing left to say goodbye to
+                pass  # it was aborted: there is nothing left to say goodbye to
         self.make(generation)
 
     def alive(self) -> bool:
@@ -113,7 +111,7 @@ class Group:
         over our own store instead of MASTER_ADDR and MASTER_PORT.
         """
         if backend == "nccl" and self.device.type == "cpu":
-            raise Refused(
+            raise BadRequest(
                 "These ranks are on the CPU, and NCCL works on GPUs only: use dist.init_process_group('gloo'), "
                 "or leave the backend out to get what fits."
             )
@@ -129,7 +127,7 @@ class Group:
         self._init(backend or self.backend, prefix, kwargs.get("timeout") or _NEVER_FIRST)
 
 
-def cut_loose() -> None:
+def abort_communication() -> None:
     """Make a main thread that is stuck in a collective return with an error; the process and its variables live on.
 
     Called from another thread. NCCL's communicators can be aborted. gloo's abort does nothing (torch 2.13), so its

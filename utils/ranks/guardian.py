@@ -10,7 +10,7 @@ import signal
 import socket
 from typing import NoReturn
 
-from utils.ranks.signals import kill_group
+from utils.ranks.lifetimes import kill_group
 from utils.ranks.wire import Channel
 
 

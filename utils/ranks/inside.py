@@ -13,7 +13,7 @@ import importlib.machinery
 import io
 import os
 import pprint
-import select
+import selectors
 import sys
 import threading
 import time
@@ -32,10 +32,11 @@ _RICH = (
     "_repr_markdown_",
     "_repr_latex_",
 )
+publisher: DisplayPublisher | None = None  # of this rank: the figures backend finds it here
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
-class Outlet:
+class IOPub:
     """Collects a rank's output in order and sends it to the notebook in batches."""
 
     def __init__(self, channel: Channel, stdout_pipe: int, stderr_pipe: int) -> None:
@@ -44,9 +45,9 @@ class Outlet:
         for pipe in self._pipes.values():
             os.set_blocking(pipe, False)
         self._lock = threading.RLock()
-        self._poll = select.poll()
+        self._selector = selectors.PollSelector()
         for pipe in self._pipes.values():
-            self._poll.register(pipe, select.POLLIN)
+            self._selector.register(pipe, selectors.EVENT_READ)
         self._parts: list[tuple[str, list[str]]] = []
         self._size = 0
         self._sent_at = 0.0
@@ -68,7 +69,7 @@ class Outlet:
     def drain_pipes(self) -> None:
         """Take what C++ or a child process has written to file descriptors 1 and 2."""
         with self._lock:
-            if not self._poll.poll(0):  # by far the most frequent case, and each print asks
+            if not self._selector.select(0):  # by far the most frequent case, and each print asks
                 return
             for stream, pipe in self._pipes.items():
                 try:
@@ -123,24 +124,24 @@ class Outlet:
         self._size += len(text)
 
 
-class Stream(io.TextIOBase):
+class OutStream(io.TextIOBase):
     """sys.stdout or sys.stderr of a rank. In a process that the rank forks, plain writing to the pipe."""
 
     encoding = "utf-8"
 
-    def __init__(self, outlet: Outlet, name: str, fd: int) -> None:
-        self._outlet, self._name, self._fd, self._owner = outlet, name, fd, os.getpid()
+    def __init__(self, iopub: IOPub, name: str, fd: int) -> None:
+        self._iopub, self._name, self._fd, self._owner = iopub, name, fd, os.getpid()
 
     def write(self, text: str) -> int:
         if os.getpid() == self._owner:
-            self._outlet.write(self._name, text)
+            self._iopub.write(self._name, text)
         else:
             os.write(self._fd, text.encode())
         return len(text)
 
     def flush(self) -> None:
         if os.getpid() == self._owner:
-            self._outlet.flush()
+            self._iopub.flush()
 
     def fileno(self) -> int:
         return self._fd
@@ -149,13 +150,15 @@ class Stream(io.TextIOBase):
         return True
 
 
-class Shower:
+class DisplayPublisher:
     """Rich output: values with a rich form, ``display()``, matplotlib's figures."""
 
-    def __init__(self, outlet: Outlet) -> None:
-        self._outlet = outlet
+    def __init__(self, iopub: IOPub) -> None:
+        self._iopub = iopub
         self._formatter: Any = None
         self._display_ids = 0
+        global publisher
+        publisher = self
         sys.meta_path.insert(0, _AfterImport("IPython.core.display_functions", self._adopt_ipython))
 
     def value(self, value: Any) -> str | None:
@@ -202,11 +205,11 @@ class Shower:
         }
         message = {"event": "display", "data": data, "metadata": metadata or {}, "update": update}
         message["display_id"] = display_id or (transient or {}).get("display_id")
-        self._outlet.send(message)
+        self._iopub.send(message)
 
     def clear(self, wait: bool = False) -> None:
         """Stands in for IPython's clear_output() in a rank: forgets what this rank has shown in this cell."""
-        self._outlet.send({"event": "clear"})
+        self._iopub.send({"event": "clear"})
 
     def bundle(self, thing: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """All the forms of an object that a notebook may want, by mime type."""

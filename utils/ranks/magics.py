@@ -16,12 +16,13 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from utils.ranks import starters
+from utils.ranks.errors import BadRequest
 from utils.ranks.options import OPTIONS, check_source, parse, rank_list
-from utils.ranks.processes import BadRequest, check_shape
+from utils.ranks.processes import check_shape
 from utils.ranks.status import Status, world_status
-from utils.ranks.transcript import label
 from utils.ranks.values import dumps_plain
 from utils.ranks.views import default_view
+from utils.ranks.words import label
 from utils.ranks.world import DEFAULT_TIMEOUT, World
 
 COMMANDS = ("status", "pull", "push", "stop", "restart")

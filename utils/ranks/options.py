@@ -15,8 +15,8 @@ from typing import Any
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import parse_argstring
 
-from utils.ranks.processes import BadRequest
-from utils.ranks.transcript import label
+from utils.ranks.errors import BadRequest
+from utils.ranks.words import label
 
 OPTIONS = ("-n", "--nodes", "--only", "--backend", "--timeout")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import sys
 import tempfile
@@ -12,18 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from utils.ranks import starters
-from utils.ranks.failures import exit_reason
-from utils.ranks.gather import InterruptFlag
+from utils.ranks.errors import BadRequest
+from utils.ranks.failures import how_it_ended
+from utils.ranks.interrupts import InterruptFlag
+from utils.ranks.lifetimes import send_signal
 from utils.ranks.ports import free_ports
-from utils.ranks.transcript import label
-from utils.ranks.wire import Channel, pair
+from utils.ranks.wire import Channel, pair, wait_for
+from utils.ranks.words import label
 
 MOST_RANKS = 128
 START_TIMEOUT = 120.0
-
-
-class BadRequest(ValueError):
-    """What was asked for makes no sense; the text is one sentence that says what to do instead."""
 
 
 def check_shape(size: int, nodes: int, backend: str) -> None:
@@ -73,10 +70,7 @@ class RankHandle:
         try:
             os.killpg(self.pid, signal.SIGKILL)
         except ProcessLookupError:
-            try:
-                os.kill(self.pid, signal.SIGKILL)  # forked this instant, and not yet leader of its group
-            except ProcessLookupError:
-                pass
+            send_signal(self.pid, signal.SIGKILL)  # forked this instant, and not yet leader of its group
         except PermissionError:
             pass
 
@@ -144,7 +138,7 @@ class Processes:
                 raise KeyboardInterrupt
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{label(h.rank for h in waiting.values())} did not start in {START_TIMEOUT:.0f} s.")
-            readable, _, _ = select.select([*waiting, flag.wake_read], [], [], 0.2)
+            readable = wait_for([*waiting, flag], 0.2)
             for channel in [one for one in readable if one in waiting]:
                 if self._is_up(waiting[channel]):
                     del waiting[channel]
@@ -166,7 +160,7 @@ class Processes:
     def dead(self) -> dict[int, str]:
         """Ranks that are gone, and how they went."""
         codes = {handle.rank: handle.exit_code() for handle in self.handles}
-        return {rank: exit_reason(code) for rank, code in codes.items() if code is not None}
+        return {rank: how_it_ended(code) for rank, code in codes.items() if code is not None}
 
     def close(self) -> None:
         """End all ranks, and whatever processes they started."""

@@ -1,8 +1,8 @@
 """What runs inside one rank: it takes cells and functions from the notebook, runs them, and answers.
 
 The main thread runs the code. A second thread listens to the notebook meanwhile, because the main thread may sit in
-a collective that never ends: it says where the main thread is, cuts it loose, forwards output, and ends the process
-when the notebook is gone.
+a collective that never ends: it says where the main thread is, aborts that collective, forwards output, and ends the
+process when the notebook is gone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import linecache
 import os
 import pickle
 import queue
-import select
 import signal
 import socket
 import sys
@@ -24,11 +23,10 @@ import types
 from typing import Any, NoReturn
 
 from utils.ranks import groups, locate
-from utils.ranks.inside import Outlet, Shower, Stream
+from utils.ranks.errors import BadRequest
+from utils.ranks.inside import DisplayPublisher, IOPub, OutStream
 from utils.ranks.values import completions, dumps
-from utils.ranks.wire import Channel
-
-shower: Shower | None = None  # the figures backend finds it here
+from utils.ranks.wire import Channel, wait_for
 
 _NO_INPUT = (
     "input() cannot be used on ranks: several processes would ask at once. "
@@ -48,14 +46,14 @@ def main(fds: list[int]) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _work_in_batches()
     channel = Channel(socket.socket(fileno=control))
-    outlet = Outlet(channel, out_read, err_read)
+    iopub = IOPub(channel, out_read, err_read)
     try:
         config, _ = channel.receive()
-        rank = Rank(channel, outlet, config, store)
+        rank = Rank(channel, iopub, config, store)
     except (EOFError, OSError):
         os._exit(1)
     except BaseException as error:
-        refused = isinstance(error, groups.Refused)
+        refused = isinstance(error, BadRequest)
         text = str(error) if refused else traceback.format_exc()
         channel.send({"event": "failed", "refused": refused, "text": text})
         os._exit(1)
@@ -65,8 +63,7 @@ def main(fds: list[int]) -> NoReturn:
 class Rank:
     """One rank: its namespace, its process group, its conversation with the notebook."""
 
-    def __init__(self, channel: Channel, outlet: Outlet, config: dict[str, Any], store_fd: int) -> None:
-        global shower
+    def __init__(self, channel: Channel, iopub: IOPub, config: dict[str, Any], store_fd: int) -> None:
         os.environ.clear()
         os.environ.update(config["environment"])
         os.chdir(config["folder"])
@@ -83,8 +80,8 @@ class Rank:
         device = groups.take_device(backend, rank, size // nodes)
         if size > 1:
             torch.set_num_threads(1)  # as torchrun does; also makes sums come out the same on every machine
-        self.channel, self.outlet = channel, outlet
-        self.shower = shower = Shower(outlet)
+        self.channel, self.iopub = channel, iopub
+        self.publisher = DisplayPublisher(iopub)
         self.group = groups.Group(config["store"] or f"/proc/self/fd/{store_fd}", backend, rank, size, device)
         self.group.make(0)
         self._work: queue.SimpleQueue[tuple[dict[str, Any], bytes]] = queue.SimpleQueue()
@@ -103,10 +100,10 @@ class Rank:
             device=device,
             torch=torch,
             dist=dist,
-            display=self.shower.display,
+            display=self.publisher.display,
         )
         self.namespace.update(self.given)
-        sys.stdout, sys.stderr = Stream(outlet, "stdout", 1), Stream(outlet, "stderr", 2)
+        sys.stdout, sys.stderr = OutStream(iopub, "stdout", 1), OutStream(iopub, "stderr", 2)
         builtins.input = _refuse_input
         sys.breakpointhook = _refuse_input
         os.register_at_fork(after_in_child=_in_forked_child)
@@ -133,11 +130,11 @@ class Rank:
                 answer |= {"ok": False, "error": self._describe(error), "at": time.monotonic()}
                 del error
             if sys.stdout is not None:
-                self.outlet.finish()
+                self.iopub.finish()
             answer["group"] = self.group.alive()
-            answer["heavy"] = "torch._dynamo" in sys.modules
+            answer["compiler"] = "torch._dynamo" in sys.modules
             self._cell = None
-            self.outlet.send(answer, result)
+            self.iopub.send(answer, result)
 
     def _do(self, message: dict[str, Any], blob: bytes, answer: dict[str, Any]) -> bytes | None:
         what = message["do"]
@@ -162,8 +159,8 @@ class Rank:
         exec(compile(tree, file, "exec"), self.namespace)
         text = None
         if last is not None:
-            text = self.shower.value(eval(compile(last, file, "eval"), self.namespace))
-        self.shower.figures()
+            text = self.publisher.value(eval(compile(last, file, "eval"), self.namespace))
+        self.publisher.figures()
         return text
 
     def _call(self, sources: dict[str, str], blob: bytes) -> bytes:
@@ -174,7 +171,7 @@ class Rank:
             # (A notebook may have a `rank` too, left over from a loop, say: on a rank, it means this rank's number.)
             function.__globals__.update(self.given)
         result = function(*args, **kwargs)
-        self.shower.figures()
+        self.publisher.figures()
         return dumps(result)
 
     def _describe(self, error: BaseException) -> dict[str, Any]:
@@ -198,7 +195,7 @@ class Rank:
             if _imports_torch(frame):
                 threading.Timer(0.05, self._interrupt_again, (self._cell,)).start()
                 return
-            if not self.outlet.postpone_interrupt():
+            if not self.iopub.postpone_interrupt():
                 raise KeyboardInterrupt
 
     def _interrupt_again(self, cell: int | None) -> None:
@@ -207,15 +204,15 @@ class Rank:
 
     # ------------------------------------------------------------------ the listening thread
     def _listen(self) -> None:
-        pipes = self.outlet.pipes()
+        pipes = self.iopub.pipes()
         while True:
             busy = self._cell is not None
-            readable, _, _ = select.select([self.channel, *pipes], [], [], 0.1 if busy else None)
+            readable = wait_for([self.channel, *pipes], 0.1 if busy else None)
             try:
                 if self.channel in readable:
                     self._hear(*self.channel.receive())
-                self.outlet.drain_pipes()
-                self.outlet.flush()
+                self.iopub.drain_pipes()
+                self.iopub.flush()
             except (EOFError, OSError):
                 os.killpg(0, signal.SIGKILL)  # the notebook is gone
 
@@ -223,8 +220,8 @@ class Rank:
         what = message["do"]
         if what == "where":
             self.channel.send({"event": "where", "ask": message["ask"], "place": self._where()})
-        elif what == "free":
-            groups.cut_loose()
+        elif what == "abort":
+            groups.abort_communication()
         elif what == "complete":
             matches = completions(message["text"], self.namespace)
             self.channel.send({"event": "completions", "matches": matches})

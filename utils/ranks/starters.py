@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-from utils.ranks.signals import kill_group
-from utils.ranks.wire import Channel, pair
+from utils.ranks.lifetimes import kill_group
+from utils.ranks.wire import Channel, pair, wait_for
 
 _PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
 _PROGRAM = "import sys; sys.path.insert(0, {parent!r}); from utils.ranks.{module} import main; main({argument})"
@@ -42,7 +42,7 @@ class Starter(Protocol):
     def forget(self, pid: int) -> None:
         """The world of this rank is closed."""
 
-    def heavy(self) -> None:
+    def preload_compiler(self) -> None:
         """A rank has imported torch's compiler, as the first optimizer does: later ranks will need it too."""
 
 
@@ -55,12 +55,11 @@ class Zygote:
         self._process = _python("zygote", str(theirs.fileno()), [theirs.fileno()], self._errors)
         theirs.close()
         self.pid = self._process.pid
-        self.gpus: int | None = None
         self.threads: int | None = None
         self._forked: dict[int, int] = {}
         self._exits: dict[int, int] = {}
         self._tickets = 0
-        self._heavy = False
+        self._preloaded = False
 
     @property
     def alive(self) -> bool:
@@ -75,7 +74,7 @@ class Zygote:
         self._channel.send({"do": "fork", "ticket": ticket}, fds=tuple(fds))
         deadline = time.monotonic() + 120
         while ticket not in self._forked:
-            self._wait_a_little()
+            wait_for([self._channel], 0.1)
             self._read()
             if not self.alive:
                 raise RuntimeError(f"The process that imports torch for the ranks ended. {self._last_words()}")
@@ -92,9 +91,9 @@ class Zygote:
     def forget(self, pid: int) -> None:
         self._exits.pop(pid, None)
 
-    def heavy(self) -> None:
-        if not self._heavy:
-            self._heavy = True
+    def preload_compiler(self) -> None:
+        if not self._preloaded:
+            self._preloaded = True
             try:
                 self._channel.send({"do": "preload"})
             except OSError:
@@ -115,17 +114,12 @@ class Zygote:
             return
         for message, _ in self._channel.take():
             if message["event"] == "ready":
-                self.gpus, self.threads = message["gpus"], message["threads"]
+                self.threads = message["threads"]
             elif message["event"] == "forked":
                 self._forked[message["ticket"]] = message["pid"]
                 self._exits.pop(message["pid"], None)  # of another process that had this number before
             elif message["event"] == "exit":
                 self._exits[message["pid"]] = message["code"]
-
-    def _wait_a_little(self) -> None:
-        import select
-
-        select.select([self._channel], [], [], 0.1)
 
     def _last_words(self) -> str:
         self._errors.seek(0)
@@ -163,7 +157,7 @@ class Spawner:
             process.wait()
             self._tell_guardian("forget", pid)
 
-    def heavy(self) -> None:
+    def preload_compiler(self) -> None:
         pass  # each spawned rank imports for itself
 
     def close(self) -> None:

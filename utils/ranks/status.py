@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from utils.ranks.words import text_table
+
 if TYPE_CHECKING:
     from utils.ranks.world import World
 
@@ -24,10 +26,7 @@ class Status:
     def __repr__(self) -> str:
         if not self.rows:
             return self.sentence
-        table = [COLUMNS, *self.rows]
-        widths = [max(len(row[column]) for row in table) for column in range(len(COLUMNS))]
-        lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in table]
-        return "\n".join([self.sentence, *lines])
+        return "\n".join([self.sentence, *text_table([COLUMNS, *self.rows], right=True)])
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{escape(name)}</th>" for name in COLUMNS)

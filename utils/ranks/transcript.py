@@ -8,24 +8,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from utils.ranks.words import label
+
 KEEP_FIRST = 200  # lines and figures of one rank in one cell; beyond these and the last ones, a note
 KEEP_LAST = 200
 LONGEST_LINE = 10_000  # characters
 
 Output = dict[str, Any]  # as in a notebook file: output_type stream or display_data
-
-
-def label(ranks: Iterable[int]) -> str:
-    """``rank 0``, ``ranks 0, 2``, ``ranks 0–3``."""
-    ranks = sorted(ranks)
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    words = [f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(words)
 
 
 @dataclass

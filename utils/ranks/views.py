@@ -11,7 +11,8 @@ import sys
 import time
 from typing import Any
 
-from utils.ranks.transcript import Output, Transcript, label
+from utils.ranks.transcript import Output, Transcript
+from utils.ranks.words import label
 
 LIVE_AFTER = 0.5  # seconds: most cells are done before that, and need no live view
 LIVE_EVERY = 0.3

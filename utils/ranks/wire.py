@@ -9,10 +9,12 @@ from __future__ import annotations
 import array
 import json
 import os
+import selectors
 import socket
 import struct
 import threading
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 _HEADER = struct.Struct("!IQ")
@@ -112,6 +114,14 @@ class Channel:
             parts.append(chunk)
             count -= len(chunk)
         return b"".join(parts)
+
+
+def wait_for(sources: Iterable[Any], seconds: float | None = None) -> list[Any]:
+    """Those of these channels, flags and file descriptors that can be read; waits for one up to so long."""
+    with selectors.PollSelector() as selector:  # (it has no file descriptor of its own, which a child could inherit)
+        for source in sources:
+            selector.register(source, selectors.EVENT_READ)
+        return [key.fileobj for key, _ in selector.select(seconds)]
 
 
 def pair() -> tuple[Channel, socket.socket]:

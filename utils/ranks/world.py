@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import itertools
 import pickle
-import select
 import threading
 import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from utils.ranks import starters
-from utils.ranks.failures import KEPT, LOST, REMADE, Outcome, RanksInterrupted, RankTimeout, hang_report, rank_error
-from utils.ranks.gather import Gathering, InterruptFlag, interrupts
-from utils.ranks.processes import BadRequest, Processes, RankHandle, check_shape
-from utils.ranks.transcript import Transcript, label
+from utils.ranks.errors import BadRequest, RanksInterrupted, RankTimeout
+from utils.ranks.failures import KEPT, LOST, REMADE, Outcome, hang_report, rank_error
+from utils.ranks.gather import Gathering
+from utils.ranks.interrupts import InterruptFlag, interrupts
+from utils.ranks.processes import Processes, RankHandle, check_shape
+from utils.ranks.transcript import Transcript
 from utils.ranks.views import Quiet, View
+from utils.ranks.wire import wait_for
+from utils.ranks.words import label
 
 DEFAULT_TIMEOUT = 60.0  # seconds a cell may take, unless told otherwise
 REMAKE_TIMEOUT = 20.0
@@ -96,7 +99,7 @@ class World:
             view: where output goes.
 
         Raises:
-            RankError, RankTimeout, RanksInterrupted: see ``utils.ranks.failures``.
+            RankError, RankTimeout, RanksInterrupted: see ``utils.ranks.errors``.
         """
         ranks = self._choose(only)
         file = file or f"<cell {next(self._cells)} on ranks>"
@@ -129,7 +132,7 @@ class World:
             channel = self._handles[0].channel
             channel.send({"do": "complete", "text": text})
             end = time.monotonic() + 0.5
-            while (left := end - time.monotonic()) > 0 and select.select([channel], [], [], left)[0]:
+            while (left := end - time.monotonic()) > 0 and wait_for([channel], left):
                 for message, _ in channel.take():
                     if message["event"] == "completions":
                         return list(message["matches"])
@@ -233,14 +236,14 @@ class World:
         self._generation += 1
         number = next(self._numbers)
         everyone = list(range(self.size))
-        deaf = InterruptFlag()  # stopped half-way, it would cost the ranks their variables
+        unheard = InterruptFlag()  # stopped half-way, it would cost the ranks their variables
         try:
-            gathering = Gathering(self._handles, everyone, number, REMAKE_TIMEOUT, Transcript([]), deaf)
+            gathering = Gathering(self._handles, everyone, number, REMAKE_TIMEOUT, Transcript([]), unheard)
             for handle in self._handles:
                 handle.channel.send({"do": "remake", "cell": number, "generation": self._generation})
             outcomes = gathering.run()
         finally:
-            deaf.close()
+            unheard.close()
         if any(outcome.state != "finished" for outcome in outcomes):
             raise RuntimeError("the process group could not be made again")
         self._group_lost = False

@@ -2,7 +2,7 @@
 
 Importing torch takes most of a cold start. This process pays for it once, while the reader still reads, and then
 forks a rank in milliseconds. Forking is only safe from a process with one thread that has not touched CUDA, so
-nothing else happens here: no parallel operator, no CUDA call (GPUs are counted through NVML).
+nothing else happens here: no parallel operator, no CUDA call.
 
 It is also the guardian: it reaps ranks and tells the notebook how each ended, ends whatever a rank left behind, and
 ends every rank when the notebook is gone, even if that was killed with SIGKILL.
@@ -10,40 +10,30 @@ ends every rank when the notebook is gone, even if that was killed with SIGKILL.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
-import select
 import signal
 import socket
 import sys
 import traceback
 from typing import NoReturn
 
-from utils.ranks.signals import kill_group
-from utils.ranks.wire import Channel
-
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
-
-
-def _prctl(option: int, value: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(option, value)
+from utils.ranks.lifetimes import adopt_orphans, end_with, kill_group, send_signal
+from utils.ranks.wire import Channel, wait_for
 
 
 def main(channel_fd: int) -> NoReturn:
     """Serve fork requests from the notebook until it is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a dead rank leaves behind becomes our child, so we can end it
+    adopt_orphans()  # what a dead rank leaves behind becomes our child, so we can end it
     channel = Channel(socket.socket(fileno=channel_fd))
     # Collecting while torch is imported finds nothing and takes a fifth of the time. Frozen objects are never looked
     # at again: the collector would touch, and so copy, every page that ranks share with us.
     gc.disable()
-    gpus = _import_torch()
+    _import_torch()
     gc.freeze()
     gc.enable()
-    channel.send({"event": "ready", "pid": os.getpid(), "gpus": gpus, "threads": _thread_count()})
+    channel.send({"event": "ready", "pid": os.getpid(), "threads": _thread_count()})
 
     ranks: set[int] = set()
     wake_read, wake_write = os.pipe()
@@ -52,7 +42,7 @@ def main(channel_fd: int) -> NoReturn:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     try:
         while True:
-            readable, _, _ = select.select([channel, wake_read], [], [])
+            readable = wait_for([channel, wake_read])
             if wake_read in readable:
                 os.read(wake_read, 512)
                 _reap(ranks, channel)
@@ -75,15 +65,13 @@ def main(channel_fd: int) -> NoReturn:
         os._exit(0)
 
 
-def _import_torch() -> int:
-    """Import torch in a way that keeps forking safe; return the number of CUDA GPUs."""
+def _import_torch() -> None:
+    """Import torch in a way that keeps forking safe."""
     # NVML instead of the CUDA runtime for is_available(); one BLAS thread, since threads do not survive a fork.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     import torch
-    import torch.distributed
-
-    return count_gpus(torch)
+    import torch.distributed  # noqa: F401
 
 
 def _preload() -> None:
@@ -98,13 +86,6 @@ def _preload() -> None:
     gc.enable()
 
 
-def count_gpus(torch: object) -> int:
-    """CUDA GPUs in this machine, counted through NVML so that the process may still fork."""
-    if torch.version.cuda is None:  # type: ignore[attr-defined]
-        return 0
-    return max(0, torch.cuda._device_count_nvml())  # type: ignore[attr-defined]
-
-
 def _become_rank(channel: Channel, fds: list[int], not_mine: tuple[int, ...]) -> NoReturn:
     try:
         parent = os.getppid()
@@ -114,9 +95,7 @@ def _become_rank(channel: Channel, fds: list[int], not_mine: tuple[int, ...]) ->
         for fd in not_mine:
             os.close(fd)
         os.setpgid(0, 0)  # a group of its own: its data-loader workers end with it
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the line above
-            os._exit(1)
+        end_with(parent, signal.SIGKILL)
         from utils.ranks.rank import main as rank_main
 
         rank_main(fds)
@@ -155,10 +134,7 @@ def _kill_adopted(ranks: set[int]) -> None:
     except OSError:
         return
     for pid in pids - ranks:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        send_signal(pid, signal.SIGKILL)
 
 
 def _thread_count() -> int:

@@ -21,6 +21,8 @@ from pathlib import Path
 import psutil
 
 from utils.launchers import processes
+from utils.ranks.failures import how_it_ended
+from utils.ranks.lifetimes import adopt_orphans
 from utils.ranks.ports import free_ports
 
 _SYSTEM_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/sbin")  # of daemons; not in everybody's PATH
@@ -114,7 +116,7 @@ def tail(file: Path) -> str:
 # ---------------------------------------------------------------------- the supervisor, a process of its own
 def _supervise(folder: Path, timeout: float) -> None:
     """Start the daemons, say so (JSON: null, or what went wrong), wait for the end of standard input, end them all."""
-    processes.adopt_orphans()  # each step of a job is a daemon too
+    adopt_orphans()  # each step of a job is a daemon too
     try:
         problem = _start_daemons(folder, time.monotonic() + timeout)
         print(json.dumps(problem), flush=True)
@@ -159,7 +161,7 @@ def _problem(folder: Path, started: Mapping[str, subprocess.Popen[bytes]], deadl
     time.sleep(0.05)
     for name, daemon in started.items():
         if daemon.poll() is not None:
-            return f"{name} ended with exit code {daemon.returncode}\n{tail(folder / f'{name}.out')}"
+            return f"{name} {how_it_ended(daemon.returncode, in_sentence=True)}\n{tail(folder / f'{name}.out')}"
     return "not all nodes were ready in time" if time.monotonic() > deadline else None
 
 

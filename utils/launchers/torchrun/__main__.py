@@ -6,15 +6,15 @@ import json
 import os
 from pathlib import Path
 
-from utils.launchers import processes
 from utils.launchers.torchrun import results
 from utils.launchers.torchrun.agent_group import MARK
+from utils.ranks.lifetimes import end_with
 
 
 def main() -> None:
     """``torchrun``, with two changes: it ends with its starter, and no log of a worker is lost."""
     starter = os.environ.get(MARK, "").partition("-")[0]
-    processes.end_with(int(starter) if starter else os.getppid())
+    end_with(int(starter) if starter else os.getppid())
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest
 

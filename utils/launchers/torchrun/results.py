@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from utils.ranks.failures import how_it_ended
+
 #: The file beside each worker's logs in which the agent notes what the worker was told about itself.
 ENVIRONMENT = "environment.json"
 _LAST_LINES = 12
@@ -78,7 +80,7 @@ class Run:
     def __repr__(self) -> str:
         lines = []
         for agent in self.agents:
-            how = "was killed" if agent.exit_code is None else f"ended with exit code {agent.exit_code}"
+            how = "was killed" if agent.exit_code is None else how_it_ended(agent.exit_code, in_sentence=True)
             lines.append(f"agent of node {agent.node} {how}")
             for worker in (*agent.earlier, *agent.workers):
                 start = f" (start {worker.start})" if agent.earlier else ""
@@ -134,13 +136,13 @@ def failed(script: str, run: Run, last_errors: Mapping[int, float]) -> AgentsFai
     codes = {rank: code for rank, code in codes.items() if rank in workers}
     if not codes:
         agent = next(agent for agent in run.agents if agent.exit_code)
-        text = f"{script}: the agent of node {agent.node} failed with exit code {agent.exit_code}"
+        text = f"{script}: the agent of node {agent.node} {how_it_ended(agent.exit_code, in_sentence=True)}"
         return AgentsFailed(f"{text}:\n{_tail(agent.log)}", run)
     # A killed worker is a cause, never a consequence: its agent was not the one who killed it.
     first = min(codes, key=lambda rank: (codes[rank] > 0, last_errors.get(rank, 0.0)))
     worker, code = workers[first], codes[first]
-    how = f"failed with exit code {code}" if code > 0 else f"was ended by {signal.Signals(-code).name}"
-    text = f"{script}: rank {first} (node {worker.node}, local rank {worker.local_rank}) {how}"
+    who = f"rank {first} (node {worker.node}, local rank {worker.local_rank})"
+    text = f"{script}: {who} {how_it_ended(code, in_sentence=True)}"
     return AgentsFailed(f"{text}:\n{_tail(worker.errors)}" if worker.errors.strip() else f"{text}.", run)
 
 

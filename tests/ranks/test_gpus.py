@@ -1,0 +1,66 @@
+"""Which GPUs ranks may use: those that CUDA_VISIBLE_DEVICES leaves; one that cannot be used is named."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from nvml_support import PretendedGpu, pretend_nvml
+
+from utils.ranks import gpus
+from utils.ranks.gpus import Gpus, count_gpus
+
+FOUR = [PretendedGpu("NVIDIA A100", 2**30) for _ in range(4)]
+
+
+@pytest.fixture(autouse=True)
+def nothing_chosen(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("visible", "count"),
+    [(None, 4), ("", 0), ("-1", 0), ("2", 1), ("0,3", 2), ("0,9,1", 1), ("1,1", 0), ("GPU-2ab,GPU-0", 2)],
+)
+def test_gpus_are_counted_as_cuda_shows_them(monkeypatch, visible, count):
+    pretend_nvml(monkeypatch, FOUR)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert count_gpus() == Gpus(count)
+
+
+def test_a_divided_gpu_is_named(monkeypatch):
+    pretend_nvml(monkeypatch, [*FOUR[:1], PretendedGpu("NVIDIA A100", 2**30, divided=True)])
+    found = count_gpus()
+    assert found.count == 1
+    assert "GPU 1 (MIG mode is on)" in found.note
+
+
+def test_a_part_of_a_gpu_is_one_gpu_for_one_rank(monkeypatch):
+    pretend_nvml(monkeypatch, [PretendedGpu("NVIDIA A100", 2**30, divided=True)])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1234,MIG-5678")
+    found = count_gpus()
+    assert found.count == 1
+    assert "MIG-1234, MIG-5678" in found.note
+
+
+def test_a_gpu_without_nvml_is_named(monkeypatch, tmp_path):
+    pretend_nvml(monkeypatch, None)
+    (tmp_path / "nvidia0").touch()
+    monkeypatch.setattr(gpus, "_DEVICE_FILES", (f"{tmp_path}/nvidia[0-9]*",))
+    found = count_gpus()
+    assert found.count == 0
+    assert "nvidia0" in found.note and "NVML" in found.note and "compute,utility" in found.note
+
+
+def test_where_nothing_speaks_for_a_gpu_there_is_no_note(monkeypatch, tmp_path):
+    pretend_nvml(monkeypatch, None)
+    monkeypatch.setattr(gpus, "_DEVICE_FILES", (f"{tmp_path}/nvidia[0-9]*",))
+    assert count_gpus() == Gpus(0)
+
+
+def test_counting_gpus_imports_no_torch():
+    code = "import sys; from utils.ranks.gpus import count_gpus; count_gpus(); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "False", done.stderr

@@ -1,0 +1,35 @@
+"""utils.ranks could be lifted out as a package of its own: it imports nothing else of utils, and in one direction."""
+
+from __future__ import annotations
+
+import ast
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import utils.ranks
+
+FOLDER = Path(utils.ranks.__file__).parent
+
+
+def imports_of(file: Path) -> set[str]:
+    """The modules that a module imports, wherever in it, under their full names."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def test_it_imports_nothing_else_of_utils():
+    imported = set().union(*map(imports_of, FOLDER.glob("*.py")))
+    ours = {name for name in imported if name.split(".")[0] == "utils"}
+    assert {name for name in ours if not name.startswith("utils.ranks")} == set()
+
+
+def test_its_modules_import_each_other_in_one_direction():
+    modules = {f"utils.ranks.{file.stem}": file for file in FOLDER.glob("*.py") if file.stem != "__init__"}
+    graph = {name: imports_of(file) & set(modules) for name, file in modules.items()}
+    order = list(TopologicalSorter(graph).static_order())  # raises CycleError at a circle
+    assert order.index("utils.ranks.wire") < order.index("utils.ranks.gather") < order.index("utils.ranks.world")

@@ -1,0 +1,50 @@
+"""Who lives how long: ending processes that may be gone already, and ending when whoever started us dies."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+_SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36  # PR_SET_PDEATHSIG and PR_SET_CHILD_SUBREAPER of <sys/prctl.h>
+
+
+def send_signal(pid: int, number: int) -> None:
+    """Send a signal to a process; nothing happens if it is gone."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+def kill_group(pid: int) -> None:
+    """End every process in this process group at once; nothing happens if there is none left."""
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def end_with(parent: int, number: int = signal.SIGTERM) -> None:
+    """Ask Linux for a signal to this process when the one that started it dies; ends at once if it is dead already.
+
+    Args:
+        parent: pid of the process that started this one.
+        number: the signal.
+    """
+    if sys.platform != "linux":
+        return
+    _prctl(_SET_PARENT_DEATH_SIGNAL, number)
+    if os.getppid() != parent:
+        os._exit(1)  # it died before we asked
+
+
+def adopt_orphans() -> None:
+    """Become the parent of all processes that are started from here and lose theirs (Linux), so that none gets away."""
+    if sys.platform == "linux":
+        _prctl(_SET_CHILD_SUBREAPER, 1)
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None).prctl(option, value)
