@@ -10,7 +10,8 @@ import pytest
 from kernel_support import Kernel
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from utils.launchers import extras, horovod_wheel
+from utils.launchers import extras
+from utils.launchers.frameworks import horovod_wheel
 
 ROOT = Path(__file__).resolve().parents[2]
 LECTURES = sorted(path for path in (ROOT / "notebooks").glob("*.ipynb") if "extras.need(" in path.read_text())

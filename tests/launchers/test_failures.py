@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from utils.launchers import diagnose, elastic, private, torchrun
-from utils.launchers.diagnose import Case, Endings
+from utils.launchers import torchrun
+from utils.launchers.failures import diagnose, isolation
+from utils.launchers.failures.diagnose import Case, Endings
+from utils.launchers.torchrun import elastic
 
 ROOT = Path(__file__).resolve().parents[2]
 FAILURES = ROOT / "scripts" / "failures"
@@ -144,7 +146,7 @@ def test_restarted_ranks_read_keys_of_dead_ones_unless_the_attempt_is_in_front()
     assert {end.how for end in again.ranks} == {"finished"}
 
 
-@pytest.mark.skipif(private.why_no_files() is not None, reason=str(private.why_no_files()))
+@pytest.mark.skipif(isolation.why_no_files() is not None, reason=str(isolation.why_no_files()))
 def test_names_that_do_not_resolve_and_the_cure_by_a_hosts_file():
     node, program = {"MASTER_ADDR": "node-a"}, FAILURES / "rendezvous.py"
     no_answer = {"/etc/resolv.conf": "nameserver 127.0.0.1\n", "/etc/hosts": "127.0.0.1 localhost\n"}
@@ -161,12 +163,12 @@ def test_names_that_do_not_resolve_and_the_cure_by_a_hosts_file():
     assert Path("/etc/hosts").read_text() == before
 
 
-@pytest.mark.skipif(private.why_no_limit() is not None, reason=str(private.why_no_limit()))
+@pytest.mark.skipif(isolation.why_no_limit() is not None, reason=str(isolation.why_no_limit()))
 def test_a_rank_without_memory_is_killed_without_a_word():
     try:
         waiting, killed = diagnose.run(FAILURES / "out_of_memory.py", memory=(1, 200_000_000)).ranks
     finally:
-        private.remove_groups()
+        isolation.remove_groups()
     assert (killed.how, killed.words, killed.log) == ("killed by SIGKILL", "", ())
     assert waiting.words.startswith("Connection closed by peer [127.0.0.1]:PORT")
     assert not list(Path("/sys/fs/cgroup").glob("**/course-*"))

@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from utils.checks.other_frameworks import training_tasks
-from utils.launchers import tf_roles
-from utils.launchers.tf_roles import Kill
+from utils.launchers.frameworks import tf_roles
+from utils.launchers.frameworks.tf_roles import Kill
 from utils.training.same_training import LEARNING_RATE, STEPS, Batches
 
 PROGRAMS = Path(__file__).resolve().parents[2] / "scripts" / "frameworks"
