@@ -39,7 +39,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 
 
 def on_ranks(function: Callable[..., Any], *args: Any, ranks: int = 2) -> list[Any]:
-    return utils.launch(function, *args, ranks=ranks, backend="gloo", timeout=90, show_output=False)
+    return utils.launch(function, *args, ranks=ranks, backend="gloo", timeout=240, show_output=False)
 
 
 # ---------------------------------------------------------------------- models

@@ -24,7 +24,7 @@ from utils.ranks import RankError, RankTimeout, launch
 
 __all__ = ["Case", "Ending", "Endings", "plain", "run", "run_all"]
 
-DEFAULT_TIMEOUT = 60.0
+DEFAULT_TIMEOUT = 110.0
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class Case:
         memory: (rank, bytes): this rank may have so many bytes of memory, and no more. Needs a memory control group:
             see ``isolation.why_no_limit()``.
         history: read torch's flight recorder at the end. It takes a second: to name lines, torch imports its compiler.
+        until: ranks that are waited for; when they have ended, those that still run are stopped. (): all.
         store: a ``dist.TCPStore`` that this process holds, for runs that follow each other; None: a new one.
     """
 
@@ -52,6 +53,7 @@ class Case:
     files: Mapping[str, str] = field(default_factory=dict)
     memory: tuple[int, int] | None = None
     history: bool = False
+    until: Sequence[int] = ()
     store: Any = None
 
 
@@ -62,7 +64,8 @@ def run(program: str | Path, *args: str, timeout: float = DEFAULT_TIMEOUT, **opt
         program: path of a script as one would give it to torchrun.
         args: its arguments.
         timeout: seconds; a rank that has not ended then is shown as "still running".
-        options: those of ``Case``: ``ranks``, ``nodes``, ``env``, ``files``, ``memory``, ``history``, ``store``.
+        options: those of ``Case``: ``ranks``, ``nodes``, ``env``, ``files``, ``memory``, ``history``, ``until``,
+            ``store``.
 
     Raises:
         FileNotFoundError: there is no such program.
@@ -90,7 +93,7 @@ def run_all(cases: Sequence[Case], timeout: float = DEFAULT_TIMEOUT) -> list[End
                 log = f"{folder}/{number}.{rank}"
                 shape = (rank, case.ranks, case.nodes)
                 what = (str(program), tuple(case.args), shape, env, dict(case.files), memory, case.history, log)
-                workers.append(RankRun(*what))
+                workers.append(RankRun(*what, until=[f"{folder}/{number}.{one}.end" for one in case.until]))
         killed: dict[int, str] = {}
         try:
             launch(_Runs(workers), ranks=len(workers), backend="gloo", timeout=timeout, show_output=False)

@@ -8,6 +8,7 @@ import os
 import pickle
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -35,6 +36,7 @@ class RankRun:
     memory: int | None
     history: bool
     log: str
+    until: Sequence[str] = ()  # files that say that the ranks have ended that are waited for
 
     def __call__(self) -> None:
         import torch.distributed as dist
@@ -56,11 +58,15 @@ class RankRun:
             isolation.replace_file(path, text)
         if self.memory:
             isolation.limit_memory(self.memory)
+        over = threading.Event()
+        if self.until:
+            threading.Thread(target=self._stop, args=(over,), daemon=True).start()
         note: dict[str, Any] = {"how": "finished"}
         try:
             try:
                 _run_as_main(self.program)
             finally:
+                over.set()
                 signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is over: nothing may cut short how it ended
         except SystemExit as end:
             if end.code is not None and end.code != 0:
@@ -76,11 +82,28 @@ class RankRun:
         for stream, pipe in enumerate(pipes, start=1):
             os.dup2(pipe, stream)
         note["collectives"] = self._collectives() if self.history else []
-        Path(f"{self.log}.end").write_text(json.dumps(note))
+        self._end(note)
         if "words" in note:
             time.sleep(_ENDING)
         with suppress(Exception):
             dist.destroy_process_group()  # a process that ends closes its connections
+
+    def _end(self, note: Mapping[str, Any]) -> None:
+        """Write the end down, in one step: others wait for the file."""
+        draft = Path(f"{self.log}.draft")
+        draft.write_text(json.dumps(note))
+        draft.replace(f"{self.log}.end")
+
+    def _stop(self, over: threading.Event) -> None:
+        """When the ranks have ended that are waited for, stop the program on this one, whatever it waits for."""
+        while not all(map(os.path.exists, self.until)):
+            time.sleep(0.02)
+        time.sleep(_ENDING)  # the others notice
+        if not over.is_set():
+            os.kill(os.getpid(), signal.SIGINT)
+        if not over.wait(_ENDING):  # it waits inside torch, where Python's signals do not arrive
+            self._end({"how": "still running", "collectives": []})
+            os._exit(0)
 
     def _note(self, error: BaseException) -> dict[str, Any]:
         frames = traceback.walk_tb(error.__traceback__)
