@@ -8,17 +8,16 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
+from ddp_support import SMALL, Broken, gradients, inputs, on_ranks, same
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-import utils
 from utils.algorithms.ddp import BucketedDDP
 from utils.algorithms.overlap import StepProfile, profile_step, total
 from utils.algorithms.slow_link import SlowLink, SlowRanks, slow_hook
@@ -26,25 +25,8 @@ from utils.hardware.links import Link, ring_all_reduce
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the functions here run on ranks
 
-SMALL = 1e-5  # MiB: every parameter has a bucket of its own
 SLOW = Link("slow", alpha_s=0.01, bytes_per_s=1e6, year=0, source="a test")
 QUICK = Link("quick", alpha_s=0.0, bytes_per_s=1e12, year=0, source="a test")
-
-
-def on_ranks(function: Callable[..., Any], *args: Any, ranks: int = 2) -> list[Any]:
-    return utils.launch(function, *args, ranks=ranks, backend="gloo", timeout=240, show_output=False)
-
-
-def inputs(rank: int, step: int, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(1000 * step + rank))
-
-
-def gradients(model: nn.Module) -> list[Tensor]:
-    return [one.grad.clone() for one in model.parameters()]
-
-
-def same(a: list[Tensor], b: list[Tensor]) -> bool:
-    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 # ---------------------------------------------------------------------- the link
@@ -157,18 +139,6 @@ def test_one_rank_has_nobody_to_wait_for() -> None:
 
 
 # ---------------------------------------------------------------------- DDPs over the link
-class Broken(torch.autograd.Function):
-    """Its backward pass fails."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        raise ArithmeticError("on purpose")
-
-
 class Chain(nn.Module):
     """Three layers; the first can be skipped, or be followed by something whose backward pass fails."""
 
