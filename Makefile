@@ -56,9 +56,9 @@ notebooks: setup  ## execute every notebook: strict for lectures and solutions, 
 frameworks: $(VENV)/.frameworks  ## add MPI, Horovod, TensorFlow and Ray, for lectures and labs 10 and 11
 
 # No pin of theirs clashes with the core's, so they share its environment; Horovod's wheel is kept outside it.
-$(VENV)/.frameworks: $(VENV)/.ready utils/launchers/horovod_wheel.py
+$(VENV)/.frameworks: $(VENV)/.ready utils/launchers/frameworks/horovod_wheel.py
 	$(RUN) -m pip install --quiet --editable '.[test,frameworks,tune]'
-	$(RUN) -m utils.launchers.horovod_wheel $(WHEELS)
+	$(RUN) -m utils.launchers.frameworks.horovod_wheel $(WHEELS)
 	@touch $@
 
 # TensorFlow and Ray take their time on a busy machine.

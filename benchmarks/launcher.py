@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import contestants
@@ -28,6 +28,7 @@ import here
 import report
 from contestants import Contestant
 from fresh_kernel import FreshKernel, RunFailed
+from report import Run
 
 RANKS = 4
 OTHER_SIZES = (2, 16)
@@ -36,19 +37,6 @@ GROWTH_ROUNDS, QUICK_GROWTH_ROUNDS = 3, 1
 FIRST_TIMEOUT, FIRST_TIMEOUT_PER_RANK, NEXT_TIMEOUT = 60.0, 8.0, 30.0  # seconds
 IDLE_SECONDS = 0.5  # before memory is read, so that what was started has come to rest
 ATTEMPTS = 5
-
-
-@dataclass(frozen=True)
-class Run:
-    """What one run of one contestant gave: times in seconds, memory in bytes."""
-
-    contestant: str
-    ranks: int
-    round: int
-    first: float
-    next: float
-    memory: int
-    processes: int
 
 
 def measure(contestant: Contestant, ranks: int, number: int, folder: Path) -> Run:

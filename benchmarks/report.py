@@ -5,12 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from contestants import IPYPARALLEL, NOTEBOOK_LAUNCHER, OURS, Contestant
 
-if TYPE_CHECKING:
-    from launcher import Run
+from utils.ranks.words import text_table
 
 FIGURES = {
     "first": "fresh kernel to the first result",
@@ -25,6 +23,19 @@ TARGETS = (
     ("next", NOTEBOOK_LAUNCHER, 0.05),
     ("memory", IPYPARALLEL, 0.3),
 )
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run of one contestant gave: times in seconds, memory in bytes."""
+
+    contestant: str
+    ranks: int
+    round: int
+    first: float
+    next: float
+    memory: int
+    processes: int
 
 
 @dataclass(frozen=True)
@@ -137,8 +148,7 @@ def _show(figure: str, value: float | None) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = text_table(rows)
     return "\n".join([lines[0], "–" * max(map(len, lines)), *lines[1:]])
 
 

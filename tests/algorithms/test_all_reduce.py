@@ -28,7 +28,7 @@ N = 8 * 9 * 5 * 7 * 4  # bytes of a float32 tensor that 1 to 8 ranks cut into eq
 
 
 def on_all_ranks(function: Any, ranks: int, *args: Any, nodes: int = 1) -> list[Any]:
-    return utils.launch(function, *args, ranks=ranks, nodes=nodes, backend="gloo", timeout=60, show_output=False)
+    return utils.launch(function, *args, ranks=ranks, nodes=nodes, backend="gloo", timeout=240, show_output=False)
 
 
 # ---------------------------------------------------------------------- sums

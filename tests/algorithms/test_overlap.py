@@ -8,17 +8,16 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
+from ddp_support import SMALL, Broken, gradients, inputs, on_ranks, same
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-import utils
 from utils.algorithms.ddp import BucketedDDP
 from utils.algorithms.overlap import StepProfile, profile_step, total
 from utils.algorithms.slow_link import SlowLink, SlowRanks, slow_hook
@@ -26,25 +25,8 @@ from utils.hardware.links import Link, ring_all_reduce
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the functions here run on ranks
 
-SMALL = 1e-5  # MiB: every parameter has a bucket of its own
 SLOW = Link("slow", alpha_s=0.01, bytes_per_s=1e6, year=0, source="a test")
 QUICK = Link("quick", alpha_s=0.0, bytes_per_s=1e12, year=0, source="a test")
-
-
-def on_ranks(function: Callable[..., Any], *args: Any, ranks: int = 2) -> list[Any]:
-    return utils.launch(function, *args, ranks=ranks, backend="gloo", timeout=90, show_output=False)
-
-
-def inputs(rank: int, step: int, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(1000 * step + rank))
-
-
-def gradients(model: nn.Module) -> list[Tensor]:
-    return [one.grad.clone() for one in model.parameters()]
-
-
-def same(a: list[Tensor], b: list[Tensor]) -> bool:
-    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 # ---------------------------------------------------------------------- the link
@@ -157,18 +139,6 @@ def test_one_rank_has_nobody_to_wait_for() -> None:
 
 
 # ---------------------------------------------------------------------- DDPs over the link
-class Broken(torch.autograd.Function):
-    """Its backward pass fails."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        raise ArithmeticError("on purpose")
-
-
 class Chain(nn.Module):
     """Three layers; the first can be skipped, or be followed by something whose backward pass fails."""
 
@@ -252,8 +222,13 @@ def test_an_error_on_the_link_reaches_the_backward_pass_that_waits() -> None:
 
 
 # ---------------------------------------------------------------------- the profile of a step
+SLOW_BACKWARD = 0.1  # seconds: time enough for the thread of the link to take up a message, on a busy machine too
+
+
 class Sleeps(torch.autograd.Function):
-    """An identity whose backward pass takes 40 ms: time enough for the thread of the link to take up a message."""
+    """An identity whose backward pass takes its time, but for the steps before the one that is profiled."""
+
+    seconds = 0.0
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -261,7 +236,7 @@ class Sleeps(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        time.sleep(0.04)
+        time.sleep(Sleeps.seconds)
         return gradient
 
 
@@ -310,7 +285,9 @@ def profiled() -> dict[str, Any]:
                         for one in model.parameters():
                             link.all_reduce(one.grad).wait() if "link" in kind else dist.all_reduce(one.grad)
 
+                Sleeps.seconds = 0.0
                 step(), step()
+                Sleeps.seconds = SLOW_BACKWARD
                 dist.barrier()
                 began = time.perf_counter()
                 profile = profile_step(step, rank)
@@ -341,8 +318,8 @@ def test_a_profile_says_what_a_step_did(profiles: list[dict[str, Any]]) -> None:
             assert profile.rank == rank
             begin, ends = profile.forward[0], profile.backward_ends
             assert begin <= profile.forward[1] == profile.backward[0][0] < ends <= profile.end
-            assert ends - profile.backward[0][0] >= 3 * 0.04 - 0.001
-            assert 3 * 0.04 - 0.001 <= profile.elapsed <= took
+            assert ends - profile.backward[0][0] >= 3 * SLOW_BACKWARD - 0.001
+            assert 3 * SLOW_BACKWARD - 0.001 <= profile.elapsed <= took
             assert all(begin <= a < b <= profile.end + 0.001 for a, b in profile.communication)
             assert profile.communication == sorted(profile.communication)
             assert len(profile.communication) == (0 if kind == "local" else 3)
@@ -362,7 +339,7 @@ def test_what_is_sent_after_the_backward_pass_is_not_hidden(profiles: list[dict[
 def test_what_is_sent_during_the_backward_pass_is_early_and_hidden(profiles: list[dict[str, Any]]) -> None:
     for kind in ("ours", "ours over the link", "torch over the link"):
         # A message begins when the last rank is there. For that rank two slow layers come after the first message.
-        assert max(found[kind][0].early for found in profiles) > 0.04
+        assert max(found[kind][0].early for found in profiles) > SLOW_BACKWARD
         assert max(found[kind][0].hidden for found in profiles) > 0.0
 
 

@@ -58,7 +58,7 @@ def run(arguments: dict[str, Any], slow: float = 0.0, unequal_start: bool = Fals
 
 def on_ranks(ranks: int, slow: float = 0.0, unequal_start: bool = False, **arguments: Any) -> list[Record]:
     return utils.launch(
-        run, arguments, slow, unequal_start, ranks=ranks, backend="gloo", timeout=90, show_output=False
+        run, arguments, slow, unequal_start, ranks=ranks, backend="gloo", timeout=240, show_output=False
     )  # fmt: skip
 
 
@@ -123,7 +123,7 @@ def test_one_run_after_another_and_several_servers_do_not_mix_their_messages() -
             found.append(None if record is None else (record.role, sum(record.gradients)))
         return found
 
-    found = utils.launch(many, ranks=6, backend="gloo", timeout=60, show_output=False)
+    found = utils.launch(many, ranks=6, backend="gloo", timeout=240, show_output=False)
     for index, servers in enumerate((1, 2, 1, 3)):
         roles = [None if one[index] is None else one[index][0] for one in found]
         assert roles == ["server"] * servers + ["worker"] * 3 + [None] * (3 - servers)
@@ -226,5 +226,5 @@ def refusal(arguments: dict[str, Any]) -> str:
     ],
 )
 def test_wrong_arguments_are_an_error_on_every_rank(arguments: dict[str, Any], sentence: str) -> None:
-    found = utils.launch(refusal, arguments, ranks=3, backend="gloo", timeout=60, show_output=False)
+    found = utils.launch(refusal, arguments, ranks=3, backend="gloo", timeout=240, show_output=False)
     assert all(message.startswith(sentence) for message in found), found

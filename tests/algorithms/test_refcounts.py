@@ -59,7 +59,7 @@ def test_the_picture_tells_its_story_in_words_and_hides_what_comes_later() -> No
 
 def test_the_program_about_interpreters_answers_in_json() -> None:
     command = [sys.executable, str(ROOT / "scripts" / "gil_facts.py"), "--quick"]
-    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout)
+    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=240).stdout)
     gil = getattr(sys, "_is_gil_enabled", lambda: True)()
     assert found["gil"] is gil and found["version"] == sys.version.split()[0]
     assert found["immortal"] == (sys.version_info >= (3, 12))

@@ -10,7 +10,8 @@ import pytest
 from kernel_support import Kernel
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from utils.launchers import extras, horovod_wheel
+from utils.launchers import extras
+from utils.launchers.frameworks import horovod_wheel
 
 ROOT = Path(__file__).resolve().parents[2]
 LECTURES = sorted(path for path in (ROOT / "notebooks").glob("*.ipynb") if "extras.need(" in path.read_text())
@@ -75,7 +76,9 @@ def test_a_lecture_opened_without_its_extra_shows_its_stored_outputs(path, kerne
     cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     hidden = "import sys; sys.modules.update(dict.fromkeys(['ray', 'optuna', 'tensorflow', 'mpi4py', 'horovod']))"
     kernel.run(f"import os, sys; os.chdir({str(ROOT / 'notebooks')!r})\n{hidden}\nfrom utils.launchers import extras")
-    kernel.run("import importlib; importlib.reload(extras)")
+    kernel.run(
+        "import importlib; from utils.course import outline; importlib.reload(outline); importlib.reload(extras)"
+    )
     first, *others = cells
     said = [text for kind, text in _shown(kernel.run(first.source)) if kind == "stdout"]
     assert len(said) == 1 and said[0].count("\n") == 1 and "not installed here: run `make frameworks`" in said[0]

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from utils.launchers import diagnose, elastic, private, torchrun
-from utils.launchers.diagnose import Case, Endings
+from utils.launchers import torchrun
+from utils.launchers.failures import diagnose, isolation
+from utils.launchers.failures.diagnose import Case, Endings
+from utils.launchers.torchrun import elastic
 
 ROOT = Path(__file__).resolve().parents[2]
 FAILURES = ROOT / "scripts" / "failures"
@@ -136,7 +138,7 @@ def test_restarted_ranks_read_keys_of_dead_ones_unless_the_attempt_is_in_front()
     program = FAILURES / "restarted.py"
     store = diagnose._new_store()
     assert {end.how for end in diagnose.run(program, ranks=8, store=store).ranks} == {"finished"}
-    late = diagnose.run(program, "--late", ranks=8, store=store, timeout=10)
+    late = diagnose.run(program, "--late", ranks=8, store=store, until=(0,))  # others hang
     assert late[0].how == "ended with exit code 1"
     assert any("Connection refused" in end.words for end in late.ranks)
     store.delete_key("gave up")
@@ -144,7 +146,7 @@ def test_restarted_ranks_read_keys_of_dead_ones_unless_the_attempt_is_in_front()
     assert {end.how for end in again.ranks} == {"finished"}
 
 
-@pytest.mark.skipif(private.why_no_files() is not None, reason=str(private.why_no_files()))
+@pytest.mark.skipif(isolation.why_no_files() is not None, reason=str(isolation.why_no_files()))
 def test_names_that_do_not_resolve_and_the_cure_by_a_hosts_file():
     node, program = {"MASTER_ADDR": "node-a"}, FAILURES / "rendezvous.py"
     no_answer = {"/etc/resolv.conf": "nameserver 127.0.0.1\n", "/etc/hosts": "127.0.0.1 localhost\n"}
@@ -161,12 +163,12 @@ def test_names_that_do_not_resolve_and_the_cure_by_a_hosts_file():
     assert Path("/etc/hosts").read_text() == before
 
 
-@pytest.mark.skipif(private.why_no_limit() is not None, reason=str(private.why_no_limit()))
+@pytest.mark.skipif(isolation.why_no_limit() is not None, reason=str(isolation.why_no_limit()))
 def test_a_rank_without_memory_is_killed_without_a_word():
     try:
         waiting, killed = diagnose.run(FAILURES / "out_of_memory.py", memory=(1, 200_000_000)).ranks
     finally:
-        private.remove_groups()
+        isolation.remove_groups()
     assert (killed.how, killed.words, killed.log) == ("killed by SIGKILL", "", ())
     assert waiting.words.startswith("Connection closed by peer [127.0.0.1]:PORT")
     assert not list(Path("/sys/fs/cgroup").glob("**/course-*"))
@@ -211,7 +213,7 @@ def test_a_package_that_one_node_lacks_ends_the_run_in_plain_words(tmp_path):
 
 def test_spawn_ends_the_others_and_starts_nobody_again():
     ended = subprocess.run(
-        [sys.executable, ROOT / "scripts" / "spawned.py"], capture_output=True, text=True, timeout=100
+        [sys.executable, ROOT / "scripts" / "spawned.py"], capture_output=True, text=True, timeout=240
     )
     assert ended.stderr.splitlines()[-1].endswith("ProcessExitedException: process 1 terminated with signal SIGKILL")
     assert (ended.stdout.count("is here"), ended.stdout.count("is done")) == (2, 0)
@@ -238,12 +240,18 @@ def test_programs_find_what_torchrun_gives_them_and_end_as_they_like(tmp_path):
         "if os.environ['RANK'] == '2': 1 / 0\n"
         "time.sleep(100)\n"
     )
-    ended = diagnose.run(program, "x", ranks=4, nodes=2, timeout=10)
+    ended = diagnose.run(program, "x", ranks=4, nodes=2, until=(0, 1, 2))
     assert [end.output for end in ended.ranks] == ["0 4 0 0 x\n", "1 4 1 0 x\n", "2 4 0 1 x\n", "3 4 1 1 x\n"]
     how = [end.how for end in ended.ranks]
     assert how == ["ended with exit code 3", "finished", "ZeroDivisionError", "still running"]
     assert ended[3].code == "time.sleep(100)"
     assert (ended[2].line, ended[2].code) == (5, "if os.environ['RANK'] == '2': 1 / 0")
+
+
+def test_a_rank_that_has_not_ended_when_the_time_is_over_still_runs(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("import time\ntime.sleep(100)\n")
+    assert diagnose.run(program, ranks=1, timeout=1)[0].how == "still running"
 
 
 @pytest.mark.parametrize(

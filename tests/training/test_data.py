@@ -63,7 +63,7 @@ def test_neither_import_nor_reading_imports_scikit_learn_and_only_tensors_need_t
         "import sys; from utils.training import data; assert 'torch' not in sys.modules; data.digit_images();"
         "assert 'torch' not in sys.modules; data.digits(); assert 'sklearn' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=240)
 
 
 def test_without_scikit_learn_the_message_says_what_to_do(monkeypatch):

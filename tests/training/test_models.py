@@ -55,7 +55,7 @@ def test_sizes_need_no_torch():
         "from utils.training.models import ResNet50;"
         "assert 'torch' in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120, cwd=Path(__file__).parents[2])
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=240, cwd=Path(__file__).parents[2])
 
 
 def test_every_promised_name_is_there():

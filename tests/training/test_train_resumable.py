@@ -18,7 +18,7 @@ from utils.training import rendezvous
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "scripts" / "train_resumable.py"
-TIMEOUT = 150
+TIMEOUT = 240
 
 
 def last_line(folder: Path, *options: str, ranks: int = 3) -> str:

@@ -15,12 +15,16 @@ from utils.draw import palette
 from utils.draw.all_reduce import all_reduce_algorithms, all_reduce_on_nodes, all_reduce_times, who_talks_over_what
 from utils.draw.autograd_graph import autograd_graph
 from utils.draw.charts import bars, lines, loss_curves, stacked_bars
-from utils.draw.clusters import cluster_topology, three_setups, topology
+from utils.draw.clusters import cluster_topology, topology
 from utils.draw.hardware import machine
-from utils.draw.memory import MemorySeries, memory_at_peak, memory_over_time
+from utils.draw.memory import MemorySeries
+from utils.draw.memory_at_peak import memory_at_peak
+from utils.draw.memory_over_time import memory_over_time
 from utils.draw.parallelism import parallelism_map
 from utils.draw.picture import Picture, show
-from utils.draw.timeline import Span, timeline
+from utils.draw.spans import Span
+from utils.draw.three_setups import three_setups
+from utils.draw.timeline import timeline
 from utils.draw.vocabulary import words
 
 __all__ = [

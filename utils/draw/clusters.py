@@ -51,7 +51,7 @@ def topology(
     title = title or f"{nodes} × {per_node}: {_many(nodes, 'node')}, {_many(nodes * per_node, 'rank')}"
     alt = (
         f"{title}. "
-        + " ".join(_node_text(n, per_node, kind) for n in range(nodes))
+        + " ".join(node_text(n, per_node, kind) for n in range(nodes))
         + (f" Inside a node: {label}." if per_node > 1 else "")
         + (f" Between the nodes: {network}." if nodes > 1 else "")
         + (f" Marked: {_ranks(sorted(highlight))}." if highlight else "")
@@ -256,52 +256,6 @@ def _device(canvas: Canvas, x: float, y: float, kind: str, rank: int, local: int
     canvas.text(x + DEVICE_WIDTH / 2, y + 63, f"local rank {local}", size=12, colour=palette.MUTED)
 
 
-def three_setups(kind: str = "GPU") -> Picture:
-    """1×1, 1×4 and 2×2 side by side: who has which rank and local rank, and the world size under each."""
-    setups = [
-        ("1 × 1", "one node, one process", 1, 1),
-        ("1 × 4", "one node, four processes", 1, 4),
-        ("2 × 2", "two nodes, two processes each", 2, 2),
-    ]
-    alt = "Three ways to run. " + " ".join(
-        f"{name}, {words}, world size {n * m}: " + " ".join(_node_text(i, m, kind) for i in range(n))
-        for name, words, n, m in setups
-    )
-    canvas = Canvas(950, 366, "The same program, started in three ways", alt)
-    for column, (name, words, nodes, per_node) in enumerate(setups):
-        left, column_width = 20 + column * 308, 294
-        middle = left + column_width / 2
-        canvas.text(middle, 62, name, size=18, bold=True)
-        canvas.text(middle, 82, words, size=13, colour=palette.MUTED)
-        node_height = 216 if nodes == 1 else 101
-        for node in range(nodes):
-            y = 94 + node * (node_height + 14)
-            canvas.box(left, y, column_width, node_height, fill=palette.NODE, radius=10)
-            canvas.text(left + 12, y + 20, f"node {node}", size=12, anchor="start", bold=True)
-            _small_devices(canvas, left, y, column_width, node_height, node, per_node, kind)
-        canvas.text(middle, 340, f"world size {nodes * per_node}", size=16, bold=True)
-    return canvas.picture()
-
-
-def _small_devices(
-    canvas: Canvas, left: float, top: float, width: float, height: float, node: int, per_node: int, kind: str
-) -> None:
-    """The devices of one node of ``three_setups``, two in a row."""
-    columns = min(2, per_node)
-    rows = -(-per_node // 2)
-    step_x, step_y = 132, 90
-    x0 = left + (width - columns * step_x + 14) / 2
-    y0 = top + 24 + (height - 24 - rows * step_y + 20) / 2 - 2
-    for local in range(per_node):
-        row, column = divmod(local, 2)
-        x, y = x0 + column * step_x, y0 + row * step_y
-        canvas.box(x, y, 118, 68, fill=palette.DEVICE)
-        canvas.text(x + 59, y + 17, f"{kind} {local}", size=12)
-        canvas.box(x + 5, y + 22, 108, 41, fill=palette.PROCESS)
-        canvas.text(x + 59, y + 39, f"rank {node * per_node + local}", size=14, bold=True)
-        canvas.text(x + 59, y + 56, f"local rank {local}", size=12, colour=palette.MUTED)
-
-
 def _many(count: int, word: str) -> str:
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
@@ -310,7 +264,7 @@ def _ranks(ranks: list[int]) -> str:
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
 
 
-def _node_text(node: int, per_node: int, kind: str) -> str:
+def node_text(node: int, per_node: int, kind: str) -> str:
     first = node * per_node
     if per_node == 1:
         return f"Node {node} has one {kind}, with rank {first} (local rank 0)."

@@ -17,7 +17,8 @@ import psutil
 
 from utils.checks.answers import Answer
 from utils.checks.verdicts import NotStarted, Wrong
-from utils.launchers import namespaces, processes, tf_roles
+from utils.launchers import namespaces, processes
+from utils.launchers.frameworks import tf_roles
 
 MARK = "COURSE_LAB_10"  # this environment variable holds the pid of whoever started it all, and a random part
 SECONDS = 100.0  # for all; five are enough on a quiet machine

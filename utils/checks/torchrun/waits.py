@@ -117,7 +117,7 @@ def table(ends: list[End]) -> str:
 
 def show(function: Callable[[], Any], ranks: int = 2) -> None:
     """For the lab: run a function of the notebook on ranks, and print how each rank ended and what it returned."""
-    from utils.launchers.diagnose import plain
+    from utils.launchers.failures.log_lines import plain
 
     try:
         ends = run_watched(_call, Answer.of(function, "the program"), ranks=ranks)

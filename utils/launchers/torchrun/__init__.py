@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from utils.launchers.torchrun import results
-from utils.launchers.torchrun.agent_group import DEFAULT_TIMEOUT, Agents
+from utils.launchers.torchrun.agent_group import DEFAULT_TIMEOUT, MARK, Agents
 from utils.launchers.torchrun.results import Agent, AgentsFailed, AgentsTimeout, Run, Worker
 from utils.ranks.ports import free_ports
 
 if TYPE_CHECKING:
     from utils.launchers.namespaces import Host
 
-__all__ = ["Agent", "Agents", "AgentsFailed", "AgentsTimeout", "Run", "Worker", "agents", "run_agents"]
+__all__ = ["MARK", "Agent", "Agents", "AgentsFailed", "AgentsTimeout", "Run", "Worker", "agents", "run_agents"]
 
 _STARTS = 3  # a free port may be taken by somebody else before the first agent gets it
 _PORT_TAKEN = ("eaddrinuse", "address already in use")

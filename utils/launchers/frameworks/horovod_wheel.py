@@ -1,5 +1,6 @@
-"""Builds Horovod against the torch that is installed, once, and keeps it: ``python -m
-utils.launchers.horovod_wheel FOLDER``.
+"""Builds Horovod against the torch that is installed, once, and keeps it.
+
+``python -m utils.launchers.frameworks.horovod_wheel FOLDER`` installs it.
 
 Horovod's last release, 0.28.1 (2023), asks its compiler for C++14; the headers of torch 2.13 need C++17. Nothing else
 has to change. It is built for torch alone, with gloo for its messages; MPI, TensorFlow and CUDA are left out.

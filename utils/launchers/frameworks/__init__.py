@@ -1,0 +1,12 @@
+"""The programs of scripts/frameworks/ with their own launchers: mpiexec, horovodrun, torchrun, TensorFlow's roles.
+
+- ``launch``: ``run`` one of them, and see what came of it (``results``); ``watch``: mpiexec and horovodrun, watched.
+- ``tf_roles``: the processes of a TensorFlow cluster, each started with its TF_CONFIG.
+- ``horovod_wheel``: builds Horovod against the torch that is installed.
+"""
+
+from utils.launchers.frameworks.launch import SCRIPTS, edited, horovodrun, mpiexec, run
+from utils.launchers.frameworks.results import Ran, Worker
+from utils.launchers.frameworks.watch import MARK
+
+__all__ = ["MARK", "SCRIPTS", "Ran", "Worker", "edited", "horovodrun", "mpiexec", "run"]
