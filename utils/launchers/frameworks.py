@@ -1,4 +1,4 @@
-"""Lecture 10's programs, each started with its framework's own launcher, watched and ended.
+"""The programs of scripts/frameworks, each started with its framework's own launcher, watched and ended.
 
 ``run("with_horovod.py", workers=2)`` starts ``horovodrun -np 2 …`` and returns what came of it: the losses and weights
 that the program has written, how the launcher ended, what each worker printed, which files were left. ``kill_at=10``

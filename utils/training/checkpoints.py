@@ -7,7 +7,8 @@ Every error is a ``CheckpointError`` of one sentence, raised on all ranks, and n
 the disk, no tensor of the model.
 
 The state must fit into the memory of rank 0. For a model that is sharded over ranks use
-``torch.distributed.checkpoint``: lecture 08 does. ``utils.training.resumable`` has what else an exact resume needs.
+``torch.distributed.checkpoint``: the lecture on checkpointing does.
+``utils.training.resumable`` has what else an exact resume needs.
 """
 
 from __future__ import annotations
