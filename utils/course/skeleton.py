@@ -75,7 +75,7 @@ def lecture(number: int, slug: str, title: str, before: Lecture, following: Lect
         OPENING.format(number=number, title=title),
         ("from ipywidgets import interact\n\nfrom utils import draw", []),
         *[PREDICT] * 3,
-        ("interact(print, ranks=(1, 8));", [INTERACTIVE, "nbval-ignore-output"]),
+        ('interact(lambda ranks: print(ranks, "ranks"), ranks=(1, 8));', [INTERACTIVE, "nbval-ignore-output"]),
         ("draw.words()", []),
         CLAIM,
         ("1 + 1", []),
