@@ -109,8 +109,8 @@ def assert_habits(root: Path) -> None:
     """
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     environment["PYTHONPATH"] = str(root)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k"]
-    command += ["toys or buckets or numbers or numbered or link or stored_by_make_execute or readme or slugs or outside"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    command += ["-k", "toys or buckets or number or link or stored_by_make_execute or readme or slugs or outside"]
     command += ["tests/repository/test_notebooks_habits.py", "tests/repository/test_code_habits.py"]
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
