@@ -11,8 +11,8 @@ NB     ?= $(sort $(wildcard notebooks/*.ipynb solutions/*.ipynb))
 LAB_ARGS ?= $(if $(filter 0,$(shell id -u)),--allow-root,)
 # A cell that takes longer than this fails (seconds); it also bounds the wait for a kernel that died.
 CELL_TIMEOUT ?= 120
-# Notebooks that need what `make frameworks` installs.
-EXTRA  := 10_other_frameworks.ipynb 11_ray_and_tuning.ipynb
+# Notebooks that need what `make frameworks` installs, as they say themselves (asked before the environment exists).
+EXTRA   = $(shell $(PYTHON) -m utils.course needs frameworks)
 WHEELS ?= wheels
 # Set by CI: what failed is tried once more, and listed.
 AGAIN  ?=
@@ -53,7 +53,7 @@ notebooks: setup  ## execute every notebook: strict for lectures and solutions, 
 	    $(filter-out $(EXTRA:%=solutions/%),$(wildcard solutions/*.ipynb)) -- --nbval $(NBVAL)
 	$(PYTEST) $(filter-out $(EXTRA:%=labs/%),$(wildcard labs/*.ipynb)) -- --nbval-lax $(NBVAL)
 
-frameworks: $(VENV)/.frameworks  ## add MPI, Horovod, TensorFlow and Ray, for lectures and labs 10 and 11
+frameworks: $(VENV)/.frameworks  ## add MPI, Horovod, TensorFlow and Ray, for the lectures and labs that need them
 
 # No pin of theirs clashes with the core's, so they share its environment; Horovod's wheel is kept outside it.
 $(VENV)/.frameworks: $(VENV)/.ready utils/launchers/frameworks/horovod_wheel.py
@@ -63,7 +63,7 @@ $(VENV)/.frameworks: $(VENV)/.ready utils/launchers/frameworks/horovod_wheel.py
 
 # TensorFlow and Ray take their time on a busy machine.
 test-frameworks: CELL_TIMEOUT = 300
-test-frameworks: frameworks  ## set up and test lectures and labs 10 and 11
+test-frameworks: frameworks  ## set up and test the lectures and labs that need them
 	$(RUN) -m pip check
 	$(PYTEST) tests -- $(DEALT) -m frameworks
 	$(PYTEST) $(EXTRA:%=notebooks/%) $(EXTRA:%=solutions/%) -- --nbval $(NBVAL)

@@ -1,4 +1,4 @@
-"""Counts steps on as many ranks as there are, and goes on where the last start has stopped. See lecture 09.
+"""Counts steps on as many ranks as there are, and goes on where the last start has stopped.
 
 torchrun --nnodes=1:2 --max-restarts=2 … scripts/elastic_steps.py --folder FOLDER
 

@@ -4,7 +4,7 @@ torchrun --standalone --nproc-per-node 2 scripts/ray_train.py FILE
 python scripts/ray_train.py FILE
 
 The second line starts a Ray on this machine, or joins the one that RAY_ADDRESS names: a cluster of many machines.
-Losses and weights go to FILE, on a disk that all machines share. See lecture 11.
+Losses and weights go to FILE, on a disk that all machines share. See the lecture on Ray and tuning.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Train a small network on digits, save checkpoints, and go on from the last one. For torchrun; see lecture 08.
+"""Train a small network on digits, save checkpoints, and go on from the last one. See the lecture on checkpointing.
 
 torchrun --standalone --nproc-per-node 2 scripts/train_resumable.py --folder FOLDER
 

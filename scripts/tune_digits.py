@@ -2,7 +2,7 @@
 
 python scripts/tune_digits.py FOLDER
 
-FOLDER/diary.txt gets a line for each epoch that is computed. Joins the Ray that RAY_ADDRESS names. See lecture 11.
+FOLDER/diary.txt gets a line for each epoch that is computed. It joins the Ray that RAY_ADDRESS names.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every rank says who it is; then all add up their ranks. For torchrun, see lecture 01."""
+"""Every rank says who it is; then all add up their ranks. Start it with torchrun."""
 
 import os
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-EXTRA = re.compile(
-    r"(10_other_frameworks|11_ray_and_tuning)|test_(other_frameworks|ray_and_tuning|frameworks|tuning)\w*\.py"
-)
-"""Tests of lectures and labs 10 and 11: `make test-frameworks` runs them, `make test` leaves them out."""
+from utils.course import outline
+
+EXTRA = re.compile("|".join(lecture.slug for lecture in outline.lectures() if lecture.needs) or "(?!)")
+"""Checks of these labs are marked `frameworks`, as are the files that say so: `make test-frameworks` runs them."""
+LAB = re.compile(rf"\[({'|'.join(outline.slugs('solutions'))})")
 
 
 class ByFileAndLab(LoadScopeScheduling):
@@ -19,7 +20,7 @@ class ByFileAndLab(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file, _, test = nodeid.partition("::")
-        lab = re.search(r"\[(\d\d)_", test) if file.endswith("test_labs.py") else None
+        lab = LAB.search(test) if file.endswith("test_labs.py") else None
         return f"{file}::{lab[1]}" if lab else file
 
 
@@ -29,5 +30,5 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if EXTRA.search(item.nodeid):
+        if "tests/checks/" in item.nodeid and EXTRA.search(item.nodeid):
             item.add_marker(pytest.mark.frameworks)

@@ -1,4 +1,4 @@
-"""Lecture 10's training with PyTorch's DistributedDataParallel: one process for each worker.
+"""The lecture's training with PyTorch's DistributedDataParallel: one process for each worker.
 
     torchrun --nproc-per-node=2 with_ddp.py FOLDER [PAUSE]
 

@@ -1,4 +1,4 @@
-"""Lecture 10's training with Horovod: one process for each worker.
+"""The lecture's training with Horovod: one process for each worker.
 
     horovodrun -np 2 --gloo python with_horovod.py FOLDER [PAUSE]
 

@@ -1,4 +1,4 @@
-"""Lecture 10's training with Keras' own loop, ``fit``, under the strategy that TF_CONFIG asks for.
+"""The lecture's training with Keras' own loop, ``fit``, under the strategy that TF_CONFIG asks for.
 
     export TF_CONFIG='{"cluster": {...}, "task": {"type": "worker", "index": 0}}'
     python with_keras_fit.py

@@ -1,4 +1,4 @@
-"""Lecture 10's training with tf.distribute.MirroredStrategy: one process, one replica on each of its devices.
+"""The lecture's training with tf.distribute.MirroredStrategy: one process, one replica on each of its devices.
 
     python with_mirrored.py FOLDER REPLICAS
 

@@ -1,4 +1,4 @@
-"""Lecture 10's training with MPI: one process for each worker, and every collective by hand.
+"""The lecture's training with MPI: one process for each worker, and every collective by hand.
 
     mpiexec -n 2 python with_mpi.py FOLDER [PAUSE]
 

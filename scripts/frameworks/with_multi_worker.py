@@ -1,4 +1,4 @@
-"""Lecture 10's training with tf.distribute.MultiWorkerMirroredStrategy: one process for each worker.
+"""The lecture's training with tf.distribute.MultiWorkerMirroredStrategy: one process for each worker.
 
     export TF_CONFIG='{"cluster": {"worker": [...]}, "task": {"type": "worker", "index": 0}}'
     python with_multi_worker.py FOLDER [PAUSE]

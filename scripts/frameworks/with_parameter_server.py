@@ -1,4 +1,4 @@
-"""Lecture 10's training with tf.distribute.ParameterServerStrategy: the same program in each role.
+"""The lecture's training with tf.distribute.ParameterServerStrategy: the same program in each role.
 
     export TF_CONFIG='{"cluster": {...}, "task": {"type": "chief", "index": 0}}'
     python with_parameter_server.py FOLDER [PAUSE]

@@ -200,7 +200,9 @@ def test_the_command_runs_as_make_calls_it(course):
 
 # ---------------------------------------------------------------- running it
 def test_the_unsolved_lab_runs_green_and_the_solution_passes(course, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(Path(toy_lab.__file__).parent), os.environ.get("PYTHONPATH", "")])
+    )
     monkeypatch.setenv("COURSE_PROGRESS", str(course / "progress.json"))
     build(*folders(course))
     unsolved = support.shown_verdicts(support.run_notebook(course / "labs" / "98_toy.ipynb"))

@@ -16,6 +16,7 @@ from utils.course import notebooks
 from utils.course.__main__ import main
 
 ROOT = Path(__file__).parents[2]
+COURSE = {"stage": "Play", "card": "toys", "teaches": "playing"}
 SANITIZE = ROOT / "tests" / "nbval_sanitize.cfg"
 
 
@@ -56,6 +57,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
         new_code_cell("import os, pathlib\n\npathlib.Path('here.txt').touch()\nprint('pid', os.getpid(), object())"),
         widgets={"state": {}},
         language_info={"name": "python", "version": "3.99"},
+        course=COURSE,
     )
     notebooks.execute(path, cell_timeout=60)
     return path
@@ -79,7 +81,7 @@ def test_a_cell_on_ranks_is_stored_in_rank_order_without_its_live_view(stored: P
 
 def test_nothing_of_the_machine_or_the_hour_is_stored(stored: Path) -> None:
     notebook = nbformat.read(stored, as_version=4)
-    assert notebook.metadata == notebooks.METADATA
+    assert notebook.metadata == {**notebooks.METADATA, "course": COURSE}, "what it says of its place stays"
     assert notebook.cells[1].metadata == {}
     trace = "\n".join(notebook.cells[4].outputs[0].traceback)
     assert "\x1b[" in trace, "colours stay"

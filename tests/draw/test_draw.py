@@ -71,8 +71,6 @@ DIAGRAMS = {
     "topology_4x8": lambda: draw.topology(4, 8, links.PCIE3, links.INFINIBAND_HDR, highlight=[0, 31]),
     "topology_cpu": lambda: draw.topology(1, 3, inside=links.DDR5, kind="CPU", title="Three processes"),
     "parallelism_map": draw.parallelism_map,
-    "course_map": draw.course_map,
-    "course_map_partly_ready": lambda: draw.course_map(ready=[0, 1]),
     "machine_here": lambda: draw.machine(HERE),
     "machine_big": lambda: draw.machine(BIG),
     "machine_unknown": lambda: draw.machine(NOTHING),

@@ -1,4 +1,4 @@
-"""Each program of scripts/failures fails in the way that lecture 09 says, and the tools that look at it say so."""
+"""Each program of scripts/failures fails in the way that its lecture says, and the tools that look at it say so."""
 
 from __future__ import annotations
 

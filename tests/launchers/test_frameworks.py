@@ -1,4 +1,4 @@
-"""Lecture 10's programs under their launchers: they do one training, and end as the lecture says; nothing is left."""
+"""scripts/frameworks: the programs do one training under their launchers, and end as the lecture says; none is left."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from utils.launchers import extras, frameworks, processes
 from utils.training.same_training import STEPS
 
+pytestmark = pytest.mark.frameworks
 CLOSE = 1e-5  # of losses and weights near 1, in float32, added up in another order: seen 1e-7
 LATE = 240.0  # seconds; each run takes three to six on a quiet machine
 NO_MPI = pytest.mark.skipif(bool(extras.missing("mpi4py")), reason=extras.sentence(["mpi4py"]))

@@ -1,4 +1,4 @@
-"""Lecture 10's programs for TensorFlow: they train what one process trains, and end as the lecture says."""
+"""scripts/frameworks with TensorFlow: the programs train what one process trains, and end as the lecture says."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from utils.launchers.frameworks import tf_roles
 from utils.launchers.frameworks.tf_roles import Kill
 from utils.training.same_training import LEARNING_RATE, STEPS, Batches
 
+pytestmark = pytest.mark.frameworks
 PROGRAMS = Path(__file__).resolve().parents[2] / "scripts" / "frameworks"
 CLOSE = 1e-5  # of a loss of about 2, in float32, added up in another order: seen 5e-7
 LATE = 180.0  # seconds; each run takes five to ten on a quiet machine

@@ -11,6 +11,7 @@ from typing import Any
 
 from notebook_rules import code_cells, markdown_cells, readable, without_code
 
+from utils.course import outline
 from utils.course.notebooks import INTERACTIVE
 
 FEWEST_PREDICTIONS = 3
@@ -34,6 +35,11 @@ def opens_properly(notebook: Any) -> list[str]:
     if not re.search(r"\*\*Needs:\*\* \S", first):
         faults.append("'**Needs:** …' is missing in the first cell")
     return faults
+
+
+def describes_itself(notebook: Any) -> list[str]:
+    """Where it stands on the map of the course, and what the README's table says of it."""
+    return outline.not_described(notebook.metadata)
 
 
 def asks_for_predictions(notebook: Any) -> list[str]:

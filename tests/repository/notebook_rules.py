@@ -104,6 +104,16 @@ def links_lead_somewhere(notebook: Any, folder: Path) -> list[str]:
     ]
 
 
+def number_of_its_file(notebook: Any, path: Path) -> list[str]:
+    """The number in the heading, and numbers in links."""
+    lab = "Lab " if path.parent.name in ("labs", "solutions") else ""
+    first = notebook.cells[0].source if notebook.cells else ""
+    faults = (
+        [] if first.startswith(f"# {lab}{path.name[:2]} · ") else [f"its heading is not '# {lab}{path.name[:2]} · …'"]
+    )
+    return faults + [fault for _, cell in markdown_cells(notebook) for fault in misnumbered_links(cell.source)]
+
+
 def small_enough(path: Path) -> list[str]:
     size = path.stat().st_size
     return [f"it has {size:,} bytes; {MOST_BYTES:,} is the most"] if size > MOST_BYTES else []
@@ -135,10 +145,10 @@ def broken_links(markdown: str, folder: Path) -> list[str]:
     return faults
 
 
-def table_links(markdown: str) -> set[str]:
-    """Notebooks that a Markdown file's tables link to."""
-    rows = [line for line in markdown.splitlines() if line.lstrip().startswith("|")]
-    return set(re.findall(r"\]\((?:\./)?((?:notebooks|labs|solutions)/[^)#\s]+\.ipynb)\)", "\n".join(rows)))
+def misnumbered_links(markdown: str) -> list[str]:
+    """Links such as [lecture 42](42_toy.ipynb) and [42 · Toy](42_toy.ipynb) whose number is not their file's."""
+    links = re.findall(r"\[(?:\w+\s+)?(\d\d)\b[^\]]*\]\((?:[^)\s]*/)?(\d\d)_\w+\.ipynb\)", markdown)
+    return [f"a link says {said} and leads to {number}" for said, number in links if said != number]
 
 
 def without_code(markdown: str) -> str:

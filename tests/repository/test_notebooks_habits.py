@@ -13,6 +13,8 @@ import notebook_rules as rules
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from utils.course import outline, readme
+from utils.course.map import course_map
 from utils.course.notebooks import METADATA, ROOT, WIDGET, as_text
 
 EXECUTED = sorted([*(ROOT / "notebooks").glob("*.ipynb"), *(ROOT / "solutions").glob("*.ipynb")])
@@ -29,6 +31,7 @@ OF_EXECUTED: list[rules.Rule] = [
 ]
 OF_LECTURES: list[rules.Rule] = [
     lecture_rules.opens_properly,
+    lecture_rules.describes_itself,
     lecture_rules.asks_for_predictions,
     lecture_rules.tests_claims,
     lecture_rules.has_an_interactive_figure,
@@ -67,6 +70,11 @@ def test_lectures_link_to_their_labs(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [*EXECUTED, *LABS], ids=_name)
+def test_numbers_are_those_of_the_files(path: Path) -> None:
+    _assert_none(rules.number_of_its_file(_read(path), path))
+
+
+@pytest.mark.parametrize("path", [*EXECUTED, *LABS], ids=_name)
 def test_links_and_size(path: Path) -> None:
     _assert_none(rules.links_lead_somewhere(_read(path), path.parent) + rules.small_enough(path))
 
@@ -79,14 +87,27 @@ def test_labs(rule: rules.Rule, path: Path) -> None:
 
 @pytest.mark.parametrize("path", TEXTS, ids=_name)
 def test_links_in_texts(path: Path) -> None:
-    _assert_none(rules.broken_links(path.read_text(encoding="utf-8"), path.parent))
+    text = path.read_text(encoding="utf-8")
+    _assert_none(rules.broken_links(text, path.parent) + rules.misnumbered_links(text))
 
 
-def test_the_readme_lists_every_lecture_and_lab_and_no_other() -> None:
-    listed = rules.table_links((ROOT / "README.md").read_text(encoding="utf-8"))
-    there = {f"{path.parent.name}/{path.name}" for path in [*LECTURES, *LABS]}
-    solutions = {name for name in listed if name.startswith("solutions/")}
-    assert listed - solutions == there
+def test_lectures_are_numbered_from_zero_and_labs_and_solutions_belong_to_them() -> None:
+    _assert_none(outline.faults())
+
+
+def test_the_readmes_table_is_what_the_notebooks_give() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert readme.with_table(text) == text, "run `python -m utils.course readme`"
+
+
+def test_the_lecture_that_shows_the_course_map_shows_todays() -> None:
+    shown = [
+        output.data["text/plain"]
+        for cell in _read(outline.notebook(outline.FIRST)).cells
+        if "course_map()" in cell.source
+        for output in cell.get("outputs", [])
+    ]
+    assert shown == [repr(course_map())], f"make execute NB=notebooks/00_{outline.FIRST}.ipynb"
 
 
 # ---------------------------------------------------------------------- the rules themselves
@@ -137,7 +158,8 @@ def _toy() -> Any:
     ]
     for number, cell in enumerate([cell for cell in cells if cell.cell_type == "code"], start=1):
         cell.execution_count = number
-    notebook = new_notebook(cells=cells, metadata=METADATA)
+    course = {"stage": "Play", "card": "toys", "teaches": "playing"}
+    notebook = new_notebook(cells=cells, metadata={**METADATA, "course": course})
     return nbformat.reads(as_text(notebook), as_version=nbformat.NO_CONVERT)
 
 
@@ -194,6 +216,9 @@ BROKEN: list[tuple[rules.Rule, Callable[[Any], None], str]] = [
     (rules.stored_by_make_execute, _output(1, "stream", name="stdout", text="2\n"), "make execute"),
     (rules.stored_by_make_execute, lambda n: n.metadata.language_info.update(version="3.11.7"), "make execute"),
     (rules.stored_by_make_execute, lambda n: n.metadata.update(widgets={}), "make execute"),
+    (lecture_rules.describes_itself, lambda n: n.metadata.pop("course"), "lack stage and card and teaches"),
+    (lecture_rules.describes_itself, lambda n: n.metadata.course.update(card=" "), "lack card"),
+    (lecture_rules.describes_itself, lambda n: n.metadata.course.update(need="x"), "a strange 'need'"),
     (lecture_rules.opens_properly, _replace(0, "# 42 · Toy", "Toy"), "title"),
     (lecture_rules.opens_properly, _replace(0, "A paragraph.\n\n", ""), "no paragraph"),
     (lecture_rules.opens_properly, _replace(0, "- read,\n", ""), "3 to 5"),
@@ -272,10 +297,16 @@ def test_a_large_file_is_refused(tmp_path: Path) -> None:
     assert "500,001" in rules.small_enough(path)[0]
 
 
-def test_only_links_in_tables_count_as_listed() -> None:
-    row = "| 01 | [y](notebooks/01_b.ipynb) | [lab](labs/01_b.ipynb) |"
-    text = f"[x](notebooks/00_a.ipynb)\n\n| no. | lecture | lab |\n|---|---|---|\n{row}"
-    assert rules.table_links(text) == {"notebooks/01_b.ipynb", "labs/01_b.ipynb"}
+def test_a_number_that_is_not_the_files_is_found() -> None:
+    notebook = _toy()
+    notebook.cells[
+        -1
+    ].source += "\n\n[lecture 41](../notebooks/41_a.ipynb), [43 · B](43_b.ipynb), [page 1](42_toy.ipynb)"
+    assert rules.number_of_its_file(notebook, ROOT / "notebooks" / "42_toy.ipynb") == []
+    assert rules.number_of_its_file(notebook, ROOT / "notebooks" / "41_toy.ipynb") == ["its heading is not '# 41 · …'"]
+    assert rules.number_of_its_file(notebook, ROOT / "labs" / "42_toy.ipynb") == ["its heading is not '# Lab 42 · …'"]
+    notebook.cells[-1].source += " [lecture 41](42_toy.ipynb) and [Lab 42](../labs/43_b.ipynb)"
+    assert len(rules.number_of_its_file(notebook, ROOT / "notebooks" / "42_toy.ipynb")) == 2
 
 
 def test_labs_without_outputs_pass() -> None:

@@ -1,4 +1,4 @@
-"""Data sets of lecture 07: who gets what, what a decoded photograph is, what workers see, and the stopwatch."""
+"""What feeds the ranks: who gets what, what a decoded photograph is, what workers see, and the stopwatch."""
 
 from __future__ import annotations
 

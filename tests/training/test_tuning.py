@@ -1,4 +1,4 @@
-"""Lecture 11's pieces: the training that is tuned, searches on recorded curves, a Ray of this machine, its programs."""
+"""The training that is tuned, searches on recorded curves, a Ray of this machine, its programs."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from utils.launchers import ray_here
 from utils.launchers.ray_here import Here
 from utils.training import searches, tuning
 
+pytestmark = pytest.mark.frameworks
 GOAL = {"metric": "loss", "mode": "min"}
 RATES = (0.1, 1.0, 10.0)
 LIMIT = 240  # seconds that a program may take on a machine that is busy

@@ -1,4 +1,4 @@
-"""DistributedDataParallel from nothing: broadcast, hooks, buckets, overlap. What lecture 06 takes apart.
+"""DistributedDataParallel from nothing: broadcast, hooks, buckets, overlap. What its lecture takes apart.
 
 The words: each rank has a **replica** of the model. A **bucket** is a flat tensor with the gradients of some
 parameters, reduced together. A bucket is **ready** when the backward pass has put all of its gradients in. It is

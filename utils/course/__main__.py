@@ -1,4 +1,4 @@
-"""``python -m utils.course``: make the labs, execute notebooks."""
+"""Which notebooks there are, labs from solutions, executed notebooks: what authors do to the course as a whole."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from utils.course import outline, readme
 from utils.course.build import LabError, build, differences
 from utils.course.outline import ROOT
 
@@ -14,8 +15,18 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command.
 
     Returns:
-        The exit status: 0 done, 1 labs differ or a notebook failed, 2 it cannot be done (one sentence says why).
+        The exit status: 0 done, 1 something is out of date or a notebook failed, 2 it cannot be done (one sentence says
+        why).
     """
+    options = _parser().parse_args(arguments)
+    try:
+        return _COMMANDS[options.command](options)
+    except LabError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m utils.course", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
 
@@ -28,12 +39,27 @@ def main(arguments: list[str] | None = None) -> int:
     runner.add_argument("files", nargs="+", type=Path, metavar="FILE")
     runner.add_argument("--timeout", type=int, help="seconds that one cell may take")
 
-    options = parser.parse_args(arguments)
-    try:
-        return {"labs": _labs, "execute": _execute}[options.command](options)
-    except LabError as error:
-        print(error, file=sys.stderr)
-        return 2
+    table = commands.add_parser("readme", help="write the table of lectures in README.md")
+    table.add_argument("--check", action="store_true", help="change nothing; fail if the table is out of date")
+
+    needs = commands.add_parser("needs", help="file names of the lectures that need an extra, for make")
+    needs.add_argument("extra", help="frameworks")
+
+    insert = commands.add_parser("insert", help="make a new lecture; those behind it move up")
+    insert.add_argument("slug")
+    insert.add_argument("--at", type=int, required=True, metavar="N", help="its number")
+    move = commands.add_parser("move", help="give a lecture another number")
+    move.add_argument("slug")
+    move.add_argument("--to", type=int, required=True, metavar="N", help="its number afterwards")
+    split = commands.add_parser("split", help="make a new lecture directly behind another, for a part of it")
+    split.add_argument("slug")
+    split.add_argument("new_slug")
+    for new in (insert, split):
+        new.add_argument("--title", default="", help="its heading; made from the slug if not given")
+        new.add_argument("--lab", action="store_true", help="with a solution, and so with a lab")
+    for one in (table, needs, insert, move, split):
+        one.add_argument("--root", type=Path, default=ROOT, help="the repository")
+    return parser
 
 
 def _labs(options: argparse.Namespace) -> int:
@@ -63,9 +89,55 @@ def _execute(options: argparse.Namespace) -> int:
     return 0
 
 
+def _readme(options: argparse.Namespace) -> int:
+    page = options.root / "README.md"
+    old = page.read_text(encoding="utf-8")
+    try:
+        new = readme.with_table(old, options.root)
+    except ValueError as error:
+        raise LabError(str(error)) from None
+    if options.check:
+        if new != old:
+            print("README.md's table is not what the notebooks give: run `python -m utils.course readme`.")
+        return int(new != old)
+    page.write_text(new, encoding="utf-8", newline="\n")
+    return 0
+
+
+def _needs(options: argparse.Namespace) -> int:
+    print(*(f"{one.name}.ipynb" for one in outline.lectures(options.root) if one.needs == options.extra))
+    return 0
+
+
+def _renumber(options: argparse.Namespace) -> int:
+    from utils.course import renumber
+
+    try:
+        if options.command == "insert":
+            lines = renumber.insert(options.slug, options.at, options.title, options.lab, options.root)
+        elif options.command == "move":
+            lines = renumber.move(options.slug, options.to, options.root)
+        else:
+            lines = renumber.split(options.slug, options.new_slug, options.title, options.lab, options.root)
+    except renumber.Refused as error:
+        raise LabError(str(error)) from None
+    print(*lines, sep="\n")
+    return 0
+
+
 def _short(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
+
+_COMMANDS = {
+    "labs": _labs,
+    "execute": _execute,
+    "readme": _readme,
+    "needs": _needs,
+    "insert": _renumber,
+    "move": _renumber,
+    "split": _renumber,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,76 +1,57 @@
-"""The map of the course: its lectures in the stages in which they build on each other."""
+"""The map of the course: its lectures in the stages in which they build on each other, drawn from the notebooks."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
+from utils.course.outline import Lecture, lectures
 from utils.draw import palette
 from utils.draw.picture import Picture
 from utils.draw.svg import Canvas
 
-Row = tuple[int, str, str]
-
-COURSE: tuple[Row, ...] = (
-    (0, "Start here", "your machine; the first cell on four ranks"),
-    (1, "Single and multi-node", "node, rank, world size; link speeds"),
-    (2, "Model parallelism", "layers on two GPUs; pipelines and bubbles"),
-    (3, "Inside DataParallel", "scatter, replicate, gather; uneven memory"),
-    (4, "GIL and reference counts", "threads against processes"),
-    (5, "Parameter server, all-reduce", "staleness; ring, tree, hierarchy"),
-    (6, "DDP and bucketing", "hooks, buckets, overlap; DDP from nothing"),
-    (7, "Feeding the ranks", "samplers, workers, learning rates"),
-    (8, "Checkpointing", "exact resume, shards, resharding"),
-    (9, "torchrun", "rendezvous, restarts, hangs"),
-    (10, "Other frameworks", "MPI, Horovod, tf.distribute"),
-    (11, "Ray and tuning", "Ray Train, Ray Tune"),
-)
-"""Number, title and contents of every lecture."""
-
-STAGES: tuple[tuple[str, tuple[int, ...]], ...] = (
-    ("Find your way", (0, 1)),
-    ("Split the work", (2, 3, 4)),
-    ("Add up gradients", (5, 6)),
-    ("Train for real", (7, 8, 9)),
-    ("Other tools", (10, 11)),
-)
-"""The stages from left to right, and the lectures in each."""
-
-CARD_WIDTH, CARD_HEIGHT, COLUMN, TOP = 172, 110, 196, 84
+CARD_WIDTH, CARD_HEIGHT, GAP = 178, 110, 10
+STAGE_WIDTH, STAGE_GAP, LEFT, TOP = 130, 20, 14, 48
+CARDS_IN_A_ROW = 4
 
 
-def course_map(rows: Sequence[Row] = COURSE, ready: Collection[int] | None = None) -> Picture:
-    """The lectures as cards in five stages.
+def course_map(course: Sequence[Lecture] | None = None) -> Picture:
+    """The lectures as cards, a row (or more) for each stage; stages follow each other from top to bottom.
 
     Args:
-        rows: (number, title, contents) of each lecture; numbers as in ``STAGES``.
-        ready: numbers of the lectures that exist; the others are drawn dashed. None: all exist.
+        course: the lectures in their order; those of the repository if not given.
     """
-    lectures = {number: (title, contents) for number, title, contents in rows}
-    ready = set(lectures) if ready is None else set(ready)
-    stages = [(name, [n for n in numbers if n in lectures]) for name, numbers in STAGES]
-    stages = [(name, numbers) for name, numbers in stages if numbers]
-    tallest = max(len(numbers) for _, numbers in stages)
+    course = lectures() if course is None else course
+    stages: dict[str, list[Lecture]] = {}
+    for lecture in course:
+        stages.setdefault(lecture.stage, []).append(lecture)
     alt = "The map of the course. " + " ".join(
-        f"{name}: " + "; ".join(f"{n:02d} {lectures[n][0]}{'' if n in ready else ' (to come)'}" for n in numbers) + "."
-        for name, numbers in stages
+        f"{name}: " + "; ".join(f"{one.number:02d} {one.title}" for one in members) + "."
+        for name, members in stages.items()
     )
-    height = TOP + tallest * (CARD_HEIGHT + 10) + (34 if ready < set(lectures) else 12)
-    canvas = Canvas(len(stages) * COLUMN + 6, height, "The map of the course", alt)
-    for column, (name, numbers) in enumerate(stages):
-        x = 15 + column * COLUMN
-        if column + 1 < len(stages):
-            canvas.line([(x + CARD_WIDTH - 2, 62), (x + COLUMN + 2, 62)], palette.BLUE, 2.5, arrow="end")
-        canvas.box(x, 46, CARD_WIDTH, 30, name, fill="#D6E9F5", stroke=palette.BLUE, size=14, bold=True)
-        for row, number in enumerate(numbers):
-            title, contents = lectures[number]
-            y = TOP + row * (CARD_HEIGHT + 10) + 2
-            done = number in ready
-            canvas.box(x, y, CARD_WIDTH, CARD_HEIGHT, fill=palette.PROCESS if done else palette.PANEL,
-                       dash=None if done else "5 4")  # fmt: skip
-            canvas.text(x + 10, y + 24, f"{number:02d}", size=17, anchor="start", bold=True, colour=palette.BLUE)
-            under = canvas.paragraph(x + 38, y + 22, title, CARD_WIDTH - 44, size=14, bold=True)
-            canvas.paragraph(x + 10, max(under + 2, y + 50), contents, CARD_WIDTH - 14, size=12.5,
-                             colour=palette.MUTED)  # fmt: skip
-    if ready < set(lectures):
-        canvas.text(canvas.width / 2, height - 14, "dashed: to come", size=13, colour=palette.MUTED)
+    columns = min(CARDS_IN_A_ROW, max(map(len, stages.values()), default=1))
+    heights = [-(-len(members) // CARDS_IN_A_ROW) * (CARD_HEIGHT + GAP) - GAP for members in stages.values()]
+    width = LEFT + STAGE_WIDTH + 16 + columns * (CARD_WIDTH + GAP) + 4
+    height = TOP + sum(heights) + len(stages) * STAGE_GAP - 6
+    canvas = Canvas(width, height, "The map of the course", alt)
+    y = TOP
+    for (name, members), height in zip(stages.items(), heights, strict=True):
+        if y > TOP:
+            middle = LEFT + STAGE_WIDTH / 2
+            canvas.line([(middle, y - STAGE_GAP + 1), (middle, y - 1)], palette.BLUE, 2.5, arrow="end")
+        canvas.box(LEFT, y, STAGE_WIDTH, height, fill="#D6E9F5", stroke=palette.BLUE)
+        canvas.paragraph(LEFT + 12, y + 26, name, STAGE_WIDTH - 18, size=14, bold=True)
+        for index, lecture in enumerate(members):
+            row, column = divmod(index, CARDS_IN_A_ROW)
+            _card(canvas, LEFT + STAGE_WIDTH + 16 + column * (CARD_WIDTH + GAP), y + row * (CARD_HEIGHT + GAP), lecture)
+        y += height + STAGE_GAP
     return canvas.picture()
+
+
+def _card(canvas: Canvas, x: float, y: float, lecture: Lecture) -> None:
+    canvas.box(x, y, CARD_WIDTH, CARD_HEIGHT, fill=palette.PROCESS)
+    canvas.text(x + 10, y + 24, f"{lecture.number:02d}", size=17, anchor="start", bold=True, colour=palette.BLUE)
+    under = canvas.paragraph(x + 38, y + 22, lecture.title, CARD_WIDTH - 44, size=14, bold=True)
+    top = max(under + 2, y + 50)
+    below = canvas.paragraph(x + 10, top, lecture.card, CARD_WIDTH - 14, size=12.5, colour=palette.MUTED)
+    if below > y + CARD_HEIGHT + 10:
+        raise ValueError(f"the title and the card of lecture {lecture.slug} are too long for the course map")

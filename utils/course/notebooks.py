@@ -22,7 +22,8 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
-ROOT = Path(__file__).resolve().parents[2]
+from utils.course.outline import ROOT
+
 CELL_TIMEOUT = 120  # seconds
 MAY_RAISE = "raises-exception"
 NOT_COMPARED = {"nbval-ignore-output", "nbval-skip"}
@@ -103,7 +104,8 @@ def as_text(notebook: Any) -> str:
 
 def normalise(notebook: Any) -> None:
     """Take out of the notebook what depends on the machine or the hour."""
-    notebook.metadata = nbformat.from_dict(METADATA)
+    described = {key: notebook.metadata[key] for key in ("course",) if key in notebook.metadata}
+    notebook.metadata = nbformat.from_dict(METADATA | described)
     notebook.nbformat_minor = 5
     count = 0
     for cell in notebook.cells:

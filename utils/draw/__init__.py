@@ -1,6 +1,6 @@
 """Pictures of the course: each function returns a ``Picture`` that shows itself, with a text alternative.
 
-- Diagrams (SVG): ``words``, ``three_setups``, ``topology``, ``machine``, ``parallelism_map``, ``course_map``.
+- Diagrams (SVG): ``words``, ``three_setups``, ``topology``, ``machine``, ``parallelism_map``.
 - Charts (PNG): ``lines``, ``bars``, ``stacked_bars``, ``loss_curves``; of the α–β model: ``who_talks_over_what``,
   ``all_reduce_times``, ``all_reduce_algorithms``, ``all_reduce_on_nodes``.
 - Of the simulated GPUs (SVG): ``timeline`` of ``Span``s, ``memory_over_time`` of ``MemorySeries``, ``memory_at_peak``,
@@ -10,7 +10,6 @@
   colours.
 """
 
-from utils.course.map import course_map
 from utils.draw import palette
 from utils.draw.all_reduce import all_reduce_algorithms, all_reduce_on_nodes, all_reduce_times, who_talks_over_what
 from utils.draw.autograd_graph import autograd_graph
@@ -37,7 +36,6 @@ __all__ = [
     "autograd_graph",
     "bars",
     "cluster_topology",
-    "course_map",
     "lines",
     "loss_curves",
     "machine",

@@ -1,6 +1,6 @@
 """Notebooks that need more than the course's core, opened without it.
 
-Lectures 10 and 11 run MPI, Horovod, TensorFlow and Ray, which `make frameworks` installs. Their first cell calls
+Some lectures run MPI, Horovod, TensorFlow or Ray, which `make frameworks` installs. Their first cell calls
 ``need``. Where something is missing, it says so in one line, and from then on every cell of the notebook shows the
 output that is stored in the file instead of running. What is stored came from running it with all of them installed.
 """

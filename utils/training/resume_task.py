@@ -1,4 +1,4 @@
-"""The training of lab 08: small, with everything that an exact resume must bring back, and quick to start.
+"""A training to kill and resume: small, with everything that an exact resume must bring back, and quick to start.
 
 ``Momentum`` and ``Decay`` do what ``torch.optim.SGD(momentum=0.9)`` and a ``LambdaLR`` do. The real ones import
 torch's compiler, which takes seconds, and here a training starts again after each kill.

@@ -1,4 +1,4 @@
-"""One small training, the same for every framework in lecture 10: data, start and notes, with numpy alone.
+"""One small training, the same for every framework: data, start and notes, with numpy alone.
 
 Each program in scripts/frameworks/ trains the same network (64 pixels, 64 hidden units with ReLU, 10 classes) from the
 same weights on the same batches, and writes down the loss of every step. So their curves can be laid over each other.
