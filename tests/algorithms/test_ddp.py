@@ -25,7 +25,7 @@ from torch.utils.checkpoint import checkpoint
 
 import utils
 from utils.algorithms.ddp import MB, BucketedDDP, Ranks, plan_buckets
-from utils.checks import record_collectives
+from utils.algorithms.recorder import record_collectives
 from utils.ranks.failures import RankError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the functions here run on ranks
