@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from utils.algorithms.ddp import BucketedDDP
-from utils.checks import record_collectives
+from utils.algorithms.recorder import record_collectives
 
 pytestmark = pytest.mark.numeric
 

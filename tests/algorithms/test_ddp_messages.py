@@ -16,7 +16,7 @@ from ddp_support import SMALL, Wire, averaged, close, gradients, inputs, on_rank
 from torch import Tensor, nn
 
 from utils.algorithms.ddp import BucketedDDP, plan_buckets
-from utils.checks import record_collectives
+from utils.algorithms.recorder import record_collectives
 
 pytestmark = pytest.mark.numeric
 

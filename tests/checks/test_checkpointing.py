@@ -17,9 +17,9 @@ import torch
 from utils.checks import Wrong
 from utils.checks.checkpointing import resharding, resuming, watched
 from utils.checks.checkpointing.lives import FAILED, Life, first_failure, live
-from utils.checks.checkpointing.resharding import Reshard
 from utils.course import outline
 from utils.training.resume_task import Decay, Momentum, Task
+from utils.training.sharded_store import Reshard, make_store, tensors
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = " ".join(
@@ -186,8 +186,8 @@ def test_the_quick_optimizer_and_schedule_are_those_of_torch():
 # ---------------------------------------------------------------------- shards
 @pytest.mark.parametrize("case", resharding.CASES, ids=str)
 def test_ranks_together_need_each_byte_once(case):
-    whole = resharding.tensors()
-    store = resharding.make_store(whole, case)
+    whole = tensors()
+    store = make_store(whole, case)
     needs = [resharding.needed(whole, case, rank) for rank in range(case.loaded)]
     total = sum(tensor.nbytes for tensor in whole.values())
     assert sum(one["bytes"] for need in needs for one in need.values()) == total
@@ -198,15 +198,15 @@ def test_ranks_together_need_each_byte_once(case):
 
 
 def test_cases_have_empty_shards_and_names_whose_order_is_not_that_of_the_rows():
-    whole = resharding.tensors()
-    uneven = resharding.make_store(whole, Reshard(4, 3, True))
+    whole = tensors()
+    uneven = make_store(whole, Reshard(4, 3, True))
     assert uneven.index("shard-1")["embedding"]["rows"] == [11, 11]
-    assert sorted(resharding.make_store(whole, Reshard(11, 2)).files())[2] == "shard-10"
+    assert sorted(make_store(whole, Reshard(11, 2)).files())[2] == "shard-10"
     assert any(case.loaded > len(whole["few"]) for case in resharding.CASES)
 
 
 def test_the_text_of_the_lab_tells_the_right_counts():
-    whole, case = resharding.tensors(), resharding.CASES[0]
+    whole, case = tensors(), resharding.CASES[0]
     pieces = [one for rank in range(2) for one in resharding.needed(whole, case, rank).values()]
     total, reads = sum(one["bytes"] for one in pieces), sum(one["pieces"] for one in pieces)
     assert f"4 → 2: {total:,} bytes read by both ranks together, in {reads} reads at most" in TEXT

@@ -12,16 +12,15 @@ import pytest
 import torch
 
 from utils.checks import Wrong, feeding_the_ranks
-from utils.checks.feeding_the_ranks import evaluations, loader, samplers, uneven_loaders
-from utils.checks.feeding_the_ranks.loader import MACHINES, Machine
+from utils.checks.feeding_the_ranks import evaluations, samplers, uneven_loaders, worker_numbers
 from utils.checks.feeding_the_ranks.uneven_loaders import Uneven
 from utils.course import outline
+from utils.training.simulated_loader import MACHINES, Machine
 
 ROOT = Path(__file__).resolve().parents[2]
 SOLUTION = outline.notebook("feeding_the_ranks", "solutions")
 ANSWERS = support.ANSWERS / "feeding_the_ranks"
 CELLS = [cell for cell in nbformat.read(SOLUTION, as_version=4).cells]
-still = {"jitter": 0.0, "ship_s": 0.0}
 
 
 # ---------------------------------------------------------------------- samplers
@@ -132,43 +131,13 @@ def test_what_ranks_noted_tells_who_has_left_and_who_waits(tmp_path):
     assert "number 2 is on rank 0 all_reduce of 120 bytes, on rank 1 broadcast of 120 bytes" in told
 
 
-# ---------------------------------------------------------------------- the simulated loader
-def _seconds(machine: Machine, workers: int, batches: int) -> list[float]:
-    return [round(one, 6) for one in machine.measure(workers, batches)]
-
-
-def test_without_workers_loading_and_training_add_up():
-    assert _seconds(Machine(load_s=0.04, step_s=0.01, **still), 0, 3) == [0.05] * 3
-    assert _seconds(Machine(load_s=0.04, alone_s=0.02, disk_s=0.01, step_s=0.01, **still), 0, 2) == [0.04] * 2
-
-
-def test_one_worker_loads_while_the_other_process_trains():
-    assert _seconds(Machine(load_s=0.04, step_s=0.01, start_s=0.5, **still), 1, 4) == [0.55, 0.04, 0.04, 0.04]
-    assert _seconds(Machine(load_s=0.01, step_s=0.04, start_s=0.5, **still), 1, 4) == [0.55, 0.04, 0.04, 0.04]
-
-
-def test_batches_come_in_bursts_one_of_each_worker():
-    seconds = _seconds(Machine(load_s=0.4, step_s=0.01, start_s=0.5, **still), 4, 12)
-    assert seconds == [0.91, 0.01, 0.01, 0.01, 0.37, 0.01, 0.01, 0.01, 0.37, 0.01, 0.01, 0.01]
-
-
-def test_a_disk_that_serves_one_after_the_other_sets_the_pace():
-    machine = Machine(load_s=0.001, disk_s=0.02, step_s=0.001, **still)
-    assert machine.true_seconds(2) == pytest.approx(0.02) == machine.true_seconds(8)
-
-
-def test_a_worker_holds_as_many_batches_as_one_of_torch():
-    assert torch.utils.data.DataLoader(range(4), num_workers=1).prefetch_factor == loader.AHEAD
-
-
-def test_what_does_not_fit_is_refused():
-    machine = Machine(cores=8, ranks=2, worker_bytes=10, free_bytes=60)
-    assert machine.most == 3
-    machine.measure(3, 1)
+# ---------------------------------------------------------------------- numbers of workers
+def test_what_does_not_fit_is_refused_in_the_words_of_a_check():
+    machine = worker_numbers._JudgedMachine(cores=8, ranks=2, worker_bytes=10, free_bytes=60)
     with pytest.raises(Wrong, match="do not fit into memory"):
         machine.measure(4, 1)
     with pytest.raises(Wrong, match="the cores are shared"):
-        Machine(cores=8, ranks=2).measure(5, 1)
+        worker_numbers._JudgedMachine(cores=8, ranks=2).measure(5, 1)
     for wrong in ((-1, 5), (1.0, 5), (1, 0)):
         with pytest.raises(Wrong, match="measure takes whole numbers"):
             machine.measure(*wrong)
@@ -182,7 +151,7 @@ def test_every_machine_has_one_clear_answer_and_no_rule_of_thumb_finds_all():
     right = {}
     for name, machine in MACHINES.items():
         true = _true(machine)
-        right[name] = loader.within_tolerance(true)
+        right[name] = worker_numbers.within_tolerance(true)
         best = min(true.values())
         assert true[right[name]] <= 1.01 * best
         assert all(true[fewer] >= 1.1 * best for fewer in range(right[name]))
@@ -193,7 +162,7 @@ def test_every_machine_has_one_clear_answer_and_no_rule_of_thumb_finds_all():
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_careful_measurements_find_the_answer_whatever_the_noise(name):
-    right = loader.within_tolerance(_true(MACHINES[name]))
+    right = worker_numbers.within_tolerance(_true(MACHINES[name]))
     for seed in range(100, 120):
         machine = Machine(**{**vars(MACHINES[name]), "seed": seed, "log": []})
         means = {}
@@ -201,4 +170,4 @@ def test_careful_measurements_find_the_answer_whatever_the_noise(name):
             rounds = max(workers, 1)
             seconds = machine.measure(workers, 24 * rounds)[4 * rounds :]
             means[workers] = sum(seconds) / len(seconds)
-        assert loader.within_tolerance(means) == right
+        assert worker_numbers.within_tolerance(means) == right

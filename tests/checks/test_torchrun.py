@@ -5,95 +5,17 @@ from __future__ import annotations
 import ast
 import inspect
 import os
-import time
 
 import nbformat
 import pytest
-import torch.distributed as dist
 
 from utils.checks import Wrong
 from utils.checks.answers import Answer
 from utils.checks.torchrun import program_verdicts, script_runs, script_verdicts, training_task
-from utils.checks.torchrun.waits import _Watcher, a_case, require_returned, run_watched, table
 from utils.course import outline
 
 SOLUTION = outline.notebook("torchrun", "solutions")
 CELLS = nbformat.read(SOLUTION, as_version=4).cells
-
-
-# ---------------------------------------------------------------------- who stands still
-def _long_work(seconds: float) -> int:
-    """Rank 1 computes, rank 0 waits for it."""
-    if dist.get_rank() == 1:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            sum(range(1000))
-    dist.barrier()
-    return dist.get_rank()
-
-
-def _one_leaves() -> None:
-    with a_case("the only one"):
-        if dist.get_rank() == 0:
-            dist.barrier()
-
-
-def _one_raises(answer) -> None:
-    answer()
-    dist.barrier()
-
-
-def test_a_rank_that_takes_long_is_waited_for():
-    ends = run_watched(_long_work, 2.5, ranks=2)
-    assert [(end["state"], end["value"]) for end in ends] == [("returned", 0), ("returned", 1)]
-
-
-def _last_look_is_slow() -> int:
-    """Rank 1 returns last, while its watcher is still writing down that it runs."""
-    look = _Watcher._look
-
-    def slow(watcher: _Watcher) -> dict:
-        found = look(watcher)
-        if found["state"] == "runs":
-            watcher.over.wait(1)
-        return found
-
-    if dist.get_rank() == 1:
-        _Watcher._look = slow
-        time.sleep(0.3)
-    return dist.get_rank()
-
-
-def test_a_watchers_last_look_does_not_hide_that_its_rank_has_returned():
-    ends = run_watched(_last_look_is_slow, ranks=3, timeout=10)
-    assert [(end["state"], end["value"]) for end in ends] == [("returned", 0), ("returned", 1), ("returned", 2)]
-
-
-def test_a_rank_that_leaves_is_named_and_so_is_the_one_that_waits_for_it():
-    ends = run_watched(_one_leaves, ranks=2)
-    assert [end["state"] for end in ends] == ["waits", "returned"]
-    with pytest.raises(Wrong, match=r"Lead: rank 0 waits in barrier.*, and rank 1 has returned \(the only one\)"):
-        require_returned(ends, "Lead")
-
-
-def test_an_exception_on_one_rank_comes_before_the_waiting_of_the_others():
-    def fails():
-        if dist.get_rank() == 1:
-            raise OSError("no space")
-
-    ends = run_watched(_one_raises, Answer.of(fails, "fails"), ranks=2)
-    with pytest.raises(Wrong, match="on rank 1 fails raised OSError: no space") as caught:
-        require_returned(ends, "Lead")
-    assert caught.value.details == table(ends)
-    assert "1     has raised an exception" in caught.value.details
-
-
-def test_a_process_that_dies_is_named_by_the_answer():
-    def dies():
-        os.abort()
-
-    with pytest.raises(Wrong, match=r"^dies ended its process on rank \d \(killed by SIGABRT\)"):
-        run_watched(_one_raises, Answer.of(dies, "dies"), ranks=2)
 
 
 # ---------------------------------------------------------------------- the script

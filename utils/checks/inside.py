@@ -39,11 +39,17 @@ def run_cases_in_rank(payload: bytes, notes: str, rules: dict[str, Any]) -> byte
     Args:
         payload: cloudpickled (function, list of argument tuples).
         notes: the folder that the check reads when this rank does not come to the end.
-        rules: ``changes_arguments``, ``returns_none``: what the learner's function may do.
+        rules: ``changes_arguments``, ``returns_none``: what the learner's function may do; ``watch``: whether ranks
+            that stand still are to be ended; ``seconds``: when they are ended anyway.
     """
     import torch.distributed as dist
 
+    from utils.checks.standstill import Watch
+
     rank = dist.get_rank()
+    watch = Watch(notes, rank, dist.get_world_size(), rules["seconds"])
+    if rules["watch"]:
+        watch.start()
     try:
         import cloudpickle
 
@@ -52,8 +58,11 @@ def run_cases_in_rank(payload: bytes, notes: str, rules: dict[str, Any]) -> byte
         for number, arguments in enumerate(cases):
             _write(f"{notes}/case.{rank}", str(number))
             results.append(_run_case(function, arguments, rules))
-        return to_bytes(results)
+        results_bytes = to_bytes(results)
+        watch.ended({"state": "returned"})
+        return results_bytes
     except BaseException as error:
+        watch.over.set()  # the launcher ends the others
         outcome = error if isinstance(error, Outcome) else _outcome_of(error)
         _write(f"{notes}/outcome.{rank}", json.dumps(outcome.record))
         # The learner's own exception, where there is one: from its frames the launcher sees whether this rank

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +19,10 @@ from typing import Any
 
 from utils.checks import plain
 from utils.checks.answers import Answer
+from utils.checks.standstill import End, hung, report, table, who_waits
 from utils.checks.verdicts import NotStarted, Wrong
 
+_SUBJECT = re.compile(r"^.*?(?= ended its process| was not finished)", re.DOTALL)
 _deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
 
 
@@ -95,16 +98,91 @@ def run_cases(
         name=function.name if isinstance(function, Answer) else "",
         cases=cases,
         payload=cloudpickle.dumps((function, cases)),
-        rules={"changes_arguments": changes_arguments, "returns_none": returns_none},
+        rules={
+            "changes_arguments": changes_arguments,
+            "returns_none": returns_none,
+            "watch": ranks is not None,
+            "seconds": (seconds := _seconds_left(timeout)),
+        },
         ranks=ranks or 1,
         nodes=nodes,
-        seconds=_seconds_left(timeout),
+        seconds=seconds,
     )
     with tempfile.TemporaryDirectory(prefix="check-") as notes:
         results = _launch(work, Path(notes))
     if ranks is None:
         return results[0]
     return [list(per_rank) for per_rank in zip(*results, strict=True)]
+
+
+class StoodStill(Wrong):
+    """Ranks wait for each other, and nobody is left to wake them. ``ends``: how each rank ended."""
+
+    def __init__(self, sentence: str, ends: list[End]) -> None:
+        super().__init__(sentence, details=report(ends))
+        self.ends = ends
+
+
+def run_to_the_ends(
+    probe: Callable[..., Any], *arguments: Any, ranks: int, nodes: int = 1, timeout: float = 25
+) -> list[End]:
+    """Run a probe on ranks as ``run`` does, but let each rank come to its own end, and say how each ended.
+
+    Raises:
+        Wrong: a process has died, or was too slow.
+        NotStarted: the answer says so.
+    """
+    try:
+        return run(_to_its_end, probe, arguments, ranks=ranks, nodes=nodes, timeout=timeout)
+    except StoodStill as stood_still:
+        return stood_still.ends
+    except Wrong as wrong:
+        name = next((argument.name for argument in arguments if isinstance(argument, Answer)), "the probe")
+        wrong.sentence = _SUBJECT.sub(name, wrong.sentence)
+        raise
+
+
+def _to_its_end(probe: Callable[..., Any], arguments: tuple[Any, ...]) -> End:
+    """Inside a rank: the probe, and how it ended."""
+    from utils.checks.inside import Outcome
+    from utils.checks.standstill import Watch
+
+    value = None
+    try:
+        value = probe(*arguments)
+        end: End = {"state": "returned"}
+    except Wrong as wrong:
+        end = {"state": "raised", "text": wrong.text, "found": True}
+    except Outcome as outcome:
+        if outcome.record["kind"] == "not started":
+            raise
+        end = {"state": "raised", "text": outcome.record["sentence"]}
+    Watch.of_this_rank.finish(end)
+    return end | {"value": value}
+
+
+def require_returned(ends: list[End], lead: str) -> list[Any]:
+    """What the ranks returned. Raises Wrong if a rank waits for ever, with ``lead`` and who waits for whom, or if a
+    rank has raised."""
+    raised = [rank for rank, end in enumerate(ends) if end["state"] == "raised"]
+    if raised:
+        raised.sort(key=lambda rank: not ends[rank].get("found"))  # what the check has found says more
+        alone = "" if len(raised) == len(ends) or ends[raised[0]].get("found") else f"on {_ranks(raised)} "
+        raise Wrong(f"{alone}{ends[raised[0]]['text']}", details=table(ends) if alone else "")
+    waiting = [end for end in ends if end["state"] == "waits"]
+    case = f" ({waiting[0]['case']})" if waiting and waiting[0].get("case") else ""
+    if waiting and all(end["state"] == "waits" and not end["inside"] for end in ends):
+        raise Wrong(
+            f"All ranks have returned, and yet their process group is stuck{case}: something was begun and never "
+            "waited for. isend, irecv and async_op=True return a work: call its wait()."
+        )
+    if waiting:
+        raise Wrong(f"{lead}: {who_waits(ends)}{case}.", details=table(ends))
+    return [end["value"] for end in ends]
+
+
+def _ranks(numbers: list[int]) -> str:
+    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
 @dataclass(frozen=True)
@@ -114,7 +192,7 @@ class _Work:
     name: str
     cases: list[tuple[Any, ...]]
     payload: bytes
-    rules: dict[str, bool]
+    rules: dict[str, Any]
     ranks: int
     nodes: int
     seconds: float
@@ -173,7 +251,17 @@ def _launch(work: _Work, notes: Path) -> list[list[Any]]:
     except RankTimeout as error:
         raise _too_long(error, work, notes) from None
     except RankError as error:
+        if ends := hung(notes):
+            raise _stood_still(ends, work, notes) from None
         raise _failed(error, work, notes) from None
+
+
+def _stood_still(ends: list[End], work: _Work, notes: Path) -> Wrong:
+    first = f"{work.subject(notes)} was not finished: "
+    told = who_waits(ends)
+    if work.ranks == 1:
+        return StoodStill(f"{first}{told}, and nobody is there to end that.", ends)
+    return StoodStill(f"{first}does a rank wait for another that never comes? {told[0].upper()}{told[1:]}.", ends)
 
 
 def _too_long(error: Any, work: _Work, notes: Path) -> Wrong:
@@ -203,8 +291,7 @@ def _failed(error: Any, work: _Work, notes: Path) -> Exception:
     elif len(work.cases) > 1:
         sentence = f"{sentence.rstrip('.')}; this was for {subject}."
     if len(alike) < work.ranks:
-        numbers = ", ".join(map(str, alike))
-        sentence = f"on rank{'s' if len(alike) > 1 else ''} {numbers} {sentence}"
+        sentence = f"on {_ranks(alike)} {sentence}"
     wrong = Wrong(sentence, details=outcomes[alike[0]]["details"])
     wrong.figures = outcomes[alike[0]]["figures"]
     return wrong

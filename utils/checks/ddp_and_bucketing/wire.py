@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from utils.checks.recorder import record_collectives
+from utils.algorithms.recorder import record_collectives
 from utils.checks.verdicts import Wrong
 
 if TYPE_CHECKING:

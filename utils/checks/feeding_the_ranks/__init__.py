@@ -6,9 +6,10 @@ import tempfile
 from typing import Any
 
 from utils.checks import Wrong, exercise, run
-from utils.checks.feeding_the_ranks import epochs, evaluations, loader, samplers, uneven_loaders
+from utils.checks.feeding_the_ranks import epochs, evaluations, samplers, uneven_loaders, worker_numbers
 from utils.checks.feeding_the_ranks.samplers import Deal
 from utils.checks.feeding_the_ranks.uneven_loaders import Uneven
+from utils.training.simulated_loader import MACHINES
 
 SECONDS = 8  # for each launch of ranks that may wait for each other; a dead-lock takes all of them
 LOADER_SECONDS = 20  # for ranks that start workers
@@ -149,10 +150,10 @@ def _told(wrong: Wrong, notes: str) -> Wrong:
 @exercise(title="Choose num_workers", difficulty=2, minutes=20)
 def workers(choose_workers: Any) -> dict[str, Any]:
     """Judge ``choose_workers(measure, cores, ranks, worker_bytes, free_bytes)`` on simulated machines."""
-    found = run(loader.choices, choose_workers, loader.MACHINES)
+    found = run(worker_numbers.choices, choose_workers, MACHINES)
     batches = []
-    for (name, machine), choice in zip(loader.MACHINES.items(), found, strict=True):
-        batches.append(loader.judge_choice(name, machine, choice["chosen"], choice["log"]))
+    for (name, machine), choice in zip(MACHINES.items(), found, strict=True):
+        batches.append(worker_numbers.judge_choice(name, machine, choice["chosen"], choice["log"]))
     return {
         "machines (simulated)": len(found),
         "workers chosen": ", ".join(str(choice["chosen"]) for choice in found),

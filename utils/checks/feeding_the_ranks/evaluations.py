@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from utils.algorithms.recorder import record_collectives
 from utils.checks.compare import expect
 from utils.checks.feeding_the_ranks.samplers import Deal, Facts, Numbered, generators, judge_indices
-from utils.checks.recorder import record_collectives
 from utils.checks.verdicts import Wrong
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from utils.algorithms.recorder import record_collectives
 from utils.checks.compare import how_far
-from utils.checks.recorder import record_collectives
 from utils.checks.verdicts import Wrong
 
 if TYPE_CHECKING:

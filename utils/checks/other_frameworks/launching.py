@@ -50,7 +50,7 @@ def start(how: str, answer: Answer, names: list[str]) -> list[Facts]:
     """
     with tempfile.TemporaryDirectory(prefix="check-") as folder:
         program = Path(folder, "program.py")
-        program.write_text(f"from utils.checks import worker\n\nworker_10.{how}()\n", encoding="utf-8")
+        program.write_text(f"from utils.checks.other_frameworks import worker\n\nworker.{how}()\n", encoding="utf-8")
         Path(folder, "answer.json").write_text(json.dumps([answer.name, answer.to_json()]), encoding="utf-8")
         command = [part.format(ranks=len(names)) for part in _COMMANDS[how]]
         ends, still = _watch([*command, sys.executable, str(program), folder], Path(folder), names)

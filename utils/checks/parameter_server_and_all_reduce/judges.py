@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 
+from utils.algorithms.recorder import Collective, Record
 from utils.checks.compare import expect, how_far
 from utils.checks.parameter_server_and_all_reduce import probes
 from utils.checks.parameter_server_and_all_reduce.probes import Case, Facts, Plan
 from utils.checks.parameter_server_and_all_reduce.traces import what_was_added
-from utils.checks.recorder import Collective, Record
 from utils.checks.verdicts import Wrong
 
 INT64 = 8  # bytes

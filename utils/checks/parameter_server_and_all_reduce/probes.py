@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from utils.algorithms.recorder import Record, record_collectives
 from utils.checks.inside import _was_raised
-from utils.checks.recorder import Record, record_collectives
 from utils.checks.verdicts import Wrong
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from utils.algorithms.recorder import Record
 from utils.checks.compare import expect
-from utils.checks.recorder import Record
 from utils.checks.torchrun.programs import FEATURES, GOOD, SHAPES, Facts, Losses, Step, part
 from utils.checks.verdicts import Wrong
 

@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from utils.checks.recorder import Record, record_collectives
-from utils.checks.torchrun.waits import a_case
+from utils.algorithms.recorder import Record, record_collectives
+from utils.checks.standstill import a_case
 from utils.checks.verdicts import Wrong
 
 Facts = dict[str, Any]

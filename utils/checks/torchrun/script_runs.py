@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from utils.checks.answers import Answer
-from utils.checks.sandbox import run
+from utils.checks.sandbox import require_returned, run, run_to_the_ends
 from utils.checks.torchrun.script_verdicts import Facts
-from utils.checks.torchrun.waits import require_returned, run_watched
 from utils.checks.verdicts import Wrong
 from utils.launchers import torchrun
 
@@ -48,9 +47,8 @@ def reference() -> Facts:
 def on_ranks(main: Answer, nodes: int, per_node: int) -> list[Facts]:
     """``main(task)`` on ranks of the course."""
     with tempfile.TemporaryDirectory(prefix="check-") as folder:
-        ends = run_watched(_on_rank, main, folder, nodes, ranks=nodes * per_node, nodes=nodes)
-        require_returned(ends, f"With {nodes} × {per_node} ranks they wait for ever")
-        return [end["value"] for end in ends]
+        ends = run_to_the_ends(_on_rank, main, folder, nodes, ranks=nodes * per_node, nodes=nodes)
+        return require_returned(ends, f"With {nodes} × {per_node} ranks they wait for ever")
 
 
 def under_torchrun(main: Answer) -> dict[tuple[int, int], list[Facts]]:

@@ -1,4 +1,4 @@
-"""Lab 07's simulated data loader: how long batches take with each number of workers, without any clock.
+"""A simulated data loader: how long batches take with each number of workers, without any clock.
 
 A ``Machine`` works out when each batch is ready: workers take the batches in turn and hold up to two ahead, as those of
 ``torch.utils.data.DataLoader`` do; a disk serves one after the other; the training process takes batches in order.
@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from typing import Any
-
-from utils.checks.verdicts import Wrong
 
 AHEAD = 2  # batches that a worker prepares ahead: DataLoader's prefetch_factor
 SETTLED, LONG = 200, 3000  # batches to leave out, and to average over, for the true rate
+
+
+class DoesNotFit(ValueError):
+    """A node has no room for so many workers."""
+
+    def __init__(self, sentence: str, measured: str, expected: str) -> None:
+        super().__init__(f"{sentence} ({measured}; {expected})")
+        self.sentence, self.measured, self.expected = sentence, measured, expected
 
 
 @dataclass
@@ -67,27 +72,27 @@ class Machine:
             The seconds (simulated) from batch to batch. The first one counts from the start of the loader.
 
         Raises:
-            Wrong: if the workers do not fit on the node.
+            DoesNotFit: if the workers do not fit on the node.
         """
         for what, value, least in (("workers", workers, 0), ("batches", batches, 1)):
             if type(value) is not int or value < least:
-                raise Wrong(f"measure takes whole numbers, and {value!r} is no number of {what}.")
+                raise TypeError(f"measure takes whole numbers, and {value!r} is no number of {what}.")
         self.refuse(workers)
         seconds = self.simulate(workers, batches, random.Random(f"{self.seed}, {workers}, {len(self.log)}"))
         self.log.append((workers, seconds))
         return list(seconds)
 
     def refuse(self, workers: int) -> None:
-        """Raise Wrong if so many workers a rank do not fit."""
+        """Raise DoesNotFit if so many workers a rank do not fit."""
         needs = workers * self.ranks
         if needs * self.worker_bytes > self.free_bytes:
-            raise Wrong(
+            raise DoesNotFit(
                 f"{workers} workers a rank do not fit into memory: the kernel ends a process",
                 measured=f"{self.ranks} × {workers} × {self.worker_bytes / 1e9:g} GB",
                 expected=f"at most {self.free_bytes / 1e9:g} GB",
             )
         if needs > self.cores:
-            raise Wrong(
+            raise DoesNotFit(
                 "the cores are shared by all ranks of the node, and each rank has workers of its own",
                 measured=f"{self.ranks} ranks × {workers} workers",
                 expected=f"at most {self.cores} cores",
@@ -130,10 +135,6 @@ class Machine:
         return seconds
 
 
-# --- what the check does with it -------------------------------------------------------------------------------
-
-TOLERANCE = 0.05
-MOST_BATCHES = 2_000
 MACHINES = {
     "images on a local disk": Machine(load_s=0.054, step_s=0.012, seed=1),
     "a disk in the network": Machine(load_s=0.050, disk_s=0.020, step_s=0.004, seed=2),
@@ -145,87 +146,3 @@ MACHINES = {
     "a process that loads with many threads": Machine(load_s=0.048, alone_s=0.020, step_s=0.002, seed=6),
     "four ranks on a node": Machine(ranks=4, load_s=0.050, step_s=0.006, seed=7),
 }
-
-
-def choices(choose: Any, machines: dict[str, Machine]) -> list[dict[str, Any]]:
-    """What a learner's function chooses on each machine, and what it measured there."""
-    found = []
-    for name, machine in machines.items():
-        try:
-            chosen = choose(machine.measure, machine.cores, machine.ranks, machine.worker_bytes, machine.free_bytes)
-        except Wrong as wrong:
-            raise _on(name, wrong) from None
-        found.append({"chosen": chosen, "log": machine.log})
-    return found
-
-
-def _on(name: str, wrong: Wrong) -> Wrong:
-    """The same, with the machine's name."""
-    named = Wrong(f"{wrong.sentence.rstrip('.')}. See the machine with {name}")
-    named.figures = wrong.figures
-    return named
-
-
-def within_tolerance(seconds: dict[int, float]) -> int:
-    """The smallest number of workers whose batches take at most 5 % longer than the fastest ones."""
-    best = min(seconds.values())
-    return min(workers for workers, one in seconds.items() if one <= best * (1 + TOLERANCE))
-
-
-def judge_choice(name: str, machine: Machine, chosen: Any, log: list[tuple[int, list[float]]]) -> int:
-    """Look at the choice for one machine, raise Wrong with the likely mistake; returns the batches that it measured."""
-    where = f"See the machine with {name}"
-    if type(chosen) is not int or chosen < 0:
-        raise Wrong(f"choose_workers returns a whole number of workers. {where}", measured=chosen)
-    batches = sum(len(seconds) for _, seconds in log)
-    if batches > MOST_BATCHES:
-        raise Wrong(
-            f"measuring takes longer than it saves. {where}",
-            measured=f"{batches:,} batches",
-            expected=f"at most {MOST_BATCHES:,}",
-        )
-    try:
-        machine.refuse(chosen)
-    except Wrong as wrong:
-        raise _on(name, wrong) from None
-    true = {workers: machine.true_seconds(workers) for workers in range(machine.most + 1)}
-    right = within_tolerance(true)
-    if chosen == right:
-        return batches
-    if not log:
-        why = "nothing is measured: no rule of thumb fits all machines"
-    elif right not in {workers for workers, _ in log}:
-        why = f"{right} workers are never tried"
-    else:
-        why = _mistake(log, chosen)
-    if not why and true[chosen] <= true[right] * (1 + TOLERANCE):
-        why = "fewer workers are within 5 % of the fastest, and take less memory"
-    raise Wrong(
-        f"{why or 'this is not the smallest number within 5 % of the fastest'}. {where}",
-        measured=f"{chosen} workers, {1000 * true[chosen]:.1f} ms a batch (simulated)",
-        expected=f"{right} workers, {1000 * true[right]:.1f} ms",
-    )
-
-
-def _mistake(log: list[tuple[int, list[float]]], chosen: int) -> str:
-    """Which way to read the measured seconds leads to this choice."""
-    if max(len(seconds) for _, seconds in log) <= 2 * AHEAD:
-        return "a few batches tell nothing: the first one waits for the workers to start, the next ones lay ready"
-    by_workers: dict[int, list[float]] = dict(log)  # the last measurement of each
-    settled = {workers: seconds[2 * AHEAD * workers :] or seconds for workers, seconds in by_workers.items()}
-    if chosen == min(settled, key=lambda workers: _mean(settled[workers])):
-        return "this is the fastest one measured, but fewer workers are within 5 % of it: the rest is noise"
-    if chosen == within_tolerance({workers: sorted(one)[len(one) // 2] for workers, one in settled.items()}):
-        return (
-            "the median is fooled: batches come in bursts, one from each worker and then a long wait. What counts is "
-            "the mean over whole rounds"
-        )
-    if chosen == within_tolerance({workers: _mean(one) for workers, one in by_workers.items()}):
-        return "the start of the workers is counted, and it happens once in an epoch: leave the first batches out"
-    if chosen == within_tolerance({workers: _mean(one[1:]) for workers, one in by_workers.items()}):
-        return "after the first batch, others lie ready, up to two from each worker: leave them out too"
-    return ""
-
-
-def _mean(seconds: list[float]) -> float:
-    return sum(seconds) / len(seconds)

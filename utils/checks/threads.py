@@ -1,0 +1,121 @@
+"""Whether all threads of this process wait, or one of them computes, is about to, sleeps, or reads a disk.
+
+Linux tells in /proc: the state of each thread, the system call that it is in, how often it was given a core. Elsewhere
+only the time that the process has computed is known, so that fewer waits are taken for waits.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import struct
+import threading
+import time
+from pathlib import Path
+
+COMPUTING = 0.1  # of a core: a wait needs less, also one that asks a file again and again
+POLLING = 0.1  # seconds: who sleeps for less between two questions waits for the answer
+_TASKS = Path("/proc/self/task")
+# Numbers of system calls that end by themselves, by machine; and which argument says when, in which form.
+_CALLS = {
+    "x86_64": {
+        202: ("futex", 3), 35: ("sleep", 0), 230: ("sleep", 2), 61: ("child", 0), 247: ("child", 0),
+        7: ("milliseconds", 2), 232: ("milliseconds", 3), 281: ("milliseconds", 3), 271: ("timespec", 2),
+        270: ("timespec", 4), 23: ("timespec", 4),
+    },
+    "aarch64": {
+        98: ("futex", 3), 101: ("sleep", 0), 115: ("sleep", 2), 95: ("child", 0), 260: ("child", 0),
+        22: ("milliseconds", 3), 73: ("timespec", 2), 72: ("timespec", 4),
+    },
+}.get(platform.machine(), {})  # fmt: skip
+_REALTIME, _BITSET = 256, 9  # parts of a futex' operation
+
+
+class Threads:
+    """Asked again and again whether all threads wait; compares with what was so the last time.
+
+    Args:
+        until: the monotonic time at which waiting is over anyway; what ends by itself before that is no wait.
+    """
+
+    def __init__(self, until: float) -> None:
+        self._until = until
+        self._main, self._own = (
+            os.getpid(),
+            threading.get_native_id(),
+        )
+        self._asked, self._used = time.monotonic(), self._seconds_of_core()
+        self._turns: dict[int, int] = {}  # how often each thread was given a core
+
+    def all_wait(self, in_a_collective: bool, main_counts: bool = True) -> bool:
+        """Whether nothing has happened in this process since the last question, nor will by itself.
+
+        Args:
+            in_a_collective: whether the main thread is in a call of torch.distributed; else it may wait for anything,
+                and only a lock, a socket or a pipe count.
+            main_counts: else only the other threads are looked at.
+        """
+        now, used = time.monotonic(), self._seconds_of_core()
+        elapsed, worked = now - self._asked, used - self._used
+        self._asked, self._used = now, used
+        quiet = worked < COMPUTING * max(elapsed, POLLING)
+        if not (_CALLS and _TASKS.exists()):
+            return quiet and (in_a_collective or not main_counts)
+        turns, self._turns = self._turns, {}
+        python = {thread.native_id for thread in threading.enumerate() if thread.name != "notebook"}
+        for task in _numbers(_TASKS):
+            if task == self._own or (task == self._main and not main_counts):
+                continue
+            try:
+                quiet = self._waits(task, turns, in_a_collective, task in python) and quiet
+            except (OSError, ValueError, IndexError):
+                quiet = False  # it has ended since, or begun
+        return quiet
+
+    def _seconds_of_core(self) -> float:
+        return time.process_time() - time.thread_time()  # what the watch itself needs does not count
+
+    def _waits(self, task: int, turns: dict[int, int], in_a_collective: bool, python: bool) -> bool:
+        folder, main = _TASKS / str(task), task == self._main
+        state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+        self._turns[task] = int((folder / "schedstat").read_text().split()[2])
+        if state == "R":
+            # A thread that looks for messages every few milliseconds is often seen at it. One that is ready, and was
+            # given no core since the last look, may have a message in its hands.
+            return not main and self._turns[task] > turns.get(task, self._turns[task])
+        if state != "S" or (folder / "children").read_text().strip():
+            return False
+        if not (main or python):
+            return True
+        number, *arguments = (folder / "syscall").read_text().split()
+        if not number.isdigit():
+            return False  # just about to run
+        kind, place = _CALLS.get(int(number), ("", 0))
+        value = int(arguments[place], 16)
+        if kind == "child":
+            return False
+        if kind == "sleep":
+            return main and in_a_collective and _seconds_at(value) <= POLLING
+        return self._seconds_left(kind, value, int(arguments[1], 16)) > self._until - time.monotonic()
+
+    @staticmethod
+    def _seconds_left(kind: str, value: int, operation: int) -> float:
+        """In how many seconds a system call ends by itself, at the latest."""
+        if kind == "milliseconds":
+            return value / 1000 if value < 1 << 31 else math.inf  # (-1: for ever)
+        if kind == "futex" and value and operation & 127 == _BITSET:
+            return _seconds_at(value) - (time.time() if operation & _REALTIME else time.monotonic())
+        return _seconds_at(value) if kind and value else math.inf
+
+
+def _numbers(folder: Path) -> list[int]:
+    return [int(name) for name in os.listdir(folder)]
+
+
+def _seconds_at(address: int) -> float:
+    """The struct timespec at an address of this process, which may have gone by now."""
+    with open("/proc/self/mem", "rb") as memory:
+        memory.seek(address)
+        seconds, nanoseconds = struct.unpack("qq", memory.read(16))
+    return seconds + nanoseconds / 1e9
