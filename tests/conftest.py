@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
@@ -26,6 +27,14 @@ class ByFileAndLab(LoadScopeScheduling):
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     return ByFileAndLab(config, log)
+
+
+def pytest_configure() -> None:
+    """``COURSE_WITHOUT_ONEDNN=1``: torch has no variable of its own for its kernels without oneDNN."""
+    if os.environ.get("COURSE_WITHOUT_ONEDNN"):
+        import torch
+
+        torch.backends.mkldnn.enabled = False
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -16,6 +16,8 @@ from utils.algorithms.ddp_simulated import SimulatedDDP
 from utils.hardware.links import INFINIBAND_NDR, Link, ring_all_reduce
 from utils.training.models import GPT, GPTConfig
 
+pytestmark = pytest.mark.numeric
+
 SMALL = 1e-5  # MiB: every parameter has a bucket of its own
 MANY, SLOW_START = 12, Link("slow to start", alpha_s=1e-3, bytes_per_s=25e9, year=0, source="a test")
 

@@ -12,6 +12,8 @@ from torch.nn.functional import mse_loss
 from utils import simgpu
 from utils.algorithms.pipelines import Schedule, Task, cut, gpipe, launch_order, one_f_one_b, train_step
 
+pytestmark = pytest.mark.numeric
+
 BOTH = pytest.mark.parametrize("schedule", [gpipe, one_f_one_b])
 WIDTH = 8
 

@@ -12,6 +12,8 @@ from utils.hardware import links
 from utils.hardware.links import ETHERNET_25, INFINIBAND_NDR
 from utils.simgpu.hardware import TOY
 
+pytestmark = pytest.mark.numeric
+
 NBYTES = 4 * 1200 * 1000
 MM = 2e-4
 

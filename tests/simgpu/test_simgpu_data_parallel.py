@@ -13,6 +13,8 @@ from torch.testing import assert_close
 
 from utils import simgpu
 
+pytestmark = pytest.mark.numeric
+
 DOUBLE = torch.float64
 """In float64, sums in another order differ by 1e-16 of their terms; a wrong factor or lost row, by more than 1e-10."""
 

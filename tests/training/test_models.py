@@ -27,6 +27,8 @@ from utils.training.models import (
     resnet50_parameters,
 )
 
+pytestmark = pytest.mark.numeric
+
 TINY = GPTConfig(layers=2, heads=2, width=16, vocabulary=11, context=8)
 
 
