@@ -18,7 +18,7 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from utils.launchers.torchrun.elastic import Diary, Event
+from utils.launchers.torchrun.elastic import Event, EventLog
 from utils.training.exit import leave
 
 
@@ -33,9 +33,9 @@ def main() -> None:
     saved = args.folder / "step.txt"
     step = torch.tensor([int(saved.read_text()) if saved.exists() else 0])
     dist.broadcast(step, src=0)
-    diary = Diary(args.folder)
+    log = EventLog(args.folder)
     machine = os.environ.get("MACHINE", "0")
-    diary.write(Event(psutil.Process().create_time(), "started", machine, rank, size, step.item()))
+    log.write(Event(psutil.Process().create_time(), "started", machine, rank, size, step.item()))
     print(f"rank {rank} of {size} goes on after step {step.item()}\n", end="", flush=True)  # one write
     go_on = torch.ones(1)
     while go_on:
@@ -43,7 +43,7 @@ def main() -> None:
         go_on = torch.tensor([0.0 if (args.folder / "stop").exists() else 1.0])
         dist.all_reduce(go_on, dist.ReduceOp.MIN)  # all stop after the same step
         step += 1
-        diary.write(Event(time.time(), "step", machine, rank, size, step.item()))
+        log.write(Event(time.time(), "step", machine, rank, size, step.item()))
         if rank == 0:
             new = saved.with_suffix(".new")
             new.write_text(str(step.item()))

@@ -270,9 +270,9 @@ def test_plain_takes_away_times_ports_and_places_in_torch(line, said):
 def test_an_elastic_run_as_a_picture(tmp_path):
     with pytest.raises(FileNotFoundError, match="did the run start"):
         elastic.read(tmp_path)
-    diary = elastic.Diary(tmp_path)
+    log = elastic.EventLog(tmp_path)
     for second, what, step in ((100.0, "started", 0), (102.0, "step", 1), (103.0, "step", 2)):
-        diary.write(elastic.Event(second, what, "A", 0, 1, step))
+        log.write(elastic.Event(second, what, "A", 0, 1, step))
     lives = elastic.read(tmp_path)
     assert [event.seconds for event in lives[0]] == [0.0, 2.0, 3.0]
     assert elastic.sentence(lives, 1.0) == "nobody trains, 0 steps are done"

@@ -23,7 +23,7 @@ BESIDE_DDP = [  # (the lecture runs all of them with 2 and with 4 workers)
 
 
 @pytest.fixture(scope="module")
-def ddp() -> frameworks.Ran:
+def ddp() -> frameworks.RunResult:
     return frameworks.run("with_ddp.py", timeout=LATE)
 
 
@@ -34,13 +34,13 @@ def no_process_is_left():
     assert [one for one in left if one.status() != psutil.STATUS_ZOMBIE] == []
 
 
-def far_apart(one: frameworks.Ran, other: frameworks.Ran) -> float:
+def far_apart(one: frameworks.RunResult, other: frameworks.RunResult) -> float:
     losses = max(abs(a - b) for a, b in zip(one.losses, other.losses, strict=True))
     weights = max(abs(a - b).max() for a, b in zip(one.weights, other.weights, strict=True))
     return max(losses, float(weights))
 
 
-def last_lines(ran: frameworks.Ran) -> list[str]:
+def last_lines(ran: frameworks.RunResult) -> list[str]:
     return [worker.output.splitlines()[-1] for worker in ran.workers]
 
 

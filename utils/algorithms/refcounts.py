@@ -122,7 +122,7 @@ def picture(played: Run, steps: int = 8) -> Picture:
     shown = played.moments[: max(0, min(steps, 8))]
     left, cell, top, row = 150, 92, 68, 44
     width, height = left + 9 * cell + 12, top + 4 * row + 66
-    canvas = Canvas(width, height, f"Order {played.order}", _tell(played, shown))
+    canvas = Canvas(width, height, f"Order {played.order}", _alt_text(played, shown))
     words = ("thread A", "thread B", "count in memory", "names there are")
     for i, word in enumerate(words):
         canvas.text(left - 12, top + i * row + row / 2 + 5, word, size=14, anchor="end")
@@ -166,7 +166,7 @@ def _ending(outcome: str) -> str:
     }[outcome]
 
 
-def _tell(played: Run, shown: tuple[Moment, ...]) -> str:
+def _alt_text(played: Run, shown: tuple[Moment, ...]) -> str:
     told = "; ".join(
         f"{i}. {moment}, count {'freed' if moment.freed else moment.count}, names {moment.names}"
         for i, moment in enumerate(shown, start=1)

@@ -103,7 +103,7 @@ def autograd_graph(output: Tensor, model: nn.Module, title: str = "What backward
         )
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     named = [(names.get(id(leaf.function.variable), "?"), leaf.function.variable) for leaf in leaves]
-    alt = _tell(title, gather, columns, joints[0], named)
+    alt = _alt_text(title, gather, columns, joints[0], named)
     return _Drawing(title, alt, above, gather, columns, joints[0], named, rows, names).picture()
 
 
@@ -118,7 +118,7 @@ def _rows_text(gather: Node) -> str:
     return " + ".join(map(str, gather.function.input_sizes))
 
 
-def _tell(title: str, gather: Node, columns: list[list[Node]], joint: Node, leaves: list) -> str:
+def _alt_text(title: str, gather: Node, columns: list[list[Node]], joint: Node, leaves: list) -> str:
     replicas = "; ".join(
         f"GPU {gpu}: {', '.join(node.name for node in column)}"
         for gpu, column in zip(gather.function.input_gpus, columns, strict=True)

@@ -41,7 +41,7 @@ def chunks(
     panel = 26 + ranks * (cell_height + gap) + 14
     rows = -(-len(chosen) // per_row)
     frame = Frame(width, title, caption, (OWN, PART, WHOLE))
-    canvas = frame.canvas(rows * panel, _told(states, chosen), "All-reduce, step by step")
+    canvas = frame.canvas(rows * panel, _alt_text(states, chosen), "All-reduce, step by step")
     left = EDGE + names + (width - 2 * EDGE - names - per_row * (columns * cell_width + 18) + 18) / 2
     for index, number in enumerate(chosen):
         x0 = left + (index % per_row) * (columns * cell_width + 18)
@@ -80,7 +80,7 @@ def _changed(states: Sequence[State], number: int, rank: int, chunk: int) -> boo
     return number > 0 and states[number][rank][chunk] != states[number - 1][rank][chunk]
 
 
-def _told(states: Sequence[State], chosen: Sequence[int]) -> str:
+def _alt_text(states: Sequence[State], chosen: Sequence[int]) -> str:
     sentences = []
     for number in chosen:
         grid = "; ".join(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from utils.draw import palette
-from utils.draw.frame import told
+from utils.draw.frame import caption_clause
 from utils.draw.picture import Picture
 from utils.draw.svg import Canvas, text_width, wrap
 from utils.hardware import links
@@ -133,7 +133,7 @@ def cluster_topology(
     if lines > 1:
         height += network_gap + node_height
     alt = (
-        f"{title.rstrip('.')}{told(caption)}. "
+        f"{title.rstrip('.')}{caption_clause(caption)}. "
         + (f"{_many(nodes, 'node')} with {each}, " if each not in title else "")
         + f"{_many(nodes * gpus_per_node, 'GPU')} in all."
         + (f" Inside a node: {label}." if label else "")

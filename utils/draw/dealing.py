@@ -63,7 +63,7 @@ def dealing(
     roles += [NOBODY] if any(missing.values()) else []
     frame = Frame(width, title, caption, roles)
     heights = {name: HEAD + ROW * (len(deal) + bool(missing[name])) + GAP for name, deal in panels.items()}
-    canvas = frame.canvas(sum(heights.values()), _told(panels, missing), "Who gets which sample")
+    canvas = frame.canvas(sum(heights.values()), _alt_text(panels, missing), "Who gets which sample")
     y = frame.top
     content = max([gaps + longest * card] + [text_width(name, HEADING, bold=True) for name in panels])
     if NAMES + content > width - 2 * EDGE:
@@ -106,7 +106,7 @@ def _again(deal: Deal) -> set[tuple[int, int]]:
     return found
 
 
-def _told(panels: Mapping[str, Deal], missing: Mapping[str, Sequence[int]]) -> str:
+def _alt_text(panels: Mapping[str, Deal], missing: Mapping[str, Sequence[int]]) -> str:
     sentences = []
     for name, deal in panels.items():
         rows = "; ".join(f"rank {rank} gets {', '.join(map(str, row)) or 'nothing'}" for rank, row in enumerate(deal))

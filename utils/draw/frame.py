@@ -150,7 +150,7 @@ class TimeAxis:
             )
 
 
-def told(caption: str) -> str:
+def caption_clause(caption: str) -> str:
     """A caption as a part of a sentence: "simulated: 2 × H100" becomes ", simulated (2 × H100)"."""
     head, colon, rest = caption.strip().rstrip(".").partition(": ")
     return f", {head} ({rest})" if colon else f", {head}" if head else ""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from utils.draw import palette
-from utils.draw.frame import told
+from utils.draw.frame import caption_clause
 from utils.draw.units import SIZES, round_ticks, size_text, unit_for, unknown
 
 WIDTH = 900
@@ -118,7 +118,7 @@ def legend_of(held: Iterable[Mapping[str, int]]) -> list[palette.Role]:
     return [role for kind, role in palette.MEMORY_KINDS.items() if kind in present]
 
 
-def tell_peaks(
+def peaks_alt_text(
     opening: str,
     names: Sequence[str],
     peaks: Sequence[Mapping[str, int]],
@@ -137,4 +137,4 @@ def tell_peaks(
         parts.append(f"{name} holds at most {held_text(total, capacity)}{share}")
     if len(names) > MOST_GPUS:
         parts.append(f"and {len(names) - MOST_GPUS} more")
-    return (f"{title.rstrip('.')}. " if title else "") + f"{opening}{told(caption)}: {'; '.join(parts)}."
+    return (f"{title.rstrip('.')}. " if title else "") + f"{opening}{caption_clause(caption)}: {'; '.join(parts)}."

@@ -14,7 +14,7 @@ from utils.draw.memory import (
     count_gpus,
     held_text,
     legend_of,
-    tell_peaks,
+    peaks_alt_text,
     too_much,
 )
 from utils.draw.picture import Picture
@@ -49,8 +49,14 @@ def memory_at_peak(
     for name, held in peaks.items():
         check_kinds(name, held)
     if alt is None:
-        alt = tell_peaks(f"Memory of {count_gpus(len(peaks))} at the fullest moment", list(peaks), list(peaks.values()),
-                    [capacity] * len(peaks), title, caption)  # fmt: skip
+        alt = peaks_alt_text(
+            f"Memory of {count_gpus(len(peaks))} at the fullest moment",
+            list(peaks),
+            list(peaks.values()),
+            [capacity] * len(peaks),
+            title,
+            caption,
+        )
     shown = dict(list(peaks.items())[:MOST_BARS])
     totals = {name: sum(held.values()) for name, held in shown.items()}
     scale = ByteScale.of(list(totals.values()), [capacity], 4, 7)

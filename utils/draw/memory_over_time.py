@@ -17,7 +17,7 @@ from utils.draw.memory import (
     count_gpus,
     held_text,
     legend_of,
-    tell_peaks,
+    peaks_alt_text,
     too_much,
 )
 from utils.draw.picture import Picture
@@ -49,8 +49,14 @@ def memory_over_time(
         raise ValueError(f"there is no time to draw: everything happens at {start:.9g} s")
     peaks = [one.peak() for one in series]
     if alt is None:
-        alt = tell_peaks(f"Memory of {count_gpus(len(series))} {over(start, end)}", [one.name for one in series], peaks,
-                    [one.capacity for one in series], title, caption)  # fmt: skip
+        alt = peaks_alt_text(
+            f"Memory of {count_gpus(len(series))} {over(start, end)}",
+            [one.name for one in series],
+            peaks,
+            [one.capacity for one in series],
+            title,
+            caption,
+        )
     shown = series[:MOST_GPUS]
     columns = 1 if len(shown) <= 2 else 2
     rows = -(-len(shown) // columns)

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from utils.draw import palette
-from utils.draw.frame import AXIS_HEIGHT, EDGE, Frame, TimeAxis, over, told
+from utils.draw.frame import AXIS_HEIGHT, EDGE, Frame, TimeAxis, caption_clause, over
 from utils.draw.picture import Picture
 from utils.draw.spans import ORDER, Span, busy_seconds, in_rows, inside_window, lane_kind, lane_order
 from utils.draw.svg import number, shorten, text_width
@@ -71,15 +71,15 @@ def timeline(
     inside = {name: inside_window(of_lane[name], name, first, last) for name in names}
     busy = {name: busy_seconds(inside[name]) / (last - first) for name in names if lane_kind(name) == 0}
     if alt is None:
-        alt = (f"{title.rstrip('.')}. " if title else "") + _tell(names, busy, first, last, caption)
+        alt = (f"{title.rstrip('.')}. " if title else "") + _alt_text(names, busy, first, last, caption)
     drawn = names if len(names) <= MOST_LANES else names[: MOST_LANES - 1]
     return _draw(inside, drawn, len(names) - len(drawn), busy, (first, last), title, caption, alt, width)
 
 
-def _tell(names: Sequence[str], busy: dict[str, float], start: float, end: float, caption: str) -> str:
+def _alt_text(names: Sequence[str], busy: dict[str, float], start: float, end: float, caption: str) -> str:
     """The sentence for those who cannot see the picture."""
     gpus = f"{len(busy)} {_word(busy)}" if busy else f"{len(names)} lane{'' if len(names) == 1 else 's'}"
-    opening = f"Timeline of {gpus} {over(start, end)}{told(caption)}"
+    opening = f"Timeline of {gpus} {over(start, end)}{caption_clause(caption)}"
     if not busy:
         return f"{opening}: {', '.join(names)}."
     if len(busy) <= 8:

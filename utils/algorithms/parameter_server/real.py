@@ -13,10 +13,10 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from utils.algorithms.parameter_server.server import (
     STOP,
     WAIT,
-    Looks,
     Loss,
     Record,
     Server,
+    Snapshots,
     check_request,
     filled,
     gradient_at,
@@ -66,23 +66,23 @@ def train(
     check_request(mode, workers, gradients)
     vector = parameters_to_vector(model.parameters()).detach().clone()
     parts = vector.tensor_split(servers)
-    record, looks = None, None
+    record, snapshots = None, None
     if rank < servers:
         limit = gradients if rank == 0 else None  # the first server says when it is over
         server = Server(parts[rank], workers, lr, mode, bound, limit)
-        looks = Looks(server, every)
-        record = _serve(server, looks, servers)
+        snapshots = Snapshots(server, every)
+        record = _serve(server, snapshots, servers)
     elif rank < servers + workers:
         record = _work(model, loss, vector, parts, rank - servers)
     dist.barrier()  # else a quick rank's first word of the next run could reach a server that is still in this one
-    if record is None or looks is None:
+    if record is None or snapshots is None:
         return record
-    record.history = looks.history(model, evaluate if servers == 1 else None)
+    record.history = snapshots.history(model, evaluate if servers == 1 else None)
     vector_to_parameters(vector, model.parameters())
     return record
 
 
-def _serve(server: Server, looks: Looks, servers: int) -> Record:
+def _serve(server: Server, snapshots: Snapshots, servers: int) -> Record:
     """Answer workers until all have left."""
     record, parameters = Record("server"), server.parameters
     waiting: list[int] = []
@@ -95,7 +95,7 @@ def _serve(server: Server, looks: Looks, servers: int) -> Record:
             dist.recv(gradient, worker + servers, tag=NUMBERS)
             record.bytes_in += gradient.nbytes
             server.push(worker, gradient)
-            looks.look(time.perf_counter() - began)
+            snapshots.take(time.perf_counter() - began)
         elif word.item() == PULL:
             waiting.append(worker)
         else:

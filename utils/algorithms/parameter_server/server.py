@@ -110,13 +110,13 @@ def check_request(mode: str, workers: int, gradients: int) -> None:
         raise ValueError(f"{gradients} gradients cannot come from {workers} workers in full rounds")
 
 
-class Looks:
+class Snapshots:
     """Copies of the parameters over time; their loss is computed when all is over, so that nobody waits for it."""
 
     def __init__(self, server: Server, every: int) -> None:
         self.server, self.every, self.taken = server, every, [(0.0, 0, server.parameters.clone())]
 
-    def look(self, seconds: float) -> None:
+    def take(self, seconds: float) -> None:
         if self.server.updates - self.taken[-1][1] >= self.every:
             self.taken.append((seconds, self.server.updates, self.server.parameters.clone()))
 

@@ -11,10 +11,10 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from utils.algorithms.parameter_server.server import (
     GO,
     WAIT,
-    Looks,
     Loss,
     Record,
     Server,
+    Snapshots,
     check_request,
     filled,
     gradient_at,
@@ -49,7 +49,7 @@ def simulate(
     check_request(mode, len(seconds), gradients)
     start = parameters_to_vector(model.parameters()).detach().clone()
     server = Server(start.clone(), len(seconds), lr, mode, bound, gradients)
-    looks, record = Looks(server, every), Record("server")
+    snapshots, record = Snapshots(server, every), Record("server")
     message = point_to_point(start.nbytes, link) if link else 0.0
     out_free = in_free = 0.0  # when the two directions of the server's link are free again
     steps = [0] * len(seconds)
@@ -79,9 +79,9 @@ def simulate(
             continue
         record.bytes_in += start.nbytes
         server.push(worker, computed[worker])
-        looks.look(now)
+        snapshots.take(now)
         waiting.append(worker)
     record.seconds = now
-    record.history = looks.history(model, evaluate)
+    record.history = snapshots.history(model, evaluate)
     vector_to_parameters(start, model.parameters())
     return filled(record, server)

@@ -6,7 +6,7 @@
 """
 
 from utils.launchers.frameworks.launch import SCRIPTS, edited, horovodrun, mpiexec, run
-from utils.launchers.frameworks.results import Ran, Worker
+from utils.launchers.frameworks.results import RunResult, Worker
 from utils.launchers.frameworks.watch import MARK
 
-__all__ = ["MARK", "SCRIPTS", "Ran", "Worker", "edited", "horovodrun", "mpiexec", "run"]
+__all__ = ["MARK", "SCRIPTS", "RunResult", "Worker", "edited", "horovodrun", "mpiexec", "run"]

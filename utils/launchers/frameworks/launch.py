@@ -21,7 +21,7 @@ from typing import Any
 
 from utils.launchers import torchrun
 from utils.launchers.frameworks import tf_roles
-from utils.launchers.frameworks.results import Ran, Worker
+from utils.launchers.frameworks.results import RunResult, Worker
 from utils.launchers.frameworks.watch import done_by_all, output_files, split_options, watch
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts" / "frameworks"
@@ -34,7 +34,7 @@ GRACE = 30.0
 
 def run(
     program: str | Path, workers: int = 2, kill_at: int | None = None, by: str | None = None, timeout: float = TIMEOUT
-) -> Ran:
+) -> RunResult:
     """Run one of the programs with its launcher.
 
     Args:
@@ -66,7 +66,7 @@ def run(
         found = json.loads(Path(kept, results[0]).read_text()) if results else {}
         command = ran.command.replace(str(kept), "FOLDER").replace(f"{path.parent}{os.sep}", "")
         command = command.replace(f"{SCRIPTS}{os.sep}", "").replace(str(PAUSE), "PAUSE")
-        return Ran(command, ran.code, ran.workers, ran.launcher, found, files, modes)
+        return RunResult(command, ran.code, ran.workers, ran.launcher, found, files, modes)
 
 
 def mpiexec(*arguments: str | Path, timeout: float = TIMEOUT) -> str:
@@ -105,7 +105,7 @@ def edited(program: str, changes: Mapping[str, str], folder: str | Path) -> Path
 
 
 # ---------------------------------------------------------------------- the launchers
-def _torchrun(path: Path, args: list[str], workers: int, kill_at: int | None, timeout: float) -> Ran:
+def _torchrun(path: Path, args: list[str], workers: int, kill_at: int | None, timeout: float) -> RunResult:
     with torchrun.agents(path, *args, nodes=1, per_node=workers) as agents:
         agents.start(0)
         try:
@@ -118,12 +118,12 @@ def _torchrun(path: Path, args: list[str], workers: int, kill_at: int | None, ti
         command = ["torchrun", f"--nproc-per-node={workers}", str(path), *args]
     agent = result.agents[0]
     ended = tuple(Worker(f"worker {worker.rank}", worker.output, worker.errors) for worker in agent.workers)
-    return Ran(" ".join(command), agent.exit_code, ended, agent.log)
+    return RunResult(" ".join(command), agent.exit_code, ended, agent.log)
 
 
 def _launched(
     launcher: str, program: Sequence[str | Path], workers: int, kill_at: int | None, logs: Path, timeout: float
-) -> Ran:
+) -> RunResult:
     """mpiexec and horovodrun."""
     python = ["python", *map(str, program)]
     if launcher == "mpiexec":
@@ -133,10 +133,10 @@ def _launched(
         loopback = "lo" if sys.platform == "linux" else "lo0"
         quiet = ["--disable-cache", "--network-interfaces", loopback, "--output-filename", str(logs)]
     ran = watch([*typed, *quiet, *python], rank, kill_at, logs, timeout)
-    return Ran(" ".join([*typed, *python]), ran.code, ran.workers, ran.launcher)
+    return RunResult(" ".join([*typed, *python]), ran.code, ran.workers, ran.launcher)
 
 
-def _tensorflow(path: Path, args: list[str], workers: int, kill_at: int | None, timeout: float) -> Ran:
+def _tensorflow(path: Path, args: list[str], workers: int, kill_at: int | None, timeout: float) -> RunResult:
     servers: dict[str, Any] = {"chief": True, "ps": 1, "evaluator": kill_at is None} if "server" in path.stem else {}
     # (the chief of a parameter server prints every tenth step, when all workers have done their parts)
     sign = "" if kill_at is None else f"step {kill_at}" if servers else done_by_all(kill_at)
@@ -145,4 +145,4 @@ def _tensorflow(path: Path, args: list[str], workers: int, kill_at: int | None, 
     names = [f"{one.role} {one.index}" if one.role in ("worker", "ps") else one.role for one in ended]
     all_of_them = tuple(Worker(name, one.output, "", one.code) for name, one in zip(names, ended, strict=True))
     command = ["TF_CONFIG=…"] * (workers > 0) + ["python", str(path), *args]
-    return Ran(" ".join(command), ended[0].code, all_of_them)
+    return RunResult(" ".join(command), ended[0].code, all_of_them)

@@ -39,7 +39,7 @@ class Worker:
 
 
 @dataclass(frozen=True)
-class Ran:
+class RunResult:
     """What came of a run.
 
     Args:

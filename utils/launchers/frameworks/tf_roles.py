@@ -36,7 +36,7 @@ _NOISE = ("WARNING: All log messages before absl::InitializeLog", "I0000 ", "W00
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProcessResult:
     """How one process ended.
 
     Args:
@@ -93,7 +93,7 @@ def run(
     grace: float = GRACE,
     kill: Kill | None = None,
     env: Mapping[str, str] | None = None,
-) -> list[Ended]:
+) -> list[ProcessResult]:
     """Start a program once for each role, wait for those that end by themselves, end the others.
 
     Args:
@@ -188,10 +188,10 @@ class _Started:
         for process in self.running.values():
             process.wait()
 
-    def ended(self) -> list[Ended]:
+    def ended(self) -> list[ProcessResult]:
         found = []
         for task, log in self.logs.items():
             lines = [line for line in log.read_text(errors="replace").splitlines() if not line.startswith(_NOISE)]
             code, seconds = self.codes[task]
-            found.append(Ended(*task, code, "\n".join(lines), seconds))
+            found.append(ProcessResult(*task, code, "\n".join(lines), seconds))
         return found

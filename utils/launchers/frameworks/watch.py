@@ -10,13 +10,13 @@ from pathlib import Path
 import psutil
 
 from utils.launchers import namespaces, processes
-from utils.launchers.frameworks.results import Ran, Worker
+from utils.launchers.frameworks.results import RunResult, Worker
 
 MARK = "COURSE_FRAMEWORKS"  # this environment variable holds the pid of whoever started it all, and a random part
 _TOLD = ("PMI_", "MPI_", "MPIR_", "HYDRA_", "HOROVOD_", "TF_CONFIG")
 
 
-def watch(command: list[str], rank_variable: str, kill_at: int | None, logs: Path, timeout: float) -> Ran:
+def watch(command: list[str], rank_variable: str, kill_at: int | None, logs: Path, timeout: float) -> RunResult:
     """Start a launcher, kill worker 1 on the way if asked, wait for its end, kill what is left."""
     mark = processes.new_mark()
     inherited = {name: value for name, value in processes.clean_environment().items() if not name.startswith(_TOLD)}
@@ -34,7 +34,7 @@ def watch(command: list[str], rank_variable: str, kill_at: int | None, logs: Pat
                 kill_at = None
             time.sleep(0.01)
     code = launcher.returncode if in_time else None
-    return Ran(" ".join(command), code, _workers(logs), said.read_text(errors="replace"))
+    return RunResult(" ".join(command), code, _workers(logs), said.read_text(errors="replace"))
 
 
 def output_files(logs: Path) -> list[str]:

@@ -121,10 +121,10 @@ def _supervise(folder: Path, timeout: float) -> None:
         problem = _start_daemons(folder, time.monotonic() + timeout)
         print(json.dumps(problem), flush=True)
         while not select.select([sys.stdin], [], [], 0.2)[0]:
-            _bury()
+            _reap()
     finally:
         processes.kill_all(lambda: psutil.Process().children(recursive=True))
-        _bury(all_of_them=True)
+        _reap(all_of_them=True)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -165,7 +165,7 @@ def _problem(folder: Path, started: Mapping[str, subprocess.Popen[bytes]], deadl
     return "not all nodes were ready in time" if time.monotonic() > deadline else None
 
 
-def _bury(all_of_them: bool = False) -> None:
+def _reap(all_of_them: bool = False) -> None:
     """Take notice of children that have ended, so that they do not stay in the list of processes.
 
     Args:

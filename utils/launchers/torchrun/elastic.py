@@ -35,7 +35,7 @@ class Event:
     step: int
 
 
-class Diary:
+class EventLog:
     """Where one process writes its events down, a line each, so that nothing is lost when it is killed."""
 
     def __init__(self, folder: Path) -> None:
@@ -81,7 +81,13 @@ def timeline(lives: Sequence[Sequence[Event]], until: float | None = None) -> Pi
     seen = [replace(span, end=min(span.end, now)) for span in spans if span.start < now]
     caption = f"measured on this machine; after {now:.1f} s: {sentence(lives, now)}"
     return draw.timeline(
-        seen, title="An elastic run of two machines", caption=caption, lanes=lanes, start=0.0, end=end, alt=tell(lives)
+        seen,
+        title="An elastic run of two machines",
+        caption=caption,
+        lanes=lanes,
+        start=0.0,
+        end=end,
+        alt=alt_text(lives),
     )
 
 
@@ -95,7 +101,7 @@ def sentence(lives: Sequence[Sequence[Event]], at: float) -> str:
     return f"{train}, {done} steps are done"
 
 
-def tell(lives: Sequence[Sequence[Event]]) -> str:
+def alt_text(lives: Sequence[Sequence[Event]]) -> str:
     """The run in words, without times: they differ from run to run."""
     worlds = [f"machine {life[0].machine} is rank {life[0].rank} of {life[0].world_size}" for life in lives]
     return "An elastic run of two machines. Workers in the order of their starts: " + "; ".join(worlds) + "."
