@@ -9,6 +9,7 @@ The numbers stay 00, 01, 02, … What cannot be done is refused before anything 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -157,7 +158,5 @@ def _report(root: Path, renamed: dict[Path, Path], mended: Sequence[str], made: 
 
 
 def _code_shows_the_course(text: str) -> bool:
-    import json
-
     cells = json.loads(text)["cells"]
     return any(SHOWS_THE_COURSE.search("".join(c["source"])) for c in cells if c["cell_type"] == "code")
