@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from utils.launchers import torchrun
+from utils.launchers.failures import diagnose
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAINING = ROOT / "scripts" / "train_resumable.py"
@@ -30,7 +31,7 @@ def result(run: torchrun.Run) -> str:
 @pytest.fixture
 def uninterrupted(tmp_path_factory) -> str:
     folder = str(tmp_path_factory.mktemp("uninterrupted"))
-    return result(torchrun.run_agents(TRAINING, "--folder", folder, nodes=1, per_node=2, timeout=LONG))
+    return diagnose.run(TRAINING, "--folder", folder, ranks=2, timeout=LONG)[0].output.splitlines()[-1]
 
 
 def test_after_a_worker_was_killed_the_result_is_that_of_a_training_without_failure(uninterrupted, tmp_path):
@@ -50,6 +51,7 @@ def test_a_node_joins_late_and_another_time_its_machine_is_lost(tmp_path):
         *(HELD, "--folder", str(tmp_path), "--any-world-size"),
         **{"nodes": 2, "per_node": 1, "min_nodes": 1, "rendezvous": "c10d", "max_restarts": 1},
         env={"COURSE_HOLD": "5:1 10:2"},
+        rdzv_conf={"last_call_timeout": 1},  # who comes later joins later
     ) as agents:
         agents.start(0)
         wait_for_checkpoint(tmp_path, 5)

@@ -1,9 +1,10 @@
-"""scripts/train_resumable.py under the real torchrun: killed, started again, restarted; the same bits at the end."""
+"""scripts/train_resumable.py: killed, started again, restarted by the real torchrun; the same bits at the end."""
 
 from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from utils.launchers.torchrun import AgentsFailed, run_agents
+from utils.launchers.failures import diagnose
 from utils.training import rendezvous
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,9 +23,11 @@ TIMEOUT = 240
 
 
 def last_line(folder: Path, *options: str, ranks: int = 3) -> str:
-    run = run_agents(PROGRAM, "--folder", str(folder), *options, nodes=1, per_node=ranks, timeout=TIMEOUT)
-    assert all(worker.output == "" for worker in run.workers if worker.rank)
-    return run.workers[0].output.splitlines()[-1]
+    """Train on ranks that find what torchrun gives to workers; what rank 0, which alone prints, said last."""
+    ended = diagnose.run(PROGRAM, "--folder", str(folder), *options, ranks=ranks, timeout=TIMEOUT)
+    assert [end.how for end in ended.ranks] == ["finished"] * ranks, ended
+    assert all(end.output == "" for end in ended.ranks[1:])
+    return ended[0].output.splitlines()[-1]
 
 
 def made(folder: Path) -> Path:
@@ -37,12 +40,14 @@ def test_killed_and_started_again_or_restarted_by_torchrun_it_ends_with_the_same
     assert re.fullmatch(r"step 20: loss \d\.\d{6}, parameters [0-9a-f]{16}", expected)
 
     killed = made(tmp_path / "killed")
-    with pytest.raises(AgentsFailed, match=r"rank 1 .* was killed by SIGKILL"):
-        last_line(killed, "--die-at", "13", "--die-rank", "1")
+    ended = diagnose.run(
+        PROGRAM, "--folder", str(killed), "--die-at", "13", "--die-rank", "1", ranks=3, timeout=TIMEOUT
+    )
+    assert ended[1].how == "killed by SIGKILL"
     assert sorted(os.listdir(killed)) == ["step-00000005.pt", "step-00000010.pt"]
     os.truncate(killed / "step-00000010.pt", 1000)  # and the newest is damaged: five more steps are lost
-    run = run_agents(PROGRAM, "--folder", str(killed), nodes=1, per_node=3, timeout=TIMEOUT)
-    assert run.workers[0].output.splitlines() == [
+    again = diagnose.run(PROGRAM, "--folder", str(killed), ranks=3, timeout=TIMEOUT)
+    assert again[0].output.splitlines() == [
         "passed over: step-00000010.pt (1,000 bytes) was cut off or damaged",
         "attempt 0: 3 ranks start at step 5",
         expected,
@@ -73,10 +78,9 @@ def test_another_number_of_ranks_may_go_on_and_bad_input_is_one_sentence_of_one_
     last_line(folder, "--half", "--steps", "10", ranks=2)
     assert last_line(folder, "--half", "--any-world-size", ranks=1).startswith("step 20: loss ")
 
-    with pytest.raises(AgentsFailed) as caught:
-        last_line(tmp_path / "nowhere", ranks=2)
-    said = [worker.errors for worker in caught.value.run.workers]
-    assert "train_resumable.py: there is no folder" in said[0] and "Traceback" not in said[0] + said[1]
+    first, second = diagnose.run(PROGRAM, "--folder", str(tmp_path / "nowhere"), ranks=2, timeout=TIMEOUT).ranks
+    assert first.how == second.how == "ended with exit code 1"
+    assert first.words.startswith("train_resumable.py: there is no folder") and second.words == ""
 
 
 def test_each_restart_has_its_own_keys_in_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,18 +99,21 @@ def test_each_restart_has_its_own_keys_in_the_store(monkeypatch: pytest.MonkeyPa
     assert joined["store"] is store
 
 
-def test_the_help_names_every_option_and_nothing_runs_without_torchrun() -> None:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "120"}
-    environment.pop("LOCAL_RANK", None)
+def test_the_help_names_every_option_and_nothing_runs_without_torchrun(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.setattr(torch, "set_num_threads", lambda number: None)  # this process is not the program's
 
-    def start(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, str(PROGRAM), *arguments], capture_output=True, text=True, env=environment, timeout=TIMEOUT
-        )
+    def start(*arguments: str) -> None:
+        monkeypatch.setattr(sys, "argv", [str(PROGRAM), *arguments])
+        runpy.run_path(str(PROGRAM), run_name="__main__")
 
-    text = start("--help").stdout
+    with pytest.raises(SystemExit):
+        start("--help")
+    text = capsys.readouterr().out
     for option in ("--folder", "--steps", "--checkpoint-every", "--keep", "--die-at", "--die-rank", "--any-world-size"):
         assert option in text
-    alone = start("--folder", "x")
-    assert alone.returncode == 1
-    assert alone.stderr.splitlines()[-1].endswith("LOCAL_RANK is not set: start this program with torchrun")
+    with pytest.raises(RuntimeError, match=r"LOCAL_RANK is not set: start this program with torchrun$"):
+        start("--folder", "x")

@@ -11,11 +11,11 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from utils.launchers.failures.endings import Ending
 from utils.launchers.failures.log_lines import is_stack, plain
@@ -54,6 +54,7 @@ class RankRun:
         os.environ.update(self.env)
         dist.set_debug_level_from_env()
         dist.init_process_group = _init_process_group
+        leave, os._exit = os._exit, sys.exit  # a program may end at once, but the rank that runs it lives on
         sys.argv = [self.program, *self.args]
         for path, text in self.files.items():
             isolation.replace_file(path, text)
@@ -61,7 +62,7 @@ class RankRun:
             isolation.limit_memory(self.memory)
         over = threading.Event()
         if self.until:
-            threading.Thread(target=self._stop, args=(over,), daemon=True).start()
+            threading.Thread(target=self._stop, args=(over, leave), daemon=True).start()
         note: dict[str, Any] = {"how": "finished"}
         try:
             try:
@@ -95,7 +96,7 @@ class RankRun:
         draft.write_text(json.dumps(note))
         draft.replace(f"{self.log}.end")
 
-    def _stop(self, over: threading.Event) -> None:
+    def _stop(self, over: threading.Event, leave: Callable[[int], NoReturn]) -> None:
         """When the ranks have ended that are waited for, stop the program on this one, whatever it waits for."""
         while not all(map(os.path.exists, self.until)):
             time.sleep(0.02)
@@ -104,7 +105,7 @@ class RankRun:
             os.kill(os.getpid(), signal.SIGINT)
         if not over.wait(_ENDING):  # it waits inside torch, where Python's signals do not arrive
             self._end({"how": "still running", "collectives": []})
-            os._exit(0)
+            leave(0)
 
     def _note(self, error: BaseException) -> dict[str, Any]:
         frames = traceback.walk_tb(error.__traceback__)
