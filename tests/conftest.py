@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+from dealing import group, length, stored
 from xdist.scheduler import LoadScopeScheduling
 
 EXTRA = re.compile(
@@ -14,20 +15,26 @@ EXTRA = re.compile(
 """Tests of lectures and labs 10 and 11: `make test-frameworks` runs them, `make test` leaves them out."""
 
 
-class ByFileAndLab(LoadScopeScheduling):
-    """A file's tests run in one process, for they may build on each other; in test_labs.py each lab's do."""
+class InGroups(LoadScopeScheduling):
+    """One process runs a group; the groups are begun in the order of the tests."""
+
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        super().__init__(config, log)
+        config.option.loadscopereorder = False
 
     def _split_scope(self, nodeid: str) -> str:
-        file, _, test = nodeid.partition("::")
-        lab = re.search(r"\[(\d\d)_", test) if file.endswith("test_labs.py") else None
-        return f"{file}::{lab[1]}" if lab else file
+        return group(nodeid)
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    return ByFileAndLab(config, log)
+    return InGroups(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if EXTRA.search(item.nodeid):
             item.add_marker(pytest.mark.frameworks)
+    if hasattr(config, "workerinput"):  # one process alone keeps the order of the files
+        seconds = stored()
+        items.sort(key=lambda item: -length(item.nodeid, seconds))
