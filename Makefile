@@ -2,44 +2,82 @@
 # make test   set everything up and run every test and every notebook
 # make help   the other commands
 
-PYTHON ?= python3
-VENV   ?= .venv
-RUN    := $(VENV)/bin/python
-JOBS   ?= 2
-DIR    ?= labs
-NB     ?= $(sort $(wildcard notebooks/*.ipynb solutions/*.ipynb))
+SHELL   := bash
+# Versions of Python that torch has builds for: requires-python in pyproject.toml.
+FITS    := import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 15))
+PYTHONS := python3 python3.14 python3.13 python3.12 python3.11
+PYTHON  ?= $(shell for one in $(PYTHONS); do $$one -c '$(FITS)' 2>/dev/null && echo $$one && break; done)
+VENV    ?= .venv
+RUN     := $(VENV)/bin/python
+# Exactly the versions that were tested; empty: the newest that pyproject.toml allows.
+LOCKED  ?= 1
+LOCK    := requirements.lock
+PIP      = $(RUN) -m pip install --disable-pip-version-check $(if $(LOCKED),--constraint $(LOCK))
+# Tests wait more than they compute, so there are more processes than cores.
+JOBS    ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 4 ? 2 * cores : 8)))
+NB      ?= $(sort $(wildcard notebooks/*.ipynb solutions/*.ipynb))
 LAB_ARGS ?= $(if $(filter 0,$(shell id -u)),--allow-root,)
 # A cell that takes longer than this fails (seconds); it also bounds the wait for a kernel that died.
 CELL_TIMEOUT ?= 120
 # Notebooks that need what `make frameworks` installs, as they say themselves (asked before the environment exists).
 EXTRA   = $(shell $(PYTHON) -m utils.course needs frameworks)
-WHEELS ?= wheels
+WHEELS  ?= wheels
 # Set by CI: what failed is tried once more, and listed.
-AGAIN  ?=
-PYTEST  = $(RUN) tests/again.py $(if $(AGAIN),--again)
-DEALT   = -n $(JOBS) --dist loadfile
-NBVAL   = -q $(DEALT) --nbval-current-env --nbval-cell-timeout=$(CELL_TIMEOUT) --nbval-sanitize-with tests/nbval_sanitize.cfg
+AGAIN   ?=
+# Set by `make durations`: how long each file takes is stored, so that the longest are begun first.
+DURATIONS ?=
+PYTEST   = $(RUN) tests/again.py $(if $(AGAIN),--again) $(if $(DURATIONS),--store-durations)
+DEALT    = -n $(JOBS) --dist loadfile --no-loadscope-reorder
+NBVAL    = -q $(DEALT) --nbval --nbval-current-env --nbval-cell-timeout=$(CELL_TIMEOUT) \
+    --nbval-sanitize-with tests/nbval_sanitize.cfg
 # (Its own place for progress: what a learner has done must not change what a notebook shows here.)
-notebooks test-frameworks: export COURSE_PROGRESS = $(abspath $(VENV))/progress-of-tests.json
+notebooks notebooks-frameworks: export COURSE_PROGRESS = $(abspath $(VENV))/progress-of-tests.json
 
-.PHONY: help setup lab test lint tests notebooks frameworks test-frameworks execute labs grade benchmarks clean
+# Stages run one after another, also after one has failed; at the end stands what failed and what each took.
+STAGES     = $(RUN) tests/stages.py
+CORE       := lint tests notebooks
+FRAMEWORKS := frameworks tests-frameworks notebooks-frameworks
+# Ways to make this machine compute as another one does: other kernels of MKL, of torch, of oneDNN, or none of oneDNN.
+NUMERIC    := $(patsubst %,'numeric %',MKL_CBWR=COMPATIBLE MKL_CBWR=AVX2 ATEN_CPU_CAPABILITY=default \
+    ONEDNN_MAX_CPU_ISA=SSE41 COURSE_WITHOUT_ONEDNN=1)
+
+.PHONY: help setup lab test test-frameworks test-numeric test-all lint tests notebooks numeric frameworks tests-frameworks \
+    notebooks-frameworks execute labs grade durations lock benchmarks clean
 
 help:
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
 
-setup: $(VENV)/.ready  ## make the environment and install everything into it
+setup: $(VENV)/.ready  ## make the environment and install everything into it (LOCKED= takes the newest versions)
 
-$(VENV)/.ready: pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	    echo "This course needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+# $(call install,PACKAGES): with pip's progress bar on a terminal, else a line for each package.
+define install
+@echo "Installing $(1) into $(VENV): torch and its company are large, this takes minutes"
+@set -o pipefail; if [ -t 1 ]; then $(PIP) $(1); else \
+    $(PIP) --progress-bar off $(1) | { grep --line-buffered -E '^(Collecting|Building|Installing)' || true; }; fi
+endef
+
+$(VENV)/.ready: pyproject.toml $(if $(LOCKED),$(LOCK))
+	@"$(PYTHON)" -c '$(FITS)' || { \
+	    echo "This course needs Python 3.11 to 3.14 with its venv (torch has builds for no other)," \
+	        "and $(or $(PYTHON),none of $(PYTHONS)) is that: install one, then type: make $(or $(MAKECMDGOALS),setup) PYTHON=python3.13"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --editable '.[test]'
+	$(call install,--editable '.[test]')
 	@touch $@
 
 lab: setup  ## set up and open JupyterLab on the first lecture
 	$(VENV)/bin/jupyter lab --ServerApp.root_dir="$(CURDIR)" $(LAB_ARGS) notebooks/00_start_here.ipynb
 
-test: setup lint tests notebooks  ## set up and run every test and every notebook
+test: setup  ## set up and run every test and every notebook
+	@$(STAGES) $(CORE)
+
+test-frameworks: setup  ## set up and test the lectures and labs that need them
+	@$(STAGES) $(FRAMEWORKS)
+
+test-numeric: setup  ## run the numeric tests as processors of other kinds would compute them
+	@$(STAGES) $(NUMERIC)
+
+test-all: setup  ## all of these, as CI does
+	@$(STAGES) $(CORE) $(NUMERIC) $(FRAMEWORKS)
 
 lint: setup  ## ruff: format and lint
 	$(RUN) -m ruff format --check .
@@ -48,26 +86,29 @@ lint: setup  ## ruff: format and lint
 tests: setup  ## tests of utils, of the checks and of the repository's habits
 	$(PYTEST) tests -- $(DEALT) -m "not frameworks"
 
-notebooks: setup  ## execute every notebook: strict for lectures and solutions, lax for labs
+notebooks: setup  ## execute every lecture and solution, and compare with what is stored
 	$(PYTEST) $(filter-out $(EXTRA:%=notebooks/%),$(wildcard notebooks/*.ipynb)) \
-	    $(filter-out $(EXTRA:%=solutions/%),$(wildcard solutions/*.ipynb)) -- --nbval $(NBVAL)
-	$(PYTEST) $(filter-out $(EXTRA:%=labs/%),$(wildcard labs/*.ipynb)) -- --nbval-lax $(NBVAL)
+	    $(filter-out $(EXTRA:%=solutions/%),$(wildcard solutions/*.ipynb)) -- $(NBVAL)
+
+numeric: setup  ## the numeric tests once: make numeric MKL_CBWR=COMPATIBLE
+	$(PYTEST) tests -- -q $(DEALT) -m "numeric and not frameworks"
 
 frameworks: $(VENV)/.frameworks  ## add MPI, Horovod, TensorFlow and Ray, for the lectures and labs that need them
 
 # No pin of theirs clashes with the core's, so they share its environment; Horovod's wheel is kept outside it.
 $(VENV)/.frameworks: $(VENV)/.ready utils/launchers/frameworks/horovod_wheel.py
-	$(RUN) -m pip install --quiet --editable '.[test,frameworks,tune]'
+	$(call install,--editable '.[test,frameworks,tune]')
 	$(RUN) -m utils.launchers.frameworks.horovod_wheel $(WHEELS)
 	@touch $@
 
-# TensorFlow and Ray take their time on a busy machine.
-test-frameworks: CELL_TIMEOUT = 300
-test-frameworks: frameworks  ## set up and test the lectures and labs that need them
+tests-frameworks: frameworks  ## tests that need what `make frameworks` installs
 	$(RUN) -m pip check
 	$(PYTEST) tests -- $(DEALT) -m frameworks
-	$(PYTEST) $(EXTRA:%=notebooks/%) $(EXTRA:%=solutions/%) -- --nbval $(NBVAL)
-	$(PYTEST) $(EXTRA:%=labs/%) -- --nbval-lax $(NBVAL)
+
+# TensorFlow and Ray take their time on a busy machine.
+notebooks-frameworks: CELL_TIMEOUT = 300
+notebooks-frameworks: frameworks  ## execute the lectures and solutions that need it
+	$(PYTEST) $(EXTRA:%=notebooks/%) $(EXTRA:%=solutions/%) -- $(NBVAL)
 
 execute: setup  ## run notebooks and store their outputs: make execute NB=notebooks/00_start_here.ipynb
 	$(RUN) -m utils.course execute $(NB)
@@ -76,10 +117,19 @@ labs: setup  ## make labs/ from solutions/
 	$(RUN) -m utils.course labs
 
 grade: setup  ## grade a folder of learners' labs: make grade DIR=folder
-	@$(RUN) -m utils.checks.grading $(DIR)
+	@$(if $(DIR),,echo "Which folder of learners' labs? Type: make grade DIR=folder" >&2; exit 2)
+	@$(RUN) -m utils.checks.grading "$(DIR)"
+
+durations: setup  ## run everything and store how long each file takes, so that the longest are begun first
+	@$(STAGES) 'tests DURATIONS=1' 'notebooks DURATIONS=1' 'tests-frameworks DURATIONS=1' 'notebooks-frameworks DURATIONS=1'
+
+lock: setup  ## take the newest versions that pyproject.toml allows into requirements.lock
+	$(RUN) -m pip install --quiet --dry-run --ignore-installed --report - \
+	    --editable '.[test,frameworks,tune,benchmarks]' | $(RUN) .ci/lock.py > $(LOCK).new
+	@mv $(LOCK).new $(LOCK)
 
 benchmarks: setup  ## print this project's figures beside its peers'
-	$(RUN) -m pip install --quiet --editable '.[test,benchmarks]'
+	$(call install,--editable '.[test,benchmarks]')
 	$(RUN) benchmarks/launcher.py
 	$(RUN) benchmarks/all_reduce.py
 	$(RUN) benchmarks/ddp.py

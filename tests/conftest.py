@@ -7,26 +7,29 @@ import re
 from typing import Any
 
 import pytest
+from dealing import group, length, stored
 from xdist.scheduler import LoadScopeScheduling
 
 from utils.course import outline
 
 EXTRA = re.compile("|".join(lecture.slug for lecture in outline.lectures() if lecture.needs) or "(?!)")
 """Checks of these labs are marked `frameworks`, as are the files that say so: `make test-frameworks` runs them."""
-LAB = re.compile(rf"\[({'|'.join(outline.slugs('solutions'))})")
 
 
-class ByFileAndLab(LoadScopeScheduling):
-    """A file's tests run in one process, for they may build on each other; in test_labs.py each lab's do."""
+class InGroups(LoadScopeScheduling):
+    """One process runs a group; the groups are begun in the order of the tests."""
+
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        super().__init__(config, log)
+        config.option.loadscopereorder = False
 
     def _split_scope(self, nodeid: str) -> str:
-        file, _, test = nodeid.partition("::")
-        lab = LAB.search(test) if file.endswith("test_labs.py") else None
-        return f"{file}::{lab[1]}" if lab else file
+        return group(nodeid)
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    return ByFileAndLab(config, log)
+    return InGroups(config, log)
 
 
 def pytest_configure() -> None:
@@ -37,7 +40,10 @@ def pytest_configure() -> None:
         torch.backends.mkldnn.enabled = False
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/checks/" in item.nodeid and EXTRA.search(item.nodeid):
             item.add_marker(pytest.mark.frameworks)
+    if hasattr(config, "workerinput"):  # one process alone keeps the order of the files
+        seconds = stored()
+        items.sort(key=lambda item: -length(item.nodeid, seconds))

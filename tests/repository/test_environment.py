@@ -5,31 +5,26 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
+import sys
 import tomllib
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 TARGETS = (
-    *(
-        "setup",
-        "lab",
-        "test",
-        "lint",
-        "tests",
-        "notebooks",
-        "frameworks",
-        "test-frameworks",
-        "execute",
-        "labs",
-        "grade",
-    ),
-    *("benchmarks", "help"),
+    *("setup", "lab", "test", "test-frameworks", "test-numeric", "test-all", "lint", "tests", "notebooks", "numeric"),
+    *("frameworks", "tests-frameworks", "notebooks-frameworks", "execute", "labs", "durations", "lock", "benchmarks"),
+    *("help", "clean"),
 )
 # In pieces, so that this file does not name them.
 REGISTRIES = (
@@ -69,11 +64,33 @@ def _texts() -> list[tuple[str, str]]:
     return texts
 
 
-def _dry_run(target: str) -> subprocess.CompletedProcess[str]:
-    """What make would do. A make that runs these tests must not pass its own options on."""
+def _make(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A make that runs these tests must not pass its own options on."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
-    command = ["make", "--dry-run", "--no-print-directory", target]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    command = ["make", "--no-print-directory", *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, env=environment | variables, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def _dry_run(target: str) -> str:
+    """What make would do, and its stages."""
+    done = _make("--dry-run", *shlex.split(target))
+    assert done.returncode == 0, done.stderr
+    stages = re.search(r"tests/stages\.py (.+)", done.stdout)
+    return done.stdout + "".join(_dry_run(stage) for stage in (shlex.split(stages[1]) if stages else ()))
+
+
+def _python_bounds() -> tuple[tuple[int, int], tuple[int, int]]:
+    """The oldest version of Python that fits, and the first that does not."""
+    bounds = re.fullmatch(r">=3\.(\d+),<3\.(\d+)", _project()["requires-python"])
+    assert bounds is not None
+    return (3, int(bounds[1])), (3, int(bounds[2]))
+
+
+def _locked() -> dict[str, str]:
+    lines = [line for line in _text("requirements.lock").splitlines() if not line.startswith("#")]
+    return dict(line.split("==") for line in lines)
 
 
 def test_conda_gets_python_pip_and_this_project_and_nothing_else() -> None:
@@ -106,54 +123,221 @@ def test_versions_of_packages_live_in_pyproject_only(name: str) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_make_has_its_targets(target: str) -> None:
-    done = _dry_run(target)
-    assert done.returncode == 0, done.stderr
+    assert _dry_run(target)
 
 
 def test_make_lab_opens_the_first_lecture_and_make_test_runs_everything() -> None:
-    assert re.search(r"jupyter lab .*notebooks/00_start_here\.ipynb", _dry_run("lab").stdout)
-    tested = _dry_run("test").stdout
+    assert re.search(r"jupyter lab .*notebooks/00_start_here\.ipynb", _dry_run("lab"))
+    tested = _dry_run("test")
     for part in ("ruff format --check", "ruff check", " tests"):
         assert part in tested, part
     assert not re.search("horovod|ray|tensorflow|other_frameworks", tested.replace("array", "")), (
         "the core stands by itself"
     )
+    programs = [line for line in tested.splitlines() if re.search("ruff|again", line)]
+    assert len(programs) >= 4 and set(programs) <= set(_dry_run("test-all").splitlines())
 
 
-def test_every_notebook_is_executed_by_a_target_strict_but_for_labs() -> None:
-    commands = (_dry_run("test").stdout + _dry_run("test-frameworks").stdout).replace("\\\n", " ").splitlines()
-    executed = [
-        (path, "lax" if "--nbval-lax" in command else "strict")
-        for command in commands
-        if "--nbval-current-env" in command
-        for path in re.findall(r"\S+\.ipynb", command)
-    ]
-    there = [path.relative_to(ROOT) for path in ROOT.glob("*/[0-9][0-9]_*.ipynb")]
-    wanted = {(path.as_posix(), "lax" if path.parts[0] == "labs" else "strict") for path in there}
-    assert wanted <= set(executed) and len(executed) == len(set(executed))
+def test_the_numeric_tests_run_as_several_processors_would_compute_them() -> None:
+    stages = re.findall(r"'numeric (\w+=\w+)'", _dry_run("test-all"))
+    assert len(stages) >= 4 and {"MKL_CBWR=COMPATIBLE", "ATEN_CPU_CAPABILITY=default"} <= set(stages)
+    for stage in stages:
+        assert '-m "numeric and not frameworks"' in _dry_run(f"numeric {stage}")
+
+
+def test_every_lecture_and_solution_is_executed_once_and_compared() -> None:
+    commands = (_dry_run("test") + _dry_run("test-frameworks")).replace("\\\n", " ").splitlines()
+    executed = [path for one in commands if " --nbval " in one for path in re.findall(r"\S+\.ipynb", one)]
+    there = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("*/[0-9][0-9]_*.ipynb")}
+    assert sorted(executed) == sorted(path for path in there if not path.startswith("labs/"))
+
+
+def test_make_grade_asks_for_its_folder() -> None:
+    done = _make("grade", "--old-file=setup")
+    assert done.returncode == 2 and "make grade DIR=folder" in done.stderr and done.stdout == ""
+
+
+@pytest.mark.parametrize("version", [(3, 10), (3, 15)])
+def test_make_says_which_python_it_needs_and_what_to_type(tmp_path: Path, version: tuple[int, int]) -> None:
+    python = tmp_path / "python3.x"
+    python.write_text(f"#!/bin/sh\nexec {sys.executable} -c 'import sys; sys.version_info = {version}; '\"$2\"\n")
+    python.chmod(0o755)
+    done = _make("setup", f"PYTHON={python}", f"VENV={tmp_path / 'venv'}")
+    assert done.returncode == 2 and not (tmp_path / "venv").exists()
+    (sentence,) = done.stdout.splitlines()
+    oldest, first_that_does_not_fit = _python_bounds()
+    assert f"Python {oldest[0]}.{oldest[1]} to 3.{first_that_does_not_fit[1] - 1}" in sentence
+    assert str(python) in sentence and "type: make setup PYTHON=python3.1" in sentence
+
+
+@pytest.mark.parametrize("fitting", ["python3.11", "python3.14"])
+def test_make_finds_a_python_that_fits(tmp_path: Path, fitting: str) -> None:
+    for name in ("python3", "python3.14", "python3.13", "python3.12", "python3.11"):
+        (tmp_path / name).write_text(f"#!/bin/sh\n[ {name} = {fitting} ]\n")
+        (tmp_path / name).chmod(0o755)
+    done = _make("--dry-run", "setup", f"VENV={tmp_path / 'venv'}", PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert f"{fitting} -m venv {tmp_path / 'venv'}" in done.stdout, done.stderr
+
+
+def test_the_bounds_of_python_agree() -> None:
+    oldest, first_that_does_not_fit = _python_bounds()
+    assert f"not {oldest} <= sys.version_info < {first_that_does_not_fit})" in _text("Makefile")
+    jobs = yaml.safe_load(_text(".github/workflows/ci.yml"))["jobs"]
+    last = f"3.{first_that_does_not_fit[1] - 1}"
+    assert jobs["test"]["strategy"]["matrix"]["python"] == [f"3.{oldest[1]}", last]
+    for text, pattern in (
+        (json.loads(_text(".devcontainer/devcontainer.json"))["image"], r"python:\d+-3\.(\d+)"),
+        (_text(".binder/runtime.txt"), r"python-3\.(\d+)\n"),
+    ):
+        version = re.search(pattern, text)
+        assert version is not None and oldest <= (3, int(version[1])) < first_that_does_not_fit
+
+
+def test_setup_takes_what_was_tested_unless_the_newest_is_asked_for(tmp_path: Path) -> None:
+    venv = f"VENV={tmp_path}"
+    assert "--constraint requirements.lock" in _make("--dry-run", "setup", venv).stdout
+    assert "--constraint" not in _make("--dry-run", "setup", venv, "LOCKED=").stdout
+
+
+def test_the_lock_has_every_package_of_the_project_in_a_version_that_it_allows() -> None:
+    """Run `make lock` when this fails. What it has beyond the project's own are the packages that those need."""
+    locked, project = _locked(), _project()
+    asked = [Requirement(one) for one in project["dependencies"]]
+    asked += [Requirement(one) for extra in project["optional-dependencies"].values() for one in extra]
+    asked = [one for one in asked if one.marker is None or one.marker.evaluate({"sys_platform": "linux"})]
+    assert len(asked) > 20
+    for one in asked:
+        assert locked[canonicalize_name(one.name)] in one.specifier, one
+    assert not any("+" in version for version in locked.values()), "a build for one kind of machine"
+
+
+def test_the_lock_is_what_this_environment_has() -> None:
+    """Where it was made by `make setup`. (pip, and builds such as 2.13.0+cpu, are the machine's own.)"""
+    if not (Path(sys.prefix) / ".ready").exists():
+        pytest.skip("these tests do not run in an environment that `make setup` has made")
+    locked = _locked()
+    installed = {canonicalize_name(one.name): Version(one.version).public for one in distributions()}
+    assert {name: version for name, version in installed.items() if locked.get(name, version) != version} == {}
+    needed = {re.split(r"[^\w.-]", one)[0] for one in _project()["dependencies"]}
+    assert {canonicalize_name(name) for name in needed} <= set(installed)
+
+
+def test_the_report_of_pip_becomes_a_lock(tmp_path: Path) -> None:
+    packages = [("Torch", "2.13.0+cpu"), ("multi-gpu-course", "0.1.0"), ("absl_py", "2.5.1")]
+    report = {"install": [{"metadata": {"name": name, "version": version}} for name, version in packages]}
+    program = "import runpy, sys; sys.version_info = ({}, {}); runpy.run_path('.ci/lock.py')"
+    for version, wanted in (((3, 11), ["absl-py==2.5.1", "torch==2.13.0"]), ((3, 12), [])):
+        done = subprocess.run(
+            [sys.executable, "-c", program.format(*version)],
+            cwd=ROOT,
+            input=json.dumps(report),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert [line for line in done.stdout.splitlines() if not line.startswith("#")] == wanted
+        assert (done.returncode == 0) == bool(wanted) and ("Python 3.11" in done.stderr) != bool(wanted)
 
 
 def test_make_help_explains_every_target() -> None:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
-    done = subprocess.run(["make", "help"], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    done = _make("help")
     explained = {line.split()[0] for line in done.stdout.splitlines() if line.strip()}
     assert set(TARGETS) - {"help"} <= explained
 
 
 def test_ci_runs_what_a_newcomer_runs() -> None:
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
-    assert re.search(r"^make test$.*^make test-frameworks$", _text(".ci/run"), re.MULTILINE | re.DOTALL)
+    assert re.search(r"^make test-all AGAIN=1$", _text(".ci/run"), re.MULTILINE)
     subprocess.run(["bash", "-n", ".ci/run"], cwd=ROOT, check=True)
     steps = yaml.safe_load(_text(".github/workflows/ci.yml"))["jobs"]["test"]["steps"]
     assert [step["run"] for step in steps if "run" in step] == [".ci/run"]
+
+
+@pytest.mark.parametrize("sudo", [0, 1], ids=["sudo allowed", "sudo refused"])
+def test_ci_says_at_its_end_what_it_could_not_install_and_fails_with_make(tmp_path: Path, sudo: int) -> None:
+    """On a machine with nothing but these programs, for a user who is not root."""
+    for name, does in (
+        ("id", "echo 1000"),
+        ("sudo", f"[ {sudo} = 0 ] && shift && exec $*"),
+        ("apt-get", "[ $1 = update ] || case $* in *slurm*) exit 1;; esac"),
+        ("make", "echo making $*; exit 3"),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    for name in ("sh", "bash", "dirname", "env", "true"):
+        (tmp_path / name).symlink_to(shutil.which(name))
+    done = subprocess.run(
+        [tmp_path / "bash", ".ci/run"],
+        cwd=ROOT,
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    making, *left_out = done.stdout.splitlines()
+    assert making == "making test-all AGAIN=1" and done.returncode == 3, done.stderr
+    missing = {line.partition(":")[2].partition(":")[0].strip() for line in left_out}
+    slurm = "tests and cells with a Slurm cluster"
+    if sudo == 0:
+        assert missing <= {slurm} and (missing or Path("/usr/sbin/slurmctld").exists())
+    else:
+        assert all("neither root nor allowed to use sudo" in line for line in left_out)
+        assert "the JupyterLab tests" in missing
+
+
+def test_every_action_is_pinned_by_its_commit_and_the_workflow_may_only_read() -> None:
+    text = _text(".github/workflows/ci.yml")
+    workflow = yaml.safe_load(text)
+    uses = re.findall(r"uses: (.*)", text)
+    assert uses and [one for one in uses if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+(\.\d+)*", one)] == []
+    assert workflow["permissions"] == {"contents": "read"} and workflow["concurrency"]["cancel-in-progress"] is True
+    assert all(0 < job["timeout-minutes"] <= 90 for job in workflow["jobs"].values())
+    (setup,) = (step for step in workflow["jobs"]["test"]["steps"] if "setup-python" in step.get("uses", ""))
+    assert setup["with"]["cache"] == "pip"
+    assert all((ROOT / name).is_file() for name in setup["with"]["cache-dependency-path"].split())
+
+
+def test_dependabot_looks_after_packages_and_actions() -> None:
+    updates = yaml.safe_load(_text(".github/dependabot.yml"))["updates"]
+    assert {one["package-ecosystem"] for one in updates} == {"pip", "github-actions"}
+
+
+def test_ruff_before_a_commit_is_the_ruff_of_the_tests() -> None:
+    (ruff,) = yaml.safe_load(_text(".pre-commit-config.yaml"))["repos"]
+    assert f"ruff=={ruff['rev'].removeprefix('v')}" in _project()["optional-dependencies"]["test"]
+    assert {hook["id"] for hook in ruff["hooks"]} == {"ruff-check", "ruff-format"}
+
+
+def test_issue_templates_ask_for_what_is_needed() -> None:
+    forms = {path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml")}
+    assert set(forms) == {"bug", "content", "feature"}
+    for form in forms.values():
+        assert (
+            form["name"] and form["description"] and any(part["validations"]["required"] for part in form["body"][:1])
+        )
+        assert len({part["id"] for part in form["body"]}) == len(form["body"])
+    bug = json.dumps(forms["bug"])
+    assert "last 50 lines" in bug and "python -m utils.hardware.machine" in bug
+    assert (ROOT / "utils/hardware/machine.py").is_file()
+
+
+def test_the_citation_is_of_this_project() -> None:
+    citation, project = yaml.safe_load(_text("CITATION.cff")), _project()
+    assert (citation["version"], citation["license"]) == (project["version"], project["license"])
+    assert citation["cff-version"] and citation["message"] and citation["title"] and citation["authors"]
+
+
+def test_binder_installs_this_project_in_the_versions_that_were_tested() -> None:
+    lines = [line.split() for line in _text(".binder/requirements.txt").splitlines() if not line.startswith("#")]
+    assert sorted(lines) == [["--constraint", "../requirements.lock"], ["--editable", "."]]
 
 
 def test_the_development_container_is_set_up_by_make() -> None:
     container = json.loads(_text(".devcontainer/devcontainer.json"))
     assert container["postCreateCommand"] == "make setup"
     assert 8888 in container["forwardPorts"]
-    python = re.search(r"python:\d+-(\d+)\.(\d+)", container["image"])
-    assert python is not None and (int(python[1]), int(python[2])) >= (3, 11)
+    (memory,) = (option for option in container["runArgs"] if option.startswith("--shm-size="))
+    assert re.fullmatch(r"--shm-size=[1-9]\d*g", memory), "ranks and loaders exchange tensors through it"
 
 
 def test_no_file_names_a_package_registry() -> None:
