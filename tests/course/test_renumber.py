@@ -108,7 +108,7 @@ def assert_habits(root: Path) -> None:
     That the stored map is today's needs a run of the first lecture.
     """
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
-    environment["PYTHONPATH"] = str(root)
+    environment["PYTHONPATH"] = os.pathsep.join([str(root), environment.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
     command += ["-k", "toys or buckets or number or link or stored_by_make_execute or readme or slugs or outside"]
     command += ["tests/repository/test_notebooks_habits.py", "tests/repository/test_code_habits.py"]
