@@ -236,7 +236,7 @@ def test_programs_find_what_torchrun_gives_them_and_end_as_they_like(tmp_path):
         "import os, sys, time\n"
         "print(*(os.environ[n] for n in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'GROUP_RANK')), sys.argv[1], flush=True)\n"
         "if os.environ['RANK'] == '0': sys.exit(3)\n"
-        "if os.environ['RANK'] == '1': time.sleep(1); os._exit(0)\n"
+        "if os.environ['RANK'] == '1': os.fork() or os._exit(7); os._exit(os.wait()[1] - (7 << 8))\n"
         "if os.environ['RANK'] == '2': 1 / 0\n"
         "time.sleep(100)\n"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import pickle
 import random
@@ -11,7 +12,7 @@ import resource
 import signal
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -57,15 +58,14 @@ def test_what_is_saved_is_loaded_on_the_cpu(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["a.pt"]
 
 
-SAVES_FOR_EVER = f"""
-import sys, torch
-from utils.training import checkpoints
-step = 0
-while True:
-    step += 1
-    checkpoints.save({{"step": step, "w": torch.full(({SIZE},), float(step))}}, sys.argv[1])
-    print(step, flush=True)
-"""
+def saves_until_it_is_killed(path: Path, seconds: float) -> None:
+    """A byte goes to a second file for each checkpoint that is promised to be there."""
+    promises = os.open(path.with_suffix(".promised"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for step in itertools.count(1):
+        checkpoints.save({"step": step, "w": torch.full((SIZE,), float(step))}, path)
+        os.write(promises, b".")
+        if step == 1:
+            threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
 
 
 def test_a_kill_at_a_random_moment_leaves_a_whole_checkpoint_that_is_no_older_than_the_last_promise(
@@ -73,14 +73,10 @@ def test_a_kill_at_a_random_moment_leaves_a_whole_checkpoint_that_is_no_older_th
 ) -> None:
     file, moments = tmp_path / "a.pt", random.Random(0)
     for _ in range(5):
-        saver = subprocess.Popen([sys.executable, "-c", SAVES_FOR_EVER, str(file)], stdout=subprocess.PIPE, text=True)
-        assert saver.stdout is not None and saver.stdout.readline() == "1\n"
-        time.sleep(moments.uniform(0, 0.1))
-        saver.kill()
-        promised = max([1, *(int(line) for line in saver.stdout.read().split())])
-        saver.wait()
+        with pytest.raises(RuntimeError, match="SIGKILL"):
+            utils.launch(saves_until_it_is_killed, file, moments.uniform(0, 0.1), ranks=1, show_output=False)
         found = checkpoints.load(file)
-        assert is_whole(found) and found["step"] >= promised
+        assert is_whole(found) and found["step"] >= file.with_suffix(".promised").stat().st_size >= 1
 
 
 def dies_at_byte(path: Path, byte: int) -> None:

@@ -54,7 +54,7 @@ class RankRun:
         os.environ.update(self.env)
         dist.set_debug_level_from_env()
         dist.init_process_group = _init_process_group
-        leave, os._exit = os._exit, sys.exit  # a program may end at once, but the rank that runs it lives on
+        leave, os._exit = os._exit, _exit_of(os.getpid(), os._exit)
         sys.argv = [self.program, *self.args]
         for path, text in self.files.items():
             isolation.replace_file(path, text)
@@ -69,6 +69,7 @@ class RankRun:
                 _run_as_main(self.program)
             finally:
                 over.set()
+                os._exit = leave
                 signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is over: nothing may cut short how it ended
         except SystemExit as end:
             if end.code is not None and end.code != 0:
@@ -124,6 +125,17 @@ class RankRun:
             if lines:
                 found.append((entry["profiling_name"].removeprefix("gloo:"), lines[0]))
         return found
+
+
+def _exit_of(pid: int, leave: Callable[[int], NoReturn]) -> Callable[[int], NoReturn]:
+    """``os._exit`` for a program: it ends, the rank that runs it lives on, and processes that it has forked end too."""
+
+    def end(code: int) -> NoReturn:
+        if os.getpid() == pid and threading.current_thread() is threading.main_thread():
+            sys.exit(code)
+        leave(code)
+
+    return end
 
 
 def _run_as_main(program: str) -> None:
