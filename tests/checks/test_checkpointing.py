@@ -1,4 +1,4 @@
-"""Lab 08's own machinery: processes that are watched and killed, damaged files, the task, the sharded store."""
+"""Under the checks: processes that are watched and killed, damaged files, the task, the sharded store."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import itertools
 import os
 import random
 import signal
+import tempfile
 import time
 from pathlib import Path
 
+import labs_support
 import nbformat
 import psutil
 import pytest
 import torch
 
-from utils.checks import Wrong
+from utils.checks import Wrong, checkpointing
 from utils.checks.checkpointing import resharding, resuming, watched
 from utils.checks.checkpointing.lives import FAILED, Life, first_failure, live
 from utils.course import outline
@@ -213,3 +215,10 @@ def test_the_text_of_the_lab_tells_the_right_counts():
     assert f"{len(resharding.CASES)} pairs of N and M" in TEXT
     assert f"{len(watched.TROUBLE)} damaged checkpoints" in TEXT
     assert f"{resuming.STEPS} steps, a checkpoint every {resuming.EVERY}" in TEXT
+
+
+def test_a_save_that_is_killed_leaves_nothing_in_the_systems_folder_for_temporary_files():
+    answer = labs_support.ANSWERS / "checkpointing" / "saving" / "wrong_temporary_elsewhere.py"
+    before = set(Path(tempfile.gettempdir()).glob("checkpoint-*"))
+    labs_support.assert_rejected(answer, checkpointing.saving)
+    assert set(Path(tempfile.gettempdir()).glob("checkpoint-*")) <= before

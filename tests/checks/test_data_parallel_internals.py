@@ -1,4 +1,4 @@
-"""Lab 03's own machinery: what its probes count, and that right and wrong differ by what the checks look at."""
+"""Under the checks: what its probes count, and that right and wrong differ by what the checks look at."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from utils import simgpu
 from utils.checks import Wrong, data_parallel_internals
 from utils.checks.compare import how_far
-from utils.checks.data_parallel_internals import probes
+from utils.checks.data_parallel_internals import forward_verdicts, forwards, losses, replicas
+from utils.checks.data_parallel_internals.gpus import CLASSES, WIDTH, made_on, moved, plain_model, ways_to_share
 
 
 def test_a_collective_counts_for_every_gpu_that_receives_or_sends():
@@ -23,17 +24,17 @@ def test_a_collective_counts_for_every_gpu_that_receives_or_sends():
         copies = Broadcast.apply([0, 1, 2], x)
     with simgpu.profile() as back:
         sum(copy.sum().to("simgpu:0") for copy in copies).backward()
-    assert probes.moved(ahead) == {"GPU 0 → GPU 1": 16, "GPU 0 → GPU 2": 16}
+    assert moved(ahead) == {"GPU 0 → GPU 1": 16, "GPU 0 → GPU 2": 16}
     assert back.elapsed > 0
-    moved = probes.moved(back)
-    assert {moved["GPU 1 → GPU 0"], moved["GPU 2 → GPU 0"]} == {16 + 4}  # gradients back, and the sums
+    returned = moved(back)
+    assert {returned["GPU 1 → GPU 0"], returned["GPU 2 → GPU 0"]} == {16 + 4}  # gradients back, and the sums
     with simgpu.profile() as there:
         torch.ones(2).to("simgpu:2").cpu()
-    assert probes.moved(there) == {"host → GPU 2": 8, "GPU 2 → host": 8}
+    assert moved(there) == {"host → GPU 2": 8, "GPU 2 → host": 8}
 
 
 def test_the_small_model_has_what_is_easily_forgotten():
-    model = probes.small_model()
+    model = replicas.small_model()
     names = dict(model.named_buffers())
     assert set(names) - set(model.state_dict()) == {"1.2.mask"}
     assert model[0].weight is model[2].weight
@@ -43,8 +44,8 @@ def test_the_small_model_has_what_is_easily_forgotten():
 
 def test_on_a_gpu_the_models_are_those_of_the_host():
     simgpu.cluster(gpus_per_node=2)
-    for make in (probes.small_model, probes.plain_model):
-        pairs = zip(make().parameters(), probes._on(simgpu.device(0), make).parameters(), strict=True)
+    for make in (replicas.small_model, plain_model):
+        pairs = zip(make().parameters(), made_on(simgpu.device(0), make).parameters(), strict=True)
         assert all(torch.equal(here, there.cpu()) for here, there in pairs)
 
 
@@ -52,7 +53,7 @@ def test_both_ways_to_share_out_rows_are_known():
     for rows, gpus in data_parallel_internals.LOSSES:
         most = -(-rows // gpus)
         for sizes, parts in zip(
-            data_parallel_internals._shares(rows, gpus),
+            ways_to_share(rows, gpus),
             (torch.zeros(rows).chunk(gpus), torch.zeros(rows).tensor_split(min(rows, gpus))),
             strict=True,
         ):
@@ -62,16 +63,16 @@ def test_both_ways_to_share_out_rows_are_known():
 
 def test_where_bytes_are_compared_both_ways_to_share_out_rows_move_the_same():
     for gpus, rows in data_parallel_internals.STEPS:
-        full, even = data_parallel_internals._shares(rows, gpus)
+        full, even = ways_to_share(rows, gpus)
         assert full[0] == even[0]
         if rows >= gpus:
             assert len(full) == len(even) == gpus
 
 
 def test_every_case_of_the_loss_can_show_a_wrong_weight_or_gathered_rows():
-    uneven = [data_parallel_internals._shares(rows, gpus)[0] for gpus, rows in data_parallel_internals.LOSSES]
+    uneven = [ways_to_share(rows, gpus)[0] for gpus, rows in data_parallel_internals.LOSSES]
     assert any(len(set(sizes)) > 1 for sizes in uneven)
-    assert any(4 * min(sizes[1:]) > data_parallel_internals.MOST_GATHERED for sizes in uneven)
+    assert any(4 * min(sizes[1:]) > losses.MOST_GATHERED for sizes in uneven)
 
 
 def _gathered(model, batch, targets, devices):
@@ -97,8 +98,8 @@ def _library_stays(monkeypatch):
 
 
 def test_the_stated_peak_lies_well_between_right_and_wrong(_library_stays):
-    assert probes.peak_of_gpu_0(_in_replicas, 4) < 0.95 * data_parallel_internals.MOST_ON_GPU_0
-    assert probes.peak_of_gpu_0(_gathered, 4) > 2 * data_parallel_internals.MOST_ON_GPU_0
+    assert losses.peak_of_gpu_0(_in_replicas, 4) < 0.95 * losses.MOST_ON_GPU_0
+    assert losses.peak_of_gpu_0(_gathered, 4) > 2 * losses.MOST_ON_GPU_0
 
 
 def test_the_library_does_not_do_the_exercise(_library_stays):
@@ -106,30 +107,30 @@ def test_the_library_does_not_do_the_exercise(_library_stays):
         return nn.DataParallel(model, devices)(batch)
 
     with pytest.raises(Wrong, match="write its four steps yourself"):
-        probes.batches_seen(forward, 2)
+        forwards.batches_seen(forward, 2)
 
 
 def test_the_layer_that_watches_threads_leaves_one_thread_alone():
-    model, x = probes.plain_model(), torch.randn(3, probes.WIDTH)
+    model, x = plain_model(), torch.randn(3, WIDTH)
     torch.manual_seed(4)
-    plain = nn.Sequential(nn.Linear(probes.WIDTH, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, probes.CLASSES))
+    plain = nn.Sequential(nn.Linear(WIDTH, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, CLASSES))
     assert how_far(model(x), plain(x)) is None
 
 
 def test_gpus_that_work_one_after_the_other_are_found():
-    data_parallel_internals._judge_together({0: (0.0, 1.0), 1: (0.9, 1.8)})
+    forward_verdicts.judge_together({0: (0.0, 1.0), 1: (0.9, 1.8)})
     with pytest.raises(Wrong, match="GPU 2 begins when GPU 0 has ended"):
-        data_parallel_internals._judge_together({0: (0.0, 1.0), 1: (0.5, 1.5), 2: (1.0, 2.0)})
+        forward_verdicts.judge_together({0: (0.0, 1.0), 1: (0.5, 1.5), 2: (1.0, 2.0)})
 
 
 def test_threads_that_share_a_module_are_found_and_others_are_not():
     import copy
     from concurrent.futures import ThreadPoolExecutor
 
-    model, x = probes.plain_model(), torch.randn(3, probes.WIDTH)
+    model, x = plain_model(), torch.randn(3, WIDTH)
     with ThreadPoolExecutor(2) as threads:
         for twin in (model, copy.deepcopy(model)):
             work = [threads.submit(layers, x) for layers in (model, twin)]
             failures = [one.exception() for one in work]
             assert any(isinstance(failure, Wrong) for failure in failures) == (twin is model)
-            model = probes.plain_model()  # one that no thread has been in
+            model = plain_model()  # one that no thread has been in

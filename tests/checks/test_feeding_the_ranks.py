@@ -1,4 +1,4 @@
-"""Lab 07's own machinery: its simulated loader, its reference training, and loops that are wrong as the lab says."""
+"""Under the checks: its simulated loader, its reference training, and loops that are wrong as the lab says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lab 04's own machinery: situations as the notebook shows them, loops that really leak, processes that really meet."""
+"""Under the checks: situations as the notebook shows them, loops that really leak, processes that really meet."""
 
 from __future__ import annotations
 

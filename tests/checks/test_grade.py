@@ -167,6 +167,14 @@ def test_no_kernel_is_left_behind(graded):
 
 
 # ---------------------------------------------------------------- the command
+def test_without_a_folder_of_learners_nothing_is_graded(labs, capsys):
+    assert main(["--labs", str(labs)]) == 2
+    assert "`make grade DIR=folder`" in capsys.readouterr().err
+    assert main([str(labs), "--labs", str(labs)]) == 2
+    assert "holds the labs themselves" in capsys.readouterr().err
+    assert not (labs / "grades.csv").exists()
+
+
 def test_a_single_learners_folder_is_graded_by_the_command(labs, tmp_path, capsys):
     folder = tmp_path / "dora"
     toy_lab.write(toy_lab.solved(labs / f"{LAB}.ipynb", add=SOLVED["add"]), folder / f"{LAB}.ipynb")

@@ -44,6 +44,13 @@ def test_every_module_of_checks_can_be_imported():
     assert lab_modules()[1] == []
 
 
+@each_lab
+def test_no_module_of_a_labs_checks_is_called_as_an_exercise(lab):
+    """An import of the module would put it in the exercise's place."""
+    modules = {path.stem for path in (ROOT / "utils" / "checks" / lab).glob("*.py")}
+    assert modules & {exercise.name for exercise in EXERCISES if exercise.lab == lab} == set()
+
+
 def test_every_answer_file_belongs_to_an_exercise():
     assert support.strangers(ANSWERS, EXERCISES) == []
 
@@ -72,6 +79,7 @@ def test_the_solution_shows_that_every_check_passes(lab):
 
 @each_lab
 def test_the_unsolved_lab_runs_and_every_exercise_is_not_started(lab):
+    """Also that no cell fails, unless it is meant to: the run would end there. So nbval need not run labs as well."""
     shown = support.shown_verdicts(support.run_notebook(outline.notebook(lab, "labs")))
     assert shown == {exercise.name: "○ not started" for exercise in EXERCISES if exercise.lab == lab}
 

@@ -1,4 +1,4 @@
-"""Lab 02's own machinery: the best cut, the schedules that it knows, and GPUs on which the formulas hold exactly."""
+"""Under the checks: the best cut, the schedules that it knows, and GPUs on which the formulas hold exactly."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import itertools
 
 import pytest
 
-from utils.checks import Wrong, model_parallelism
-from utils.checks.model_parallelism import probes
-from utils.checks.model_parallelism.probes import GPIPE, Case, Watch
+from utils.checks import Wrong
+from utils.checks.model_parallelism import balancing, schedules
+from utils.checks.model_parallelism.ideal_stages import GPIPE, Case
+from utils.checks.model_parallelism.pipeline_steps import ideal_cluster, right_gpipe_step, run_step
+from utils.checks.model_parallelism.pipeline_watch import Watch
+from utils.checks.model_parallelism.schedules import play, right_schedule
 
 
 @pytest.fixture(autouse=True)
@@ -20,11 +23,11 @@ def _threads_as_before():
     torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize(("costs", "p"), model_parallelism.COSTS)
+@pytest.mark.parametrize(("costs", "p"), balancing.COSTS)
 def test_the_smallest_largest_stage_is_that_of_trying_all_cuts(costs, p):
     cuts = itertools.combinations(range(1, len(costs)), p - 1)
     stages = ([costs[a:b] for a, b in itertools.pairwise([0, *cut, len(costs)])] for cut in cuts)
-    assert model_parallelism.smallest_largest(costs, p) == min(max(map(sum, cut)) for cut in stages)
+    assert balancing.smallest_largest(costs, p) == min(max(map(sum, cut)) for cut in stages)
 
 
 # --- Schedules -------------------------------------------------------------------------------------------------
@@ -34,24 +37,24 @@ def all_stages(make, p, m):
     return [make(stage, p, m) for stage in range(p)]
 
 
-@pytest.mark.parametrize(("p", "m"), model_parallelism.PIPELINES)
+@pytest.mark.parametrize(("p", "m"), schedules.PIPELINES)
 def test_1f1b_takes_as_long_as_the_formula_for_the_bubble_says(p, m):
-    played = model_parallelism.play(all_stages(probes.schedule, p, m))
+    played = play(all_stages(right_schedule, p, m))
     assert not played.stuck
     assert played.end == 3 * (m + p - 1)  # a forward takes 1, a backward 2
 
 
-@pytest.mark.parametrize(("p", "m"), model_parallelism.PIPELINES)
+@pytest.mark.parametrize(("p", "m"), schedules.PIPELINES)
 def test_1f1b_never_has_more_micro_batches_on_a_stage_than_the_rest_of_the_pipeline_can_hold(p, m):
-    for stage, items in enumerate(all_stages(probes.schedule, p, m)):
+    for stage, items in enumerate(all_stages(right_schedule, p, m)):
         alive = itertools.accumulate(1 if item[0] == "F" else -1 for item in items)
         assert max(alive) == min(p - stage, m)
 
 
 def test_every_mistaken_schedule_is_unlike_the_right_one_and_unlike_the_others():
-    cases = [(stage, p, m) for p, m in model_parallelism.PIPELINES for stage in range(p)]
-    right = [probes.schedule(*case) for case in cases]
-    made = {sentence: [make(*case) for case in cases] for sentence, make in model_parallelism.SCHEDULE_MISTAKES.items()}
+    cases = [(stage, p, m) for p, m in schedules.PIPELINES for stage in range(p)]
+    right = [right_schedule(*case) for case in cases]
+    made = {sentence: [make(*case) for case in cases] for sentence, make in schedules.SCHEDULE_MISTAKES.items()}
     for sentence, lists in made.items():
         assert lists != right
         assert [other for other, others in made.items() if others == lists] == [sentence]
@@ -59,29 +62,29 @@ def test_every_mistaken_schedule_is_unlike_the_right_one_and_unlike_the_others()
 
 
 def test_stages_that_wait_for_each_other_are_found():
-    stuck = model_parallelism.play([["F0", "B0", "F1", "B1"], ["F0", "F1", "B0", "B1"]]).stuck
+    stuck = play([["F0", "B0", "F1", "B1"], ["F0", "F1", "B0", "B1"]]).stuck
     assert stuck == ("stage 0 is at B0 and waits for B0 of stage 1, stage 1 is at F1 and waits for F1 of stage 0")
-    assert model_parallelism.play([["F0", "F1", "B0", "B1"], ["F0", "F1", "B0", "B1"]]).stuck == ""
+    assert play([["F0", "F1", "B0", "B1"], ["F0", "F1", "B0", "B1"]]).stuck == ""
 
 
 # --- Steps on ideal GPUs ---------------------------------------------------------------------------------------
 
 
 def watched(step, case: Case) -> Watch:
-    return probes.run_step(step, case)
+    return run_step(step, case)
 
 
 @pytest.mark.parametrize(("p", "m"), [(1, 2), (2, 3), (3, 5), (4, 8)])
 def test_on_ideal_gpus_gpipe_has_exactly_the_bubble_of_the_formula(p, m):
     case = Case(p, m, 16 * m)
-    watch = watched(probes.gpipe, case)
+    watch = watched(right_gpipe_step, case)
     assert watch.bubble == pytest.approx(case.bubble, abs=1e-6)
     assert len(watch.transfers) == 2 * (p - 1) * m
     assert {watch.order(gpu) for gpu in range(p)} == {"F" * m + "B" * m}
 
 
 def test_every_stage_takes_twice_as_long_backward_as_forward():
-    watch = watched(probes.gpipe, Case(3, 4, 64))
+    watch = watched(right_gpipe_step, Case(3, 4, 64))
     for gpu in range(3):
         times = {
             phase: sum(event.seconds for event in watch.compute if event.gpus == (gpu,) and event.phase == phase)
@@ -91,7 +94,7 @@ def test_every_stage_takes_twice_as_long_backward_as_forward():
 
 
 def test_gpipe_holds_all_micro_batches_and_what_is_held_is_counted_in_micro_batches():
-    held = [watched(probes.gpipe, Case(2, m, 64 * m)).held(0) for m in (2, 4, 8)]
+    held = [watched(right_gpipe_step, Case(2, m, 64 * m)).held(0) for m in (2, 4, 8)]
     assert held == pytest.approx([2, 4, 8], abs=0.1)
 
 
@@ -100,7 +103,7 @@ def test_a_copy_that_is_ready_does_not_wait_for_one_that_was_launched_before():
 
     from utils import simgpu
 
-    probes.ideal_cluster(3)
+    ideal_cluster(3)
     long, short = (torch.ones(64, 64, device=f"simgpu:{gpu}") for gpu in (2, 0))
     with simgpu.profile() as prof:
         for tensor in (long @ long, short):
@@ -134,7 +137,7 @@ def test_a_mistake_in_the_weights_is_recognised_for_every_way_to_cut_the_batch()
 
 
 def test_a_bubble_that_is_nine_percent_too_large_is_too_large():
-    watch = watched(probes.gpipe, Case(4, 8, 128))
+    watch = watched(right_gpipe_step, Case(4, 8, 128))
     assert watch.judge(GPIPE)["bubble"] == pytest.approx(3 / 11)
     watch.case = Case(4, 9, 144)  # 3 / 12
     with pytest.raises(Wrong, match="the bubble is too large"):

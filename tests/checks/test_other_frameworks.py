@@ -1,4 +1,4 @@
-"""Lab 10's own machinery: real launches that hang or die, and mistakes that look different."""
+"""Under the checks: real launches that hang or die, and mistakes that look different."""
 
 from __future__ import annotations
 

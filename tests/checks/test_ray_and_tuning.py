@@ -1,4 +1,4 @@
-"""Lab 11's own machinery: books that count every epoch, statistics that let right samples pass, and a Ray that ends."""
+"""Under the checks: books that count every epoch, statistics that let right samples pass, and a Ray that ends."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def _listening_host() -> None:
 
 
 def test_ray_and_its_folder_go_when_the_process_that_uses_it_is_killed():
-    program = "from test_lab_11 import _listening_host; _listening_host()"
+    program = "from test_ray_and_tuning import _listening_host; _listening_host()"
     environment = clean_environment()
     environment["PYTHONPATH"] = os.pathsep.join((str(Path(__file__).parent), environment["PYTHONPATH"]))
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment) as user:

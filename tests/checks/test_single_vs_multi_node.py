@@ -1,4 +1,4 @@
-"""Lab 01's own machinery: the mistakes that it knows, and launches that really meet or really do not."""
+"""Under the checks: the mistakes that it knows, and launches that really meet or really do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lab 09's own machinery: who stands still and who only takes long, real launches, and mistakes that look different."""
+"""Under the checks: who stands still and who only takes long, real launches, and mistakes that look different."""
 
 from __future__ import annotations
 

@@ -191,6 +191,12 @@ def open_answer(name: str, payload: bytes, sources: dict[str, str]) -> OpenAnswe
     return _opened[-1]
 
 
+def refuse_modules(*names: str, error: type[Wrong] = Wrong) -> None:
+    """Raise Wrong if the answer has imported one of these modules of the course, which do the exercise."""
+    if name := next((name for name in names if name in sys.modules), ""):
+        raise error(f"the answer uses {name}, where the course keeps its own: write it yourself, that is the point.")
+
+
 class _Nowhere(io.TextIOBase):
     """Swallows what a learner's function prints, so that a million lines cost nothing."""
 
@@ -243,10 +249,8 @@ def _outcome_of(error: BaseException) -> Outcome:
     for answer in _opened:
         if answer.passed_through(error) and isinstance(found := answer.outcome_of(error), Outcome):
             return found
-    if isinstance(error, Wrong):
-        return Outcome("wrong", error.sentence, error.figures, error.details)
-    if isinstance(error, NotStarted):
-        return Outcome("not started")
+    if isinstance(error, Wrong | NotStarted):
+        return Outcome(**error.record)
     message = " ".join(str(error).split())[:300]
     return Outcome("wrong", f"the check could not use what your function gave it ({type(error).__name__}: {message}).")
 

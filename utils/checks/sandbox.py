@@ -20,7 +20,7 @@ from typing import Any
 from utils.checks import plain
 from utils.checks.answers import Answer
 from utils.checks.standstill import End, hung, report, table, who_waits
-from utils.checks.verdicts import NotStarted, Wrong
+from utils.checks.verdicts import Wrong, raised_from
 
 _SUBJECT = re.compile(r"^.*?(?= ended its process| was not finished)", re.DOTALL)
 _deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
@@ -283,7 +283,7 @@ def _failed(error: Any, work: _Work, notes: Path) -> Exception:
         return Wrong(f"{subject} ended its process{where} ({how}).")
     sentence = outcomes[first.rank]["sentence"]
     if outcomes[first.rank]["kind"] == "not started":
-        return NotStarted()
+        return raised_from(outcomes[first.rank])
     # Ranks that fail alike fail in any order; what is shown should not depend on it.
     alike = [rank for rank, outcome in outcomes.items() if outcome["sentence"] == sentence]
     if work.name and sentence.startswith(work.name):
@@ -292,9 +292,7 @@ def _failed(error: Any, work: _Work, notes: Path) -> Exception:
         sentence = f"{sentence.rstrip('.')}; this was for {subject}."
     if len(alike) < work.ranks:
         sentence = f"on {_ranks(alike)} {sentence}"
-    wrong = Wrong(sentence, details=outcomes[alike[0]]["details"])
-    wrong.figures = outcomes[alike[0]]["figures"]
-    return wrong
+    return raised_from(outcomes[alike[0]] | {"sentence": sentence})
 
 
 def _outcome(notes: Path, rank: int) -> dict[str, str] | None:

@@ -150,7 +150,7 @@ class Watch(threading.Thread):
                 now["looks"] > before["looks"] + still for now, before in zip(states, first, strict=True)
             ):  # an old note of a rank that does not look any more proves nothing
                 still += 1
-            if stopped and still >= (STILL if all(state["call"] for state in waiting) else STILL_ELSEWHERE):
+            if stopped and still >= (STILL if all(map(_for_ranks, waiting)) else STILL_ELSEWHERE):
                 self._write(HUNG, json.dumps(states))
                 _exit(1)
             time.sleep(TICK)
@@ -192,6 +192,11 @@ class Watch(threading.Thread):
         new = self.notes / f"{name}.{self.rank}.new"
         new.write_text(text)
         os.replace(new, self.notes / name)
+
+
+def _for_ranks(state: End) -> bool:
+    """Whether a rank that waits surely waits for other ranks: in a collective, or for one that was begun before."""
+    return bool(state["call"]) or ".wait(" in (state["code"] or "")
 
 
 def _place(state: End | None) -> End:

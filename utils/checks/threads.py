@@ -15,21 +15,21 @@ import time
 from pathlib import Path
 
 COMPUTING = 0.1  # of a core: a wait needs less, also one that asks a file again and again
-POLLING = 0.1  # seconds: who sleeps for less between two questions waits for the answer
 _TASKS = Path("/proc/self/task")
 # Numbers of system calls that end by themselves, by machine; and which argument says when, in which form.
 _CALLS = {
     "x86_64": {
-        202: ("futex", 3), 35: ("sleep", 0), 230: ("sleep", 2), 61: ("child", 0), 247: ("child", 0),
+        202: ("futex", 3), 230: ("sleep", 2), 61: ("child", 0), 247: ("child", 0),
         7: ("milliseconds", 2), 232: ("milliseconds", 3), 281: ("milliseconds", 3), 271: ("timespec", 2),
         270: ("timespec", 4), 23: ("timespec", 4),
     },
     "aarch64": {
-        98: ("futex", 3), 101: ("sleep", 0), 115: ("sleep", 2), 95: ("child", 0), 260: ("child", 0),
+        98: ("futex", 3), 115: ("sleep", 2), 95: ("child", 0), 260: ("child", 0),
         22: ("milliseconds", 3), 73: ("timespec", 2), 72: ("timespec", 4),
     },
 }.get(platform.machine(), {})  # fmt: skip
 _REALTIME, _BITSET = 256, 9  # parts of a futex' operation
+_UNTIL = 1  # a flag of a sleep: until a time, not for some seconds
 
 
 class Threads:
@@ -52,14 +52,14 @@ class Threads:
         """Whether nothing has happened in this process since the last question, nor will by itself.
 
         Args:
-            in_a_collective: whether the main thread is in a call of torch.distributed; else it may wait for anything,
-                and only a lock, a socket or a pipe count.
+            in_a_collective: whether the main thread is in a call of torch.distributed: all that is known elsewhere than
+                on Linux.
             main_counts: else only the other threads are looked at.
         """
         now, used = time.monotonic(), self._seconds_of_core()
         elapsed, worked = now - self._asked, used - self._used
         self._asked, self._used = now, used
-        quiet = worked < COMPUTING * max(elapsed, POLLING)
+        quiet = worked < COMPUTING * max(elapsed, 0.1)
         if not (_CALLS and _TASKS.exists()):
             return quiet and (in_a_collective or not main_counts)
         turns, self._turns = self._turns, {}
@@ -68,7 +68,7 @@ class Threads:
             if task == self._own or (task == self._main and not main_counts):
                 continue
             try:
-                quiet = self._waits(task, turns, in_a_collective, task in python) and quiet
+                quiet = self._waits(task, turns, task in python) and quiet
             except (OSError, ValueError, IndexError):
                 quiet = False  # it has ended since, or begun
         return quiet
@@ -76,7 +76,7 @@ class Threads:
     def _seconds_of_core(self) -> float:
         return time.process_time() - time.thread_time()  # what the watch itself needs does not count
 
-    def _waits(self, task: int, turns: dict[int, int], in_a_collective: bool, python: bool) -> bool:
+    def _waits(self, task: int, turns: dict[int, int], python: bool) -> bool:
         folder, main = _TASKS / str(task), task == self._main
         state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
         self._turns[task] = int((folder / "schedstat").read_text().split()[2])
@@ -96,7 +96,9 @@ class Threads:
         if kind == "child":
             return False
         if kind == "sleep":
-            return main and in_a_collective and _seconds_at(value) <= POLLING
+            # Python's own sleeps until a time, and then does something else. A library sleeps for some seconds between
+            # two questions, as those to a store that nobody has opened, and these seconds grow.
+            return not int(arguments[1], 16) & _UNTIL
         return self._seconds_left(kind, value, int(arguments[1], 16)) > self._until - time.monotonic()
 
     @staticmethod

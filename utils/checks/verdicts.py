@@ -18,6 +18,10 @@ _MISSING: Any = object()
 class NotStarted(Exception):
     """The learner's function still raises NotImplementedError."""
 
+    @property
+    def record(self) -> dict[str, str]:
+        return {"kind": "not started", "sentence": "", "figures": "", "details": ""}
+
 
 class Wrong(Exception):
     """The answer is wrong, and this sentence names the likely mistake.
@@ -46,6 +50,24 @@ class Wrong(Exception):
     @property
     def text(self) -> str:
         return f"{self.sentence} ({self.figures})" if self.figures else self.sentence
+
+    def saying(self, sentence: str) -> Wrong:
+        """The same with another sentence."""
+        return raised_from(self.record | {"sentence": sentence})
+
+    @property
+    def record(self) -> dict[str, str]:
+        """As plain text, for the way from one process to another; ``raised_from`` is the way back."""
+        return {"kind": "wrong", "sentence": self.sentence, "figures": self.figures, "details": self.details}
+
+
+def raised_from(record: dict[str, str]) -> Wrong | NotStarted:
+    """The exception that a record tells of."""
+    if record["kind"] == "not started":
+        return NotStarted()
+    wrong = Wrong(record["sentence"], details=record.get("details", ""))
+    wrong.figures = record.get("figures", "")
+    return wrong
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The exercises of lab 08: a save that survives a kill, exact resumes on one and two ranks, other numbers of ranks."""
+"""The exercises of this lab: a save that survives a kill, exact resumes on one and two ranks, resharding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lab 08's processes that are killed: forked from a rank, watched at every step they take with files, and read out.
+"""Processes that are killed: forked from a rank, watched at every step they take with files, and read out.
 
 A ``Watch`` in the process notes which files are opened for writing, synced, renamed and removed (Python's audit events,
 and a ``fsync`` that takes notes), and can end the process before any of these, or at any byte (a largest file size).
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from utils.checks.inside import Outcome
-from utils.checks.verdicts import NotStarted, Wrong
+from utils.checks.verdicts import NotStarted, Wrong, raised_from
 
 FAILED = 3  # exit code of a process whose answer raised
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -149,19 +149,11 @@ def _be(body: Callable[[Watch], None], pipe: int) -> None:
         body(watch)
         code = 0
     except (Outcome, Wrong, NotStarted) as error:
-        watch.note("failed", record=_record(error))
+        watch.note("failed", record=error.record)
     except BaseException as error:
         watch.note("failed", record={"kind": "wrong", "sentence": f"{type(error).__name__}: {error}"})
     finally:
         os._exit(code)
-
-
-def _record(error: BaseException) -> dict[str, str]:
-    if isinstance(error, Outcome):
-        return error.record
-    if isinstance(error, NotStarted):
-        return {"kind": "not started", "sentence": ""}
-    return {"kind": "wrong", "sentence": error.sentence, "figures": error.figures, "details": error.details}
 
 
 def _kill(pids: Any) -> None:
@@ -178,11 +170,7 @@ def first_failure(lives: list[Life]) -> dict[str, str] | None:
 
 def raise_failure(record: dict[str, str], before: str = "") -> None:
     """Raise what a process failed with, with words in front."""
-    if record["kind"] == "not started":
-        raise NotStarted
-    wrong = Wrong(before + record["sentence"], details=record.get("details", ""))
-    wrong.figures = record.get("figures", "")
-    raise wrong
+    raise raised_from(record | {"sentence": before + record["sentence"]})
 
 
 def refuse_the_lecture() -> None:
@@ -190,8 +178,6 @@ def refuse_the_lecture() -> None:
     from utils.training import checkpoints
 
     def refuse(*_: Any, **__: Any) -> Any:
-        from utils.checks.verdicts import Wrong
-
         raise Wrong("utils.training.checkpoints is the lecture's own: write it yourself here.")
 
     for function in (checkpoints.save, checkpoints.load, checkpoints.Checkpoints.save, checkpoints.Checkpoints.resume):

@@ -1,4 +1,4 @@
-"""Lab 08's verdicts on trainings that were killed: is every step what it was without, and if not, why?"""
+"""Verdicts on trainings that were killed: is every step what it was without, and if not, why?"""
 
 from __future__ import annotations
 

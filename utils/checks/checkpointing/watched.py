@@ -1,4 +1,4 @@
-"""Lab 08's training, watched: what each part of the state was at each step, in lives that are ended on purpose."""
+"""The training, watched: what each part of the state was at each step, in lives that are ended on purpose."""
 
 from __future__ import annotations
 

@@ -1,13 +1,14 @@
-"""The exercises of lab 06: DistributedDataParallel, one property after the other."""
+"""The exercises of this lab: DistributedDataParallel, one property after the other."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from utils.checks import Wrong, exercise, run
+from utils.checks import exercise, run
 from utils.checks.ddp_and_bucketing import probes
 from utils.checks.ddp_and_bucketing.loop import Training
+from utils.checks.verdicts import raised_from
 
 SECONDS = 30  # for each launch; only ranks that really hang take all of them
 
@@ -16,10 +17,7 @@ def _found(probe: Callable[..., Any], *arguments: Any, ranks: int) -> Any:
     """What a probe finds."""
     found = run(probe, *arguments, ranks=ranks, timeout=SECONDS)[0]
     if "wrong" in found:
-        sentence, figures, details = found["wrong"]
-        wrong = Wrong(sentence, details=details)
-        wrong.figures = figures
-        raise wrong
+        raise raised_from(found["wrong"])
     return found["figures"]
 
 

@@ -1,4 +1,4 @@
-"""Which parameters share a bucket, when a bucket is due, and what usual mistakes give instead (lab 06).
+"""Which parameters share a bucket, when a bucket is due, and what usual mistakes give instead.
 
 The rule is that of torch's ``compute_bucket_assignment_by_size`` (torch/csrc/distributed/c10d/reducer.cpp): a bucket
 closes as soon as it holds the cap or more. A test compares the two.

@@ -1,4 +1,4 @@
-"""How the checks of lab 06 compare gradients and parameters with those of one process, and guess what went wrong."""
+"""How the checks of this lab compare gradients and parameters with those of one process, and guess what went wrong."""
 
 from __future__ import annotations
 

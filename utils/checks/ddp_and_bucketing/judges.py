@@ -1,4 +1,4 @@
-"""How the checks of lab 06 judge what a step of training did: collectives, moments, gradients.
+"""How the checks of this lab judge what a step of training did: collectives, moments, gradients.
 
 Every judge gets the model's weights and what each rank saw, rank 0 first. It raises ``Wrong`` or returns.
 """

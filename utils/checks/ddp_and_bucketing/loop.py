@@ -1,4 +1,4 @@
-"""The training loop that the checks of lab 06 put around a learner's code, and the same training in one process."""
+"""The training loop that the checks of this lab put around a learner's code, and the same training in one process."""
 
 from __future__ import annotations
 

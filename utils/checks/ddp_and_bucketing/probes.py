@@ -1,4 +1,4 @@
-"""What the checks of lab 06 run inside ranks: trainings of small models, whose collectives go over ``wire``.
+"""What the checks of this lab run inside ranks: trainings of small models, whose collectives go over ``wire``.
 
 After each step all ranks show each other what they saw, and all of them judge it. So all of them stop with the same
 sentence, and no step follows one that is not right.
@@ -29,7 +29,7 @@ def together(probe: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
     (If they raised it, the first one would end the others, and the sentence would seem to be about this one rank.)
 
     Returns:
-        A probe that gives ``figures``, or ``wrong``: sentence, figures and details of a ``Wrong``.
+        A probe that gives ``figures``, or ``wrong``: the record of a ``Wrong``.
     """
 
     @functools.wraps(probe)
@@ -39,7 +39,7 @@ def together(probe: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
         except Alone:
             raise
         except Wrong as wrong:
-            return {"wrong": (wrong.sentence, wrong.figures, wrong.details)}
+            return {"wrong": wrong.record}
 
     return judged
 

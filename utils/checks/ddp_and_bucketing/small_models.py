@@ -1,4 +1,4 @@
-"""The models that the checks of lab 06 train: small, and with everything that is easily forgotten.
+"""The models that the checks of this lab train: small, and with everything that is easily forgotten.
 
 All trainable parameters of a model have different sizes, so a number of bytes tells which parameter travelled.
 """

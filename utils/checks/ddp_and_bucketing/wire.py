@@ -1,4 +1,4 @@
-"""The wire of lab 06 stands between a learner's collectives and gloo: it delivers as late as it may.
+"""The wire of this lab stands between a learner's collectives and gloo: it delivers as late as it may.
 
 A real all-reduce may be over before its ``wait`` is called, or not. So a forgotten ``wait``, or a gradient that is
 changed while it travels, gives right numbers now and then. On this wire
@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from utils.algorithms.recorder import record_collectives
+from utils.checks.inside import refuse_modules
 from utils.checks.verdicts import Wrong
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ class Wire:
         self.ready.clear()
         self._strangers.calls.clear()
         self._delivered = 0
-        refuse_the_courses_own()
+        refuse_modules(*COURSE_MODULES, error=Alone)
         return facts
 
     def gather(self, facts: Any) -> list[Any]:
@@ -231,14 +232,6 @@ class Wire:
             f"{_by_rank([words for words, _ in said])}: they would hang, or mix up tensors. {self.advice}.",
             details="\n".join(f"rank {rank}: {'; '.join(calls) or 'nothing'}" for rank, (_, calls) in enumerate(said)),
         )
-
-
-def refuse_the_courses_own() -> None:
-    """Raise Alone if the answer uses a module of the course that does the exercise."""
-    import sys
-
-    if name := next((name for name in COURSE_MODULES if name in sys.modules), ""):
-        raise Alone(f"the answer uses {name}, where the course keeps its own: write it yourself, that is the point.")
 
 
 def _no_library(*_: Any, **__: Any) -> None:

@@ -1,4 +1,4 @@
-"""The exercises of lab 07: samplers, epochs that repeat themselves, loaders of different length, numbers of workers."""
+"""The exercises of this lab: samplers, epochs that repeat themselves, loaders of different length, workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lab 07's training loops with epoch bugs: what real ranks with real DataLoaders saw, and what is wrong with it."""
+"""The training loops with epoch bugs: what real ranks with real DataLoaders saw, and what is wrong with it."""
 
 from __future__ import annotations
 

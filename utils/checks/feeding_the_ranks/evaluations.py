@@ -1,4 +1,4 @@
-"""Lab 07's evaluation: what the checks of its sampler and of its accuracy run, and how they judge it."""
+"""The evaluation: what the checks of its sampler and of its accuracy run, and how they judge it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lab 07's training sampler: what its check runs, and how it judges what it saw.
+"""The training sampler: what its check runs, and how it judges what it saw.
 
 A probe deals the samples out to all ranks in one process, for many world sizes and lengths, and returns plain lists.
 """

@@ -1,4 +1,4 @@
-"""Lab 07's loaders of different length: what each rank does with its batches, and what one process would have done."""
+"""Loaders of different length: what each rank does with its batches, and what one process would have done."""
 
 from __future__ import annotations
 

@@ -42,9 +42,7 @@ def choices(choose: Any, machines: dict[str, Machine]) -> list[dict[str, Any]]:
 
 def _on(name: str, wrong: Wrong) -> Wrong:
     """The same, with the machine's name."""
-    named = Wrong(f"{wrong.sentence.rstrip('.')}. See the machine with {name}")
-    named.figures = wrong.figures
-    return named
+    return wrong.saying(f"{wrong.sentence.rstrip('.')}. See the machine with {name}")
 
 
 def within_tolerance(seconds: dict[int, float]) -> int:

@@ -1,4 +1,4 @@
-"""The exercises of lab 04: reference counts, training loops that leak, processes instead of threads."""
+"""The exercises of this lab: reference counts, training loops that leak, processes instead of threads."""
 
 from __future__ import annotations
 

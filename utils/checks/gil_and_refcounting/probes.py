@@ -1,4 +1,4 @@
-"""What the checks of lab 04 run in a process of its own: training loops, watched step by step (processes has more).
+"""What the checks of this lab run in a process of its own: training loops, watched step by step (processes has more).
 
 Each probe calls the learner's function and returns plain data. The exercises decide what is right.
 """

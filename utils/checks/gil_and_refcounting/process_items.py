@@ -1,4 +1,4 @@
-"""What the check of lab 04's last exercise runs in a process of its own: items that know who computes them, and when.
+"""What the check of this lab's last exercise runs in a process of its own: items that know who computes them, and when.
 
 It counts instead of measuring time: which process gets which item, and whether all processes work at once.
 """

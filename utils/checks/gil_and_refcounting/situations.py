@@ -1,4 +1,4 @@
-"""Situations that hold a tensor, and how many references each of them adds: what lab 04 asks to predict and to measure.
+"""Situations that hold a tensor, and how many references each of them adds: what learners predict and measure.
 
 The functions in ``SITUATIONS`` stand in the notebook too, word for word. Nothing here knows the numbers: they are
 measured in the interpreter and with the torch that the learner has.

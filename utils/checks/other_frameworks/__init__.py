@@ -1,4 +1,4 @@
-"""The exercises of lab 10: the same training with MPI, with Horovod and with TensorFlow, on real processes."""
+"""The exercises of this lab: the same training with MPI, with Horovod and with TensorFlow, on real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lab 10's ``average(world, parameters)``, inside a worker of mpiexec: what it must do, and what it does."""
+"""This lab's ``average(world, parameters)``, inside a worker of mpiexec: what it must do, and what it does."""
 
 from __future__ import annotations
 

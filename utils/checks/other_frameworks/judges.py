@@ -1,4 +1,4 @@
-"""What lab 10's check says about the workers that Horovod and TensorFlow have started.
+"""What this lab's check says about the workers that Horovod and TensorFlow have started.
 
 The trainings are small enough to do again in numpy, also with the mistakes that one makes here. So a wrong result is
 recognised by what it equals.

@@ -1,4 +1,4 @@
-"""Lab 10's answers, started for real: with mpiexec, with horovodrun, and as TensorFlow's workers.
+"""The answers, started for real: with mpiexec, with horovodrun, and as TensorFlow's workers.
 
 Each worker opens the answer in a process of its own, and writes down what it did (see ``worker.py``).
 """
@@ -16,11 +16,11 @@ from typing import Any
 import psutil
 
 from utils.checks.answers import Answer
-from utils.checks.verdicts import NotStarted, Wrong
+from utils.checks.verdicts import Wrong, raised_from
 from utils.launchers import namespaces, processes
 from utils.launchers.frameworks import tf_roles
 
-MARK = "COURSE_LAB_10"  # this environment variable holds the pid of whoever started it all, and a random part
+MARK = "COURSE_OTHER_FRAMEWORKS"  # this environment variable holds the pid of whoever started it all, and a random part
 SECONDS = 100.0  # for all; five are enough on a quiet machine
 STILL = 12.0  # seconds without a sign of life from any worker, nor work for the processor: they wait for each other
 BUSY = 0.2  # seconds of a core in each second: who waits needs less, who imports or computes needs more
@@ -57,10 +57,7 @@ def start(how: str, answer: Answer, names: list[str]) -> list[Facts]:
         said = Path(folder, "said").read_text(encoding="utf-8", errors="replace")
     for end in ends.values():  # the first to fail comes first: others often fail because of it
         if outcome := end.get("outcome"):
-            if outcome["kind"] == "not started":
-                raise NotStarted
-            figures = f" ({outcome['figures']})" if outcome["figures"] else ""
-            raise Wrong(f"{outcome['sentence']}{figures}", details=outcome["details"])
+            raise raised_from(outcome)
     missing = [name for name in names if name not in ends]
     if missing and still:
         back = f"; returned: {', '.join(sorted(ends))}" if ends else ""

@@ -1,4 +1,4 @@
-"""The trainings of lab 10: what a learner's function finds in each worker, and what one process would get.
+"""The trainings of this lab: what a learner's function finds in each worker, and what one process would get.
 
 numpy alone at the top: torch and TensorFlow are imported in the workers that need them.
 """
@@ -46,7 +46,7 @@ class Task:
 
 
 class HorovodTask(Task):
-    """Lab 10's training for torch: each worker takes 48 samples a step."""
+    """This lab's training for torch: each worker takes 48 samples a step."""
 
     batch, lr = 48, 0.1
 
@@ -81,7 +81,7 @@ class HorovodTask(Task):
 
 
 class TensorFlowTask(Task):
-    """Lab 10's training for TensorFlow: all replicas together take 144 samples a step."""
+    """This lab's training for TensorFlow: all replicas together take 144 samples a step."""
 
     batch, lr = BATCH, 0.5
 

@@ -1,4 +1,4 @@
-"""One worker of lab 10, in a process that mpiexec or horovodrun has started, or that belongs to TensorFlow."""
+"""One worker of this lab, in a process that mpiexec or horovodrun has started, or that belongs to TensorFlow."""
 
 from __future__ import annotations
 
@@ -110,19 +110,8 @@ def _ending(name: str) -> Iterator[tuple[Call, Facts]]:
                     raise answer.outcome_of(error) from error
 
         yield call, facts
-    except Outcome as outcome:
-        record = {"outcome": outcome.record}
-    except NotStarted:
-        record = {"outcome": {"kind": "not started"}}
-    except Wrong as wrong:
-        record = {
-            "outcome": {
-                "kind": "wrong",
-                "sentence": wrong.sentence,
-                "figures": wrong.figures,
-                "details": wrong.details,
-            }
-        }
+    except (Outcome, NotStarted, Wrong) as end:
+        record = {"outcome": end.record}
     half = Path(folder, f"half.{name}")
     half.write_text(json.dumps(record), encoding="utf-8")
     half.replace(folder / f"end.{name}.json")

@@ -1,4 +1,4 @@
-"""The exercises of lab 05: all-reduces out of send and recv, and a parameter server with bounded staleness."""
+"""The exercises of this lab: all-reduces out of send and recv, and a parameter server with bounded staleness."""
 
 from __future__ import annotations
 
@@ -45,9 +45,7 @@ def _with_the_notes(wrong: Wrong, plan: Plan) -> Wrong:
         )
     if cases:
         sentence += f"{'' if sentence.endswith('?') else '.'} This was with {cases[max(cases)]}, on {plan!r}."
-    changed = Wrong(sentence, details=wrong.details)
-    changed.figures = wrong.figures
-    return changed
+    return wrong.saying(sentence)
 
 
 # --- 1: lengths ------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""How the checks of lab 05 judge what ``probes`` has seen: the sum, who talks to whom, bytes, messages, memory.
+"""How the checks of this lab judge what ``probes`` has seen: the sum, who talks to whom, bytes, messages, memory.
 
 Every judge gets the plan of the launch, the case, and what each rank saw. It raises ``Wrong`` or returns.
 """

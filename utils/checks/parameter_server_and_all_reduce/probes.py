@@ -1,4 +1,4 @@
-"""What the checks of lab 05 run inside ranks: an all-reduce written by hand, and a look at every message it sends.
+"""What the checks of this lab run inside ranks: an all-reduce written by hand, and a look at every message it sends.
 
 For each case a probe calls the learner's function, gathers from all ranks what was seen, and lets the lab's judge look
 at it. It stops at the first case that is not right: what comes after a wrong message is seldom worth a look.
@@ -7,14 +7,13 @@ at it. It stops at the first case that is not right: what comes after a wrong me
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from utils.algorithms.recorder import Record, record_collectives
-from utils.checks.inside import _was_raised
+from utils.checks.inside import _was_raised, refuse_modules
 from utils.checks.verdicts import Wrong
 
 if TYPE_CHECKING:
@@ -141,15 +140,6 @@ def watch(tensor: torch.Tensor, note: Path) -> Iterator[Facts]:
     facts["calls"] = record.plain()
 
 
-def refuse_the_courses_own() -> None:
-    """Raise Wrong if the answer uses the module of the course that does the exercise."""
-    for name in COURSE_MODULES:
-        if name in sys.modules:
-            raise Wrong(
-                f"the answer uses {name}, where the course keeps its own: write it yourself, that is the point."
-            )
-
-
 def _gathered(facts: Facts) -> list[Facts]:
     import torch.distributed as dist
 
@@ -175,7 +165,7 @@ def all_reduces(answer: Any, plan: Plan) -> list[list[Facts]] | None:
         _begin(plan, rank, str(case))
         with watch(tensor, Path(plan.notes) / f"calls.{rank}") as facts:
             answer(tensor, *plan.arguments)
-        refuse_the_courses_own()
+        refuse_modules(*COURSE_MODULES)
         found.append(_gathered({**facts, "after": tensor}))
         if _is_wrong(plan, case, found[-1]):
             break
@@ -220,7 +210,7 @@ def lengths(answer: Any, plan: Plan) -> list[list[Facts]] | None:
                     raise
                 raised = [type(why).__name__, str(why)]
                 (Path(plan.notes) / f"raised.{rank}").write_text(raised[0], encoding="utf-8")
-        refuse_the_courses_own()
+        refuse_modules(*COURSE_MODULES)
         found.append(_gathered({**facts, "raised": raised}))
         if _is_wrong(plan, case, found[-1]):
             break

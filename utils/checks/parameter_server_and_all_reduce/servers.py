@@ -1,4 +1,4 @@
-"""What the checks of lab 05 do with a learner's server: call it in a chosen order, then let real ranks call it.
+"""What the checks of this lab do with a learner's server: call it in a chosen order, then let real ranks call it.
 
 In a chosen order everything is exact: who asks when is no matter of clocks, so who has to wait is not either. Weights
 and gradients are small multiples of powers of two, so sums are exact in any order.
@@ -9,7 +9,8 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
-from utils.checks.parameter_server_and_all_reduce.probes import refuse_the_courses_own
+from utils.checks.inside import refuse_modules
+from utils.checks.parameter_server_and_all_reduce.probes import COURSE_MODULES
 from utils.checks.verdicts import Wrong
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def fast_worker(make: Any, bounds: tuple[int, ...]) -> list[dict[str, int]]:
             _pushed(server, 1, _gradient(1, 0))
             then = _run_ahead(server, 0) if alone < MOST_STEPS else 0
         found.append({"alone": alone, "slow may": int(asked is not None), "after a pull": after_pull, "then": then})
-    refuse_the_courses_own()
+    refuse_modules(*COURSE_MODULES)
     return found
 
 

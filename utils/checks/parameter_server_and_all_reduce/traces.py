@@ -1,4 +1,4 @@
-"""What a wrong all-reduce of lab 05 has added up, read from its traces.
+"""What a wrong all-reduce of this lab has added up, read from its traces.
 
 In a trace, element i of rank r starts as (FIRST + i) · BASE^r. A sum then has one digit for each rank, which tells how
 often that rank's number is in it, and whether it comes from the right place.

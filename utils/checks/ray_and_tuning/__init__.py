@@ -1,4 +1,4 @@
-"""The exercises of lab 11: random search and successive halving, by hand and with Ray Tune."""
+"""The exercises of this lab: random search and successive halving, by hand and with Ray Tune."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lab 11: who counts the budget. The function that the searches look into lives in the process of the check.
+"""Who counts the budget. The function that the searches look into lives in the process of the check.
 
 A learner's code, and the trials that it starts with Ray, run in other processes. They hold a ``Training`` only, which
 asks through a Unix socket. So each call is in the books, in whichever process it was made, and what a call costs

@@ -1,4 +1,4 @@
-"""Lab 11: the known function. A learning curve in closed form, for each learning rate and batch size."""
+"""The known function. A learning curve in closed form, for each learning rate and batch size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lab 11, successive halving by hand: the situations, what should happen, and what a rank does in them."""
+"""Successive halving by hand: the situations, what should happen, and what a rank does in them."""
 
 from __future__ import annotations
 

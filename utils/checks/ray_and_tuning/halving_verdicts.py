@@ -1,4 +1,4 @@
-"""Lab 11, successive halving by hand: what the check says."""
+"""Successive halving by hand: what the check says."""
 
 from __future__ import annotations
 

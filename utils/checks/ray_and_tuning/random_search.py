@@ -1,4 +1,4 @@
-"""Lab 11, random search by hand: the situations, what a rank does in them, and what the check says."""
+"""Random search by hand: the situations, what a rank does in them, and what the check says."""
 
 from __future__ import annotations
 

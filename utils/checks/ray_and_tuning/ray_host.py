@@ -1,4 +1,4 @@
-"""Lab 11: the Ray that its checks use. It is started in a process of its own, and kept a while for the next check.
+"""The Ray that its checks use. It is started in a process of its own, and kept a while for the next check.
 
 Starting Ray costs more than most searches. So the first check starts it, and it ends a minute after the last one. It
 never outlives the process that has started it: the host reads from a pipe, and whichever way that process ends, even

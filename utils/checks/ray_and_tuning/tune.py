@@ -1,4 +1,4 @@
-"""Lab 11, the exercises with Ray Tune: the situations, what a rank does in them, and what the check says."""
+"""The exercises with Ray Tune: the situations, what a rank does in them, and what the check says."""
 
 from __future__ import annotations
 

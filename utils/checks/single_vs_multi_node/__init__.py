@@ -1,4 +1,4 @@
-"""The exercises of lab 01: ranks and nodes, process groups, the time of an all-reduce, broken launches."""
+"""The exercises of this lab: ranks and nodes, process groups, the time of an all-reduce, broken launches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the checks of lab 01 run inside ranks: watching groups being made, and starting a repaired launch for real."""
+"""What the checks of this lab run inside ranks: watching groups being made, and starting a repaired launch for real."""
 
 from __future__ import annotations
 

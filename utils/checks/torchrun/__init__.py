@@ -1,4 +1,4 @@
-"""The exercises of lab 09: a script for torchrun, and five broken programs on ranks."""
+"""The exercises of this lab: a script for torchrun, and five broken programs on ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lab 09's checks say about the five repaired programs."""
+"""What this lab's checks say about the five repaired programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lab 09's broken programs on ranks: what the check gives each of them, and what it writes down."""
+"""This lab's broken programs on ranks: what the check gives each of them, and what it writes down."""
 
 from __future__ import annotations
 

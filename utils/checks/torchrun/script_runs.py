@@ -1,4 +1,4 @@
-"""Lab 09's script, started: on ranks of the course and with the real torchrun; what it did, and what the check says.
+"""The script, started: on ranks of the course and with the real torchrun; what it did, and what the check says.
 
 The course's ranks start in milliseconds and show most mistakes. What they cannot show is a real launch: agents,
 workers that begin with nothing but their environment, exit codes.

@@ -1,4 +1,4 @@
-"""What lab 09's check says about a script that ran on ranks."""
+"""What this lab's check says about a script that ran on ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training of lab 09's script: some digits, a linear model, one process. It learns in a second."""
+"""The training of this lab's script: some digits, a linear model, one process. It learns in a second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One process of lab 09's script, watched: in a rank of the course, or in a worker that torchrun has started."""
+"""One process of this lab's script, watched: in a rank of the course, or in a worker that torchrun has started."""
 
 from __future__ import annotations
 
