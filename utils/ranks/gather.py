@@ -124,7 +124,7 @@ class Gathering:
         if starter_channel is not None and not starter_channel.eof:
             sources.append(starter_channel)
         readable = wait_for(sources, seconds)
-        self._flag.drain()
+        self._flag.clear()
         for channel in readable:
             if channel in channels:
                 handle = channels[channel]

@@ -71,7 +71,7 @@ class Group:
         self.backend, self.rank, self.world_size, self.device = backend, rank, world_size, device
         self._generation = 0
         self._made_by_cell = 0
-        self._real_init = dist.init_process_group
+        self._real_init, self._is_initialized = dist.init_process_group, dist.is_initialized
         dist.init_process_group = self._init_from_cell
         dist.distributed_c10d.init_process_group = self._init_from_cell
 
@@ -83,7 +83,7 @@ class Group:
 
     def remake(self, generation: int) -> None:
         """Leave the group (and all groups made from it) and make it again."""
-        if self._dist.is_initialized():
+        if self._is_initialized():
             try:
                 self._dist.destroy_process_group()
             except Exception:
@@ -91,7 +91,7 @@ class Group:
         self.make(generation)
 
     def alive(self) -> bool:
-        return bool(self._dist.is_initialized())
+        return bool(self._is_initialized())
 
     def _init(self, backend: str, prefix: str, timeout: datetime.timedelta) -> None:
         options: dict[str, Any] = {"device_id": self.device} if "nccl" in backend else {}
@@ -116,11 +116,11 @@ class Group:
                 "or leave the backend out to get what fits."
             )
         if kwargs.get("store") is not None or kwargs.get("init_method") not in (None, "env://"):
-            if self._dist.is_initialized():
+            if self._is_initialized():
                 self._dist.destroy_process_group()
             self._real_init(backend, *args, **kwargs)
             return
-        if self._dist.is_initialized():
+        if self._is_initialized():
             self._dist.destroy_process_group()
         self._made_by_cell += 1
         prefix = f"generation {self._generation}, made by a cell {self._made_by_cell}"

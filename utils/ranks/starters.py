@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-from utils.ranks.lifetimes import kill_group
+from utils.ranks.lifetimes import kill_group, send_signal
 from utils.ranks.wire import Channel, pair, wait_for
 
 _PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
@@ -71,7 +71,8 @@ class Zygote:
     def start(self, fds: list[int]) -> int:
         self._tickets += 1
         ticket = self._tickets
-        self._channel.send({"do": "fork", "ticket": ticket}, fds=tuple(fds))
+        send_signal(self.pid, signal.SIGCONT)  # a rank may have stopped it: it is the ranks' parent
+        self._channel.send_with_fds({"do": "fork", "ticket": ticket}, tuple(fds))
         deadline = time.monotonic() + 120
         while ticket not in self._forked:
             wait_for([self._channel], 0.1)
@@ -89,6 +90,7 @@ class Zygote:
         return self._exits.get(pid)
 
     def forget(self, pid: int) -> None:
+        send_signal(self.pid, signal.SIGCONT)
         self._exits.pop(pid, None)
 
     def preload_compiler(self) -> None:

@@ -130,11 +130,12 @@ class World:
             return []
         try:
             channel = self._handles[0].channel
-            channel.send({"do": "complete", "text": text})
+            ask = next(self._numbers)
+            channel.send({"do": "complete", "text": text, "ask": ask})
             end = time.monotonic() + 0.5
             while (left := end - time.monotonic()) > 0 and wait_for([channel], left):
                 for message, _ in channel.take():
-                    if message["event"] == "completions":
+                    if message["event"] == "completions" and message["ask"] == ask:
                         return list(message["matches"])
                 if channel.eof:
                     break
