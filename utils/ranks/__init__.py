@@ -25,7 +25,8 @@ figures.py     a matplotlib backend for ranks
 values.py      values on their way between the notebook and its ranks
 locate.py      where a rank is: which line of the reader's code, which collective
 tracebacks.py  tracebacks with the cell's lines, and without ours
-groups.py      the rank's process group: made, aborted, made again
+groups.py      the rank's process group: made, and made again
+connections.py the rank's connections to others, and how they are cut when a collective is stuck
 gpus.py        the GPUs that ranks can use
 ports.py       ports of this machine that nobody uses
 """

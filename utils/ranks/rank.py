@@ -7,6 +7,7 @@ process when the notebook is gone.
 
 from __future__ import annotations
 
+import _thread
 import ast
 import builtins
 import os
@@ -247,7 +248,11 @@ class Rank:
         if what == "where":
             self.channel.send({"event": "where", "ask": message["ask"], "place": self._where()})
         elif what == "abort":
-            groups.abort_communication()
+            if self._running:  # first the interrupt: NCCL, once aborted, may return as if nothing had happened
+                _thread.interrupt_main()
+            from utils.ranks.connections import abort_communication
+
+            abort_communication(message["pids"])
         elif what == "complete":
             # (In a thread of its own, for the reader's objects are asked for their attributes.)
             threading.Thread(target=self._complete, args=(message["ask"], message["text"]), daemon=True).start()
