@@ -80,6 +80,27 @@ def test_another_number_of_ranks_says_that_variables_begin_anew(kernel):
     assert "ranks 0–2: 3" in text
 
 
+def test_the_former_ranks_are_gone_before_the_new_ones_start(kernel):
+    kernel.run("%%ranks -n 2\nimport os; mine = os.getpid()")
+    kernel.run("%ranks pull mine")
+    watch = (
+        "import psutil\nfrom utils.ranks import magics\nworld = magics.World\n"
+        "def watched(*shape):\n    print('alive:', [pid for pid in mine if psutil.pid_exists(pid)])\n"
+        "    return world(*shape)\nmagics.World = watched"
+    )
+    kernel.run(watch)
+    assert "alive: []" in kernel.text("%%ranks -n 1\n1")
+    kernel.run("magics.World = world")
+
+
+def test_loading_the_extension_again_adds_nothing(kernel):
+    matchers = "len(get_ipython().Completer.custom_matchers)"
+    before = kernel.text(matchers)
+    kernel.run("%reload_ext utils")
+    kernel.run("%reload_ext utils")
+    assert kernel.text(matchers) == before
+
+
 def test_a_rank_killed_between_cells_is_named_and_replaced(kernel):
     kernel.run("%%ranks -n 2\nimport os\nmine = os.getpid()")
     pid = int(kernel.text("%ranks pull mine").strip("[]\n").split(",")[1])
@@ -102,6 +123,7 @@ def test_a_rank_killed_between_cells_is_named_and_replaced(kernel):
         ("%%ranks -n 2 --only 2\n1", "ranks 0 to 1; there is no rank 2"),
         ("%%ranks --only first\n1", "--only takes ranks such as 0,2 or 1-3"),
         ("%%ranks --timeout -1\n1", "--timeout takes seconds"),
+        ("%%ranks -n 100 --backend nccl\n1", "NCCL"),
         ("%%ranks 4\n1", "takes options only, not '4'"),
         ("%%ranks\n%time 1", "is a command of the notebook, and ranks run Python only"),
         ("%%ranks\n!ls", "is a command of the notebook, and ranks run Python only"),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from utils.ranks.errors import RankError, RankFailure
+from utils.ranks.locate import nowhere
 from utils.ranks.words import label, text_table
 
 KEPT = "The ranks live on with all their variables."
@@ -57,7 +58,7 @@ class Outcome:
 
     def where(self) -> dict[str, Any]:
         place = self.error["place"] if self.state == "raised" and self.error else self.place
-        return place or {"line": None, "code": None, "call": None, "ranks": None, "peer": None}
+        return place or nowhere()
 
     @property
     def stands_still(self) -> bool:

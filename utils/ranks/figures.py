@@ -5,14 +5,14 @@ from __future__ import annotations
 from matplotlib.backend_bases import FigureManagerBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from utils.ranks import inside
+from utils.ranks import display
 
 
 class FigureManager(FigureManagerBase):
     @classmethod
     def pyplot_show(cls, *args: object, **kwargs: object) -> None:
-        if inside.publisher is not None:
-            inside.publisher.figures()
+        if display.publisher is not None:
+            display.publisher.figures()
 
 
 class FigureCanvas(FigureCanvasAgg):

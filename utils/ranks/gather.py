@@ -87,7 +87,7 @@ class Gathering:
             self._tell(rank, {"do": "where", "ask": self._number})
         self._listen_until(ANSWER_GRACE, lambda: self._pending <= set(self._places))
         self._stopped = set(self._pending)  # whoever has ended meanwhile did so by itself
-        if reason == "failure":  # the others wait for the one that failed: without connections they end with an error
+        if reason == "failure":  # the others wait for the one that failed: interrupted and aborted, they end
             self._abort()
             self._listen_until(FREE_GRACE, lambda: not self._pending)
         struck = self._flag.count
@@ -108,7 +108,7 @@ class Gathering:
 
     def _abort(self) -> None:
         for rank in self._pending:
-            self._tell(rank, {"do": "abort"})
+            self._tell(rank, {"do": "abort", "pids": [handle.pid for handle in self._handles]})
 
     def _listen_until(self, seconds: float, done: Any) -> None:
         end = time.monotonic() + seconds
@@ -124,7 +124,7 @@ class Gathering:
         if starter_channel is not None and not starter_channel.eof:
             sources.append(starter_channel)
         readable = wait_for(sources, seconds)
-        self._flag.drain()
+        self._flag.clear()
         for channel in readable:
             if channel in channels:
                 handle = channels[channel]

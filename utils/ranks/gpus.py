@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import pynvml
 
+from utils.ranks.errors import BadRequest
+
 _DEVICE_FILES = ("/dev/nvidia[0-9]*", "/dev/nvhost-gpu", "/dev/dxg")  # Linux, Jetson, WSL2
 
 
@@ -41,6 +43,30 @@ def count_gpus() -> Gpus:
         return Gpus(0, _unseen(chosen, str(error)))
     finally:
         pynvml.nvmlShutdown()
+
+
+def choose(asked: str, world_size: int, found: Gpus) -> tuple[str, str]:
+    """The backend for a world, and a note for the reader where the choice may surprise.
+
+    NCCL needs a GPU of its own for every rank; gloo works everywhere.
+
+    Raises:
+        BadRequest: NCCL was asked for, and there are not enough GPUs.
+    """
+    gpus = found.count
+    have = f"this machine has {gpus or 'no'} GPU{'s' if gpus > 1 else ''} that torch can use"
+    if asked == "nccl" and gpus < world_size:
+        refusal = (
+            f"NCCL needs a GPU for each rank: {world_size} rank{'s' if world_size != 1 else ''} were asked for, "
+            f"{have}. Use --backend gloo, or at most {gpus} rank{'s' if gpus > 1 else ''}."
+            if gpus
+            else f"NCCL works on GPUs only, and {have}. Use --backend gloo (or leave --backend out)."
+        )
+        raise BadRequest(f"{refusal} {found.note}".rstrip())
+    if asked == "auto" and gpus < world_size:
+        few = f"{world_size} ranks run on the CPU with gloo: NCCL needs a GPU for each rank, {have}." if gpus else ""
+        return "gloo", f"{few} {found.note}".strip()
+    return ("nccl" if asked == "auto" else asked), ""
 
 
 def _visible(chosen: str | None, uuids: list[str]) -> list[int]:

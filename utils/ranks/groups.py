@@ -3,41 +3,22 @@
 from __future__ import annotations
 
 import datetime
+import inspect
 import os
-import socket
-import stat
-from collections.abc import Iterator
 from typing import Any
 
 from utils.ranks.errors import BadRequest
-from utils.ranks.gpus import Gpus, count_gpus
+from utils.ranks.gpus import Gpus, choose, count_gpus
 
 # The notebook's own time-out ends a hang with a table; the group's must not come first.
 _NEVER_FIRST = datetime.timedelta(hours=12)
 
 
 def choose_backend(asked: str, world_size: int) -> tuple[str, str]:
-    """The backend for a world, and a note for the reader where the choice may surprise.
-
-    NCCL needs a GPU of its own for every rank; gloo works everywhere.
-    """
+    """The backend for a world, and a note for the reader where the choice may surprise."""
     import torch
 
-    found = count_gpus() if torch.version.cuda is not None else Gpus(0)
-    gpus = found.count
-    have = f"this machine has {gpus or 'no'} GPU{'s' if gpus > 1 else ''} that torch can use"
-    if asked == "nccl" and gpus < world_size:
-        refusal = (
-            f"NCCL needs a GPU for each rank: {world_size} rank{'s' if world_size != 1 else ''} were asked for, "
-            f"{have}. Use --backend gloo, or at most {gpus} rank{'s' if gpus > 1 else ''}."
-            if gpus
-            else f"NCCL works on GPUs only, and {have}. Use --backend gloo (or leave --backend out)."
-        )
-        raise BadRequest(f"{refusal} {found.note}".rstrip())
-    if asked == "auto" and gpus < world_size:
-        few = f"{world_size} ranks run on the CPU with gloo: NCCL needs a GPU for each rank, {have}." if gpus else ""
-        return "gloo", f"{few} {found.note}".strip()
-    return ("nccl" if asked == "auto" else asked), ""
+    return choose(asked, world_size, count_gpus() if torch.version.cuda is not None else Gpus(0))
 
 
 def take_device(backend: str, rank: int, per_node: int) -> Any:
@@ -71,7 +52,7 @@ class Group:
         self.backend, self.rank, self.world_size, self.device = backend, rank, world_size, device
         self._generation = 0
         self._made_by_cell = 0
-        self._real_init = dist.init_process_group
+        self._real_init, self._is_initialized = dist.init_process_group, dist.is_initialized
         dist.init_process_group = self._init_from_cell
         dist.distributed_c10d.init_process_group = self._init_from_cell
 
@@ -83,7 +64,7 @@ class Group:
 
     def remake(self, generation: int) -> None:
         """Leave the group (and all groups made from it) and make it again."""
-        if self._dist.is_initialized():
+        if self._is_initialized():
             try:
                 self._dist.destroy_process_group()
             except Exception:
@@ -91,7 +72,7 @@ class Group:
         self.make(generation)
 
     def alive(self) -> bool:
-        return bool(self._dist.is_initialized())
+        return bool(self._is_initialized())
 
     def _init(self, backend: str, prefix: str, timeout: datetime.timedelta) -> None:
         options: dict[str, Any] = {"device_id": self.device} if "nccl" in backend else {}
@@ -110,56 +91,27 @@ class Group:
         The group exists already; calling this makes it again with the backend and time-out that were asked for,
         over our own store instead of MASTER_ADDR and MASTER_PORT.
         """
+        given = inspect.signature(self._real_init).bind(backend, *args, **kwargs).arguments
         if backend == "nccl" and self.device.type == "cpu":
             raise BadRequest(
                 "These ranks are on the CPU, and NCCL works on GPUs only: use dist.init_process_group('gloo'), "
                 "or leave the backend out to get what fits."
             )
-        if kwargs.get("store") is not None or kwargs.get("init_method") not in (None, "env://"):
-            if self._dist.is_initialized():
-                self._dist.destroy_process_group()
+        elsewhere = given.get("store") is not None or given.get("init_method") not in (None, "env://")
+        for name, here in (("rank", self.rank), ("world_size", self.world_size)):
+            if given.get(name, -1) not in (-1, here) and not elsewhere:
+                raise BadRequest(
+                    f"dist.init_process_group(…, {name}={given[name]}), but here {name} is {here}: leave it out, or "
+                    "start as many ranks as you mean with %%ranks -n."
+                )
+        if self._is_initialized():
+            self._dist.destroy_process_group()
+        if elsewhere:
             self._real_init(backend, *args, **kwargs)
             return
-        if self._dist.is_initialized():
-            self._dist.destroy_process_group()
         self._made_by_cell += 1
         prefix = f"generation {self._generation}, made by a cell {self._made_by_cell}"
-        self._init(backend or self.backend, prefix, kwargs.get("timeout") or _NEVER_FIRST)
-
-
-def abort_communication() -> None:
-    """Make a main thread that is stuck in a collective return with an error; the process and its variables live on.
-
-    Called from another thread. NCCL's communicators can be aborted. gloo's abort does nothing (torch 2.13), so its
-    connections are shut down instead, which the stuck collective reports as an error.
-    """
-    import torch
-    import torch.distributed as dist
-
-    if torch.cuda.is_initialized():
-        for group in list(dist.distributed_c10d._world.pg_map):
-            try:
-                group.abort()
-            except Exception:
-                pass  # a group without NCCL, or already aborted
-    for connection in _open_sockets():
-        with connection:
-            try:
-                if connection.family in (socket.AF_INET, socket.AF_INET6):
-                    connection.getpeername()  # raises for a listening socket: those stay
-                    connection.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
-
-
-def _open_sockets() -> Iterator[socket.socket]:
-    """A second handle of each socket that this process has; whoever asks closes it."""
-    for name in os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"):
-        try:
-            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
-                yield socket.socket(fileno=os.dup(int(name)))
-        except OSError:
-            pass  # it was closed meanwhile (one is the listing's own)
+        self._init(backend or self.backend, prefix, given.get("timeout") or _NEVER_FIRST)
 
 
 def set_environment(rank: int, world_size: int, nodes: int, port: int) -> None:

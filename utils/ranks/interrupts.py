@@ -2,44 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from utils.ranks.wire import Wakeup
 
-class InterruptFlag:
+
+class InterruptFlag(Wakeup):
     """Counts Ctrl-C instead of letting it strike between any two lines of ours; wakes whoever waits for channels."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.count = 0
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_read, False)
-        os.set_blocking(self._wake_write, False)
-
-    def fileno(self) -> int:
-        """Readable after an interrupt."""
-        return self._wake_read
 
     def strike(self, *_: Any) -> None:
         self.count += 1
-        try:
-            os.write(self._wake_write, b"!")
-        except BlockingIOError:
-            pass
-
-    def drain(self) -> None:
-        """The interrupts so far have been noticed."""
-        try:
-            os.read(self._wake_read, 512)
-        except BlockingIOError:
-            pass
-
-    def close(self) -> None:
-        os.close(self._wake_read)
-        os.close(self._wake_write)
+        self.set()
 
 
 @contextmanager

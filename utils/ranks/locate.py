@@ -44,9 +44,14 @@ def frames_of(error: BaseException) -> Frames:
     return frames
 
 
+def nowhere() -> dict[str, Any]:
+    """The place of a rank that is in no line of the reader's code, and in no collective."""
+    return {"line": None, "code": None, "call": None, "ranks": None, "peer": None}
+
+
 def place(frames: Frames) -> dict[str, Any]:
     """The innermost line of the reader's own code, and the collective called from there, if any."""
-    found: dict[str, Any] = {"line": None, "code": None, "call": None, "ranks": None, "peer": None}
+    found = nowhere()
     mine = [index for index, (frame, _) in enumerate(frames) if _is_readers(frame.f_code.co_filename)]
     if mine:
         frame, line = frames[mine[-1]]
@@ -77,6 +82,16 @@ def stands_still(thread: int, seconds: float = 0.1) -> bool:
         and frame.f_lasti == at
         and (seconds_of_core(thread) - used < POLLING)
     )
+
+
+def imports_torch(frame: FrameType | None) -> bool:
+    """Whether a part of torch is being imported. Cut in the middle, torch._dynamo (which the first optimizer or DDP of
+    a process imports) would be broken for as long as the rank lives. An import that never ends is killed in the end."""
+    while frame is not None:
+        if frame.f_code.co_name == "_find_and_load" and str(frame.f_locals.get("name")).split(".")[0] == "torch":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _is_readers(file: str) -> bool:

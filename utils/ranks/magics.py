@@ -18,7 +18,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from utils.ranks import starters
 from utils.ranks.errors import BadRequest
 from utils.ranks.options import OPTIONS, check_source, parse, rank_list
-from utils.ranks.processes import check_shape
+from utils.ranks.processes import check_gpus, check_shape
 from utils.ranks.status import Status, world_status
 from utils.ranks.values import dumps_plain
 from utils.ranks.views import default_view
@@ -128,13 +128,14 @@ class RanksMagics(Magics):
             else:
                 note = f"New ranks ({_describe(shape)}) in place of the former ({_describe(self._wanted)}): "
                 note += "variables begin anew."
-        world = World(*shape)  # first, so that the former world is kept if this one cannot be had
-        self.close()
-        self.world, self._wanted = world, shape
-        for line in (note, world.note):
+        check_gpus(*shape)  # what can be refused is refused while the former world is still there …
+        self.close()  # … and its memory is free before the new one takes its own
+        self.world = World(*shape)
+        self._wanted = shape
+        for line in (note, self.world.note):
             if line:
                 print(line)
-        return world
+        return self.world
 
     # ------------------------------------------------------------------ %ranks
     def _line(self, options: argparse.Namespace) -> Any:
@@ -221,30 +222,28 @@ def _describe(shape: tuple[int, int, str]) -> str:
 
 
 _loaded: RanksMagics | None = None
+_matcher: Any = None
 
 
 def load(shell: Any) -> None:
     """Register the magics, and begin to import torch in the background."""
-    global _loaded
+    from IPython.core.completer import context_matcher
+
+    global _loaded, _matcher
     starters.warm_up()
     if _loaded is None:
-        _loaded = RanksMagics(shell)
+        loaded = _loaded = RanksMagics(shell)
+        _matcher = context_matcher()(lambda context: loaded.complete(context))
+        shell.Completer.custom_matchers.append(_matcher)
     shell.register_magics(_loaded)
-    matcher = _loaded.complete
-    if all(getattr(one, "__self__", None) is not _loaded for one in shell.Completer.custom_matchers):
-        from IPython.core.completer import context_matcher
-
-        def ranks_matcher(context: Any) -> Any:
-            return matcher(context)
-
-        shell.Completer.custom_matchers.append(context_matcher()(ranks_matcher))
 
 
 def unload(shell: Any) -> None:
     """End the ranks and the process that forks them."""
-    global _loaded
+    global _loaded, _matcher
     if _loaded is not None:
         _loaded.close()
         atexit.unregister(_loaded.close)
-        _loaded = None
+        shell.Completer.custom_matchers.remove(_matcher)
+        _loaded = _matcher = None
     starters.shut_down()

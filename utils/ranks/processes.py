@@ -13,6 +13,7 @@ from typing import Any
 from utils.ranks import starters
 from utils.ranks.errors import BadRequest
 from utils.ranks.failures import how_it_ended
+from utils.ranks.gpus import choose, count_gpus
 from utils.ranks.interrupts import InterruptFlag
 from utils.ranks.lifetimes import send_signal
 from utils.ranks.ports import free_ports
@@ -34,6 +35,12 @@ def check_shape(size: int, nodes: int, backend: str) -> None:
         )
     if backend not in ("auto", "gloo", "nccl"):
         raise BadRequest(f"The backend is auto, gloo or nccl, not {backend!r}.")
+
+
+def check_gpus(size: int, nodes: int, backend: str) -> None:
+    """Raise BadRequest, in one sentence, where NCCL is asked for and there are not enough GPUs."""
+    if backend == "nccl":
+        choose(backend, size, count_gpus())
 
 
 @dataclass

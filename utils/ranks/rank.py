@@ -7,9 +7,9 @@ process when the notebook is gone.
 
 from __future__ import annotations
 
+import _thread
 import ast
 import builtins
-import linecache
 import os
 import pickle
 import queue
@@ -17,17 +17,21 @@ import signal
 import socket
 import sys
 import threading
-import time
 import traceback
 import types
+from collections.abc import Callable
+from time import monotonic
 from typing import Any, NoReturn
 
 from utils.ranks import groups, locate
+from utils.ranks.display import DisplayPublisher
 from utils.ranks.errors import BadRequest
-from utils.ranks.inside import DisplayPublisher, IOPub, OutStream
+from utils.ranks.iopub import IOPub, OutStream
+from utils.ranks.tracebacks import remember_source, traceback_text
 from utils.ranks.values import completions, dumps
 from utils.ranks.wire import Channel, wait_for
 
+_LEAST_RECURSION = 500  # frames that this program's own work needs, and more
 _NO_INPUT = (
     "input() cannot be used on ranks: several processes would ask at once. "
     "Ask in an ordinary cell, then send the answer with `%ranks push NAME`."
@@ -37,6 +41,8 @@ _NO_INPUT = (
 def main(fds: list[int]) -> NoReturn:
     """Be a rank. ``fds``: the socket to the notebook, both ends of the pipes for stdout and stderr, the store."""
     control, out_read, out_write, err_read, err_write, store = fds
+    for fd in fds:
+        os.set_inheritable(fd, False)  # programs that cells start have no business with them
     for pipe, standard in ((out_write, 1), (err_write, 2)):
         os.dup2(pipe, standard)
         os.close(pipe)
@@ -56,6 +62,7 @@ def main(fds: list[int]) -> NoReturn:
         refused = isinstance(error, BadRequest)
         text = str(error) if refused else traceback.format_exc()
         channel.send({"event": "failed", "refused": refused, "text": text})
+        channel.flush()
         os._exit(1)
     rank.serve()
 
@@ -117,6 +124,7 @@ class Rank:
         while True:
             message, blob = self._work.get()
             self._cell = message["cell"]
+            signal.signal(signal.SIGINT, self._on_interrupt)  # a library may have put its own in place
             answer: dict[str, Any] = {"event": "done", "cell": message["cell"], "ok": True}
             result = b""
             try:
@@ -127,14 +135,30 @@ class Rank:
                     self._running = False
             except BaseException as error:
                 self._running = False
-                answer |= {"ok": False, "error": self._describe(error), "at": time.monotonic()}
+                answer |= {"ok": False, "error": self._describe(error), "at": monotonic()}
                 del error
-            if sys.stdout is not None:
-                self.iopub.finish()
-            answer["group"] = self.group.alive()
-            answer["compiler"] = "torch._dynamo" in sys.modules
+            if sys.getrecursionlimit() < _LEAST_RECURSION:
+                sys.setrecursionlimit(_LEAST_RECURSION)
+            self._try(self.iopub.finish, None)
+            answer["group"] = self._try(self.group.alive, False)
+            answer["compiler"] = self._try(lambda: "torch._dynamo" in sys.modules, False)
             self._cell = None
-            self.iopub.send(answer, result)
+            try:
+                self.iopub.send(answer, result)
+            except Exception:  # the reader has replaced something that streams need
+                self.channel.send(answer, result)
+
+    def _try(self, function: Callable[[], Any], instead: Any) -> Any:
+        """What the function returns; ``instead`` where the reader's code, which it runs into, raises or never ends."""
+        try:
+            self._running = True  # the notebook's interrupt ends it
+            try:
+                return function()
+            finally:
+                self._running = False
+        except BaseException:
+            self._running = False
+            return instead
 
     def _do(self, message: dict[str, Any], blob: bytes, answer: dict[str, Any]) -> bytes | None:
         what = message["do"]
@@ -176,23 +200,25 @@ class Rank:
 
     def _describe(self, error: BaseException) -> dict[str, Any]:
         """What the notebook shows of an exception: its text, and where in the cell it came from."""
-        frames = locate.frames_of(error)
-        text = _traceback_text(error)
-        message = str(error)
-        if isinstance(error, SystemExit):
+        interrupted = issubclass(type(error), KeyboardInterrupt) and self._interrupted
+        ename = type(error).__name__
+        if issubclass(type(error), SystemExit):
             message = "sys.exit() was called: a rank ends with `%ranks stop`, not from inside"
+        else:
+            message = self._try(lambda: "".join([str(error)]), "(its text cannot be shown: __str__ raised or hung)")
+        text = self._try(lambda: traceback_text(error), f"{ename}: {message} (its traceback cannot be shown)")
         return {
-            "ename": type(error).__name__,
+            "ename": ename,
             "message": message[:2000],
             "traceback": text if len(text) < 20_000 else text[:6000] + "\n…\n" + text[-6000:],
-            "interrupted": isinstance(error, KeyboardInterrupt) and self._interrupted,
-            "place": locate.place(frames),
+            "interrupted": interrupted,
+            "place": self._try(lambda: locate.place(locate.frames_of(error)), locate.nowhere()),
         }
 
     def _on_interrupt(self, _: int, frame: types.FrameType | None) -> None:
         if self._running:
             self._interrupted = True
-            if _imports_torch(frame):
+            if locate.imports_torch(frame):
                 threading.Timer(0.05, self._interrupt_again, (self._cell,)).start()
                 return
             if not self.iopub.postpone_interrupt():
@@ -204,15 +230,16 @@ class Rank:
 
     # ------------------------------------------------------------------ the listening thread
     def _listen(self) -> None:
-        pipes = self.iopub.pipes()
         while True:
             busy = self._cell is not None
-            readable = wait_for([self.channel, *pipes], 0.1 if busy else None)
             try:
+                readable = wait_for([self.channel, *self.iopub.sources()], 0.1 if busy else None)
                 if self.channel in readable:
-                    self._hear(*self.channel.receive())
-                self.iopub.drain_pipes()
-                self.iopub.flush()
+                    for message, blob in self.channel.take():
+                        self._hear(message, blob)
+                if self.channel.eof:
+                    raise EOFError
+                self.iopub.forward()
             except (EOFError, OSError):
                 os.killpg(0, signal.SIGKILL)  # the notebook is gone
 
@@ -221,14 +248,22 @@ class Rank:
         if what == "where":
             self.channel.send({"event": "where", "ask": message["ask"], "place": self._where()})
         elif what == "abort":
-            groups.abort_communication()
+            if self._running:  # first the interrupt: NCCL, once aborted, may return as if nothing had happened
+                _thread.interrupt_main()
+            from utils.ranks.connections import abort_communication
+
+            abort_communication(message["pids"])
         elif what == "complete":
-            matches = completions(message["text"], self.namespace)
-            self.channel.send({"event": "completions", "matches": matches})
+            # (In a thread of its own, for the reader's objects are asked for their attributes.)
+            threading.Thread(target=self._complete, args=(message["ask"], message["text"]), daemon=True).start()
         else:
             self._interrupted = False
             self._cell = message["cell"]
             self._work.put((message, blob))
+
+    def _complete(self, ask: int, text: str) -> None:
+        matches = completions(text, self.namespace)
+        self.channel.send({"event": "completions", "ask": ask, "matches": matches})
 
     def _where(self) -> dict[str, Any] | None:
         """Where the main thread is now, and whether it computes; None when it has finished the cell."""
@@ -236,23 +271,6 @@ class Rank:
         if self._cell is None:
             return None
         return locate.place(locate.frames_under(sys._current_frames()[self._main_thread])) | {"still": still}
-
-
-def _traceback_text(error: BaseException) -> str:
-    """The traceback as Python prints it, without the frames of this package."""
-    whole: traceback.TracebackException | None = traceback.TracebackException.from_exception(error)
-    one = whole
-    while one is not None:
-        one.stack = traceback.StackSummary.from_list(
-            [frame for frame in one.stack if not frame.filename.startswith(locate.HERE)]
-        )
-        one = one.__cause__ or one.__context__
-    return "".join(whole.format())
-
-
-def remember_source(file: str, source: str) -> None:
-    """Let tracebacks show the lines of code that is in no file."""
-    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
 
 
 def _work_in_batches() -> None:
@@ -267,16 +285,6 @@ def _work_in_batches() -> None:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         except OSError:
             pass  # forbidden here; it is only slower
-
-
-def _imports_torch(frame: types.FrameType | None) -> bool:
-    """Whether a part of torch is being imported. Cut in the middle, torch._dynamo (which the first optimizer or DDP of
-    a process imports) would be broken for as long as the rank lives. An import that never ends is killed in the end."""
-    while frame is not None:
-        if frame.f_code.co_name == "_find_and_load" and str(frame.f_locals.get("name")).split(".")[0] == "torch":
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _refuse_input(*_: Any, **__: Any) -> NoReturn:

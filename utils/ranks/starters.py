@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-from utils.ranks.lifetimes import kill_group
+from utils.ranks.lifetimes import kill_group, send_signal
 from utils.ranks.wire import Channel, pair, wait_for
 
 _PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
@@ -25,6 +25,10 @@ def default_method() -> str:
     if asked in ("fork", "spawn"):
         return asked
     return "fork" if sys.platform == "linux" else "spawn"
+
+
+class CannotFork(RuntimeError):
+    """The zygote could not fork safely; the text says why."""
 
 
 class Starter(Protocol):
@@ -57,6 +61,7 @@ class Zygote:
         self.pid = self._process.pid
         self.threads: int | None = None
         self._forked: dict[int, int] = {}
+        self._refused: dict[int, str] = {}
         self._exits: dict[int, int] = {}
         self._tickets = 0
         self._preloaded = False
@@ -71,15 +76,18 @@ class Zygote:
     def start(self, fds: list[int]) -> int:
         self._tickets += 1
         ticket = self._tickets
-        self._channel.send({"do": "fork", "ticket": ticket}, fds=tuple(fds))
+        send_signal(self.pid, signal.SIGCONT)  # a rank may have stopped it: it is the ranks' parent
+        self._channel.send_with_fds({"do": "fork", "ticket": ticket}, tuple(fds))
         deadline = time.monotonic() + 120
-        while ticket not in self._forked:
+        while ticket not in self._forked and ticket not in self._refused:
             wait_for([self._channel], 0.1)
             self._read()
             if not self.alive:
                 raise RuntimeError(f"The process that imports torch for the ranks ended. {self._last_words()}")
             if time.monotonic() > deadline:
                 raise RuntimeError("The process that imports torch for the ranks did not answer in 120 s.")
+        if ticket in self._refused:
+            raise CannotFork(self._refused.pop(ticket))
         return self._forked.pop(ticket)
 
     def exit_code(self, pid: int) -> int | None:
@@ -89,6 +97,7 @@ class Zygote:
         return self._exits.get(pid)
 
     def forget(self, pid: int) -> None:
+        send_signal(self.pid, signal.SIGCONT)
         self._exits.pop(pid, None)
 
     def preload_compiler(self) -> None:
@@ -118,6 +127,8 @@ class Zygote:
             elif message["event"] == "forked":
                 self._forked[message["ticket"]] = message["pid"]
                 self._exits.pop(message["pid"], None)  # of another process that had this number before
+            elif message["event"] == "refused":
+                self._refused[message["ticket"]] = message["reason"]
             elif message["event"] == "exit":
                 self._exits[message["pid"]] = message["code"]
 

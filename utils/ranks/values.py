@@ -32,11 +32,11 @@ def dumps_plain(value: Any) -> bytes:
 
 def completions(text: str, namespace: dict[str, Any]) -> list[str]:
     """Names and attributes in this rank that begin with ``text``."""
-    import rlcompleter
-
-    completer = rlcompleter.Completer(namespace)
     found: list[str] = []
     try:
+        import rlcompleter
+
+        completer = rlcompleter.Completer(namespace)
         while len(found) < 300 and (match := completer.complete(text, len(found))) is not None:
             found.append(match)
     except Exception:

@@ -2,6 +2,8 @@
 
 Each message is a header of two lengths, the JSON text, and the bytes (a pickled value, say). The sockets are
 socket pairs that only parent and child hold, so nobody else can connect; file descriptors travel beside a message.
+
+No side ever waits for the other to read: what does not leave at once is kept, and leaves while ``wait_for`` waits.
 """
 
 from __future__ import annotations
@@ -14,23 +16,32 @@ import socket
 import struct
 import threading
 import weakref
+from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
 _HEADER = struct.Struct("!IQ")
+_READ_AT_ONCE = 8 << 20  # bytes: whoever sends without end must not keep the reader from its other work
 Message = dict[str, Any]
 
 _open_channels: weakref.WeakSet[Channel] = weakref.WeakSet()
 
 
 class Channel:
-    """One end of a socket pair that carries messages. Sending is safe from several threads."""
+    """One end of a socket pair that carries messages. Sending is safe from several threads.
+
+    Attributes:
+        eof: the other side is gone.
+        pending: bytes that have not left yet.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self._lock = threading.Lock()
-        self._buffer = bytearray()
         self.eof = False
+        self.pending = 0
+        self._lock = threading.Lock()
+        self._outgoing: deque[memoryview] = deque()
+        self._incoming = bytearray()
         _open_channels.add(self)
 
     def fileno(self) -> int:
@@ -39,20 +50,59 @@ class Channel:
     def close(self) -> None:
         self.sock.close()
 
-    def send(self, message: Message, blob: bytes = b"", fds: tuple[int, ...] = ()) -> None:
-        """Send one message, whole. Raises OSError when the other side is gone."""
-        text = json.dumps(message).encode()
-        header = _HEADER.pack(len(text), len(blob))
-        with self._lock:
-            if fds:
-                rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
-                self.sock.sendmsg([header], [rights])
-            else:
-                self.sock.sendall(header)
-            self.sock.sendall(text)
-            if blob:
-                self.sock.sendall(blob)
+    # ------------------------------------------------------------------ sending
+    def send(self, message: Message, blob: bytes = b"") -> None:
+        """Send one message without ever waiting: see ``write`` for what does not leave at once.
 
+        Raises:
+            OSError: the other side is gone.
+        """
+        text = json.dumps(message).encode()
+        parts = [memoryview(_HEADER.pack(len(text), len(blob)) + text), memoryview(blob)]
+        with self._lock:
+            self._outgoing.extend(part for part in parts if part.nbytes)
+            self.pending += sum(part.nbytes for part in parts)
+            self._write()
+
+    def write(self) -> None:
+        """Let leave what the socket takes now. Raises OSError when the other side is gone."""
+        with self._lock:
+            self._write()
+
+    def flush(self) -> None:
+        """Wait until everything has left. Raises OSError when the other side is gone."""
+        while self.pending:
+            with selectors.PollSelector() as selector:
+                selector.register(self, selectors.EVENT_WRITE)
+                selector.select()
+            self.write()
+
+    def _write(self) -> None:
+        try:
+            while self._outgoing:
+                sent = self.sock.send(self._outgoing[0], socket.MSG_DONTWAIT)
+                self.pending -= sent
+                if sent == self._outgoing[0].nbytes:
+                    self._outgoing.popleft()
+                else:
+                    self._outgoing[0] = self._outgoing[0][sent:]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._outgoing.clear()
+            self.pending = 0
+            raise
+
+    def send_with_fds(self, message: Message, fds: tuple[int, ...]) -> None:
+        """Send one small message with file descriptors beside it."""
+        self.flush()
+        text = json.dumps(message).encode()
+        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
+        with self._lock:
+            self.sock.sendmsg([_HEADER.pack(len(text), 0)], [rights])
+            self.sock.sendall(text)
+
+    # ------------------------------------------------------------------ receiving
     def receive(self) -> tuple[Message, bytes]:
         """Wait for one message. Raises EOFError when the other side is gone."""
         text_length, blob_length = _HEADER.unpack(self._exactly(_HEADER.size))
@@ -60,7 +110,7 @@ class Channel:
         return message, self._exactly(blob_length)
 
     def receive_with_fds(self, most: int = 8) -> tuple[Message, list[int]]:
-        """Wait for one message that may bring file descriptors along."""
+        """Wait for one message that may bring file descriptors along; programs that we start do not inherit them."""
         data, ancillary, _, _ = self.sock.recvmsg(_HEADER.size, socket.CMSG_SPACE(most * 4))
         if not data:
             raise EOFError
@@ -68,6 +118,8 @@ class Channel:
         for level, kind, payload in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
+        for fd in fds:
+            os.set_inheritable(fd, False)
         data += self._exactly(_HEADER.size - len(data))
         text_length, _ = _HEADER.unpack(data)
         return json.loads(self._exactly(text_length)), list(fds)
@@ -75,34 +127,35 @@ class Channel:
     def take(self) -> list[tuple[Message, bytes]]:
         """The messages that are here already, without waiting; ``eof`` is set when the other side is gone.
 
-        Bytes of an unfinished message are kept, so that a slow or stopped sender never blocks the notebook.
+        Bytes of an unfinished message are kept, so that a slow or stopped sender never blocks the reader.
         """
+        end = len(self._incoming) + _READ_AT_ONCE
         try:
-            while chunk := self.sock.recv(1 << 20, socket.MSG_DONTWAIT):
-                self._buffer += chunk
+            while len(self._incoming) < end and (chunk := self.sock.recv(1 << 20, socket.MSG_DONTWAIT)):
+                self._incoming += chunk
                 if len(chunk) < 1 << 16:
                     break
             else:
-                self.eof = True
+                self.eof = self.eof or len(self._incoming) < end
         except BlockingIOError:
             pass
         except OSError:
             self.eof = True
         messages = []
-        while len(self._buffer) >= _HEADER.size:
-            text_length, blob_length = _HEADER.unpack_from(self._buffer)
+        while len(self._incoming) >= _HEADER.size:
+            text_length, blob_length = _HEADER.unpack_from(self._incoming)
             blob_start = _HEADER.size + text_length
             end = blob_start + blob_length
-            if len(self._buffer) < end:
+            if len(self._incoming) < end:
                 break
             try:
-                message = json.loads(self._buffer[_HEADER.size : blob_start])
+                message = json.loads(self._incoming[_HEADER.size : blob_start])
             except ValueError:  # a sender gone mad: nothing that follows can be trusted
                 self.eof = True
-                self._buffer.clear()
+                self._incoming.clear()
                 break
-            messages.append((message, bytes(self._buffer[blob_start:end])))
-            del self._buffer[:end]
+            messages.append((message, bytes(self._incoming[blob_start:end])))
+            del self._incoming[:end]
         return messages
 
     def _exactly(self, count: int) -> bytes:
@@ -116,12 +169,51 @@ class Channel:
         return b"".join(parts)
 
 
+class Wakeup:
+    """Wakes whoever waits for it and for channels: from another thread, or from a signal's handler."""
+
+    def __init__(self) -> None:
+        self._read_end, self._write_end = os.pipe()
+        os.set_blocking(self._read_end, False)
+        os.set_blocking(self._write_end, False)
+
+    def fileno(self) -> int:
+        return self._read_end
+
+    def set(self) -> None:
+        try:
+            os.write(self._write_end, b"!")
+        except BlockingIOError:
+            pass
+
+    def clear(self) -> None:
+        try:
+            os.read(self._read_end, 512)
+        except BlockingIOError:
+            pass
+
+    def close(self) -> None:
+        os.close(self._read_end)
+        os.close(self._write_end)
+
+
 def wait_for(sources: Iterable[Any], seconds: float | None = None) -> list[Any]:
-    """Those of these channels, flags and file descriptors that can be read; waits for one up to so long."""
+    """Those of these channels, wake-ups and file descriptors that can be read; waits for one up to so long.
+
+    What channels have not sent yet leaves meanwhile, as fast as the other sides read it.
+    """
     with selectors.PollSelector() as selector:  # (it has no file descriptor of its own, which a child could inherit)
         for source in sources:
-            selector.register(source, selectors.EVENT_READ)
-        return [key.fileobj for key, _ in selector.select(seconds)]
+            unsent = isinstance(source, Channel) and source.pending
+            selector.register(source, selectors.EVENT_READ | (selectors.EVENT_WRITE if unsent else 0))
+        ready = selector.select(seconds)
+    for key, events in ready:
+        if events & selectors.EVENT_WRITE:
+            try:
+                key.fileobj.write()
+            except OSError:
+                key.fileobj.eof = True
+    return [key.fileobj for key, events in ready if events & selectors.EVENT_READ]
 
 
 def pair() -> tuple[Channel, socket.socket]:

@@ -45,10 +45,14 @@ class World:
         self._generation = 0
         self._busy = threading.Lock()
         self._group_lost = False
-        starter = starters.starter(start or starters.default_method())
+        starter, reason = starters.starter(start or starters.default_method()), ""
         with interrupts() as flag:
-            self._processes = Processes(starter, size, nodes, backend, flag)
-        self.backend, self.note = self._processes.backend, self._processes.note
+            try:
+                self._processes = Processes(starter, size, nodes, backend, flag)
+            except starters.CannotFork as error:
+                reason = f"The ranks are started as new processes, which is slower: {error}."
+                self._processes = Processes(starters.starter("spawn"), size, nodes, backend, flag)
+        self.backend, self.note = self._processes.backend, f"{reason} {self._processes.note}".strip()
 
     @property
     def _handles(self) -> list[RankHandle]:
@@ -130,11 +134,12 @@ class World:
             return []
         try:
             channel = self._handles[0].channel
-            channel.send({"do": "complete", "text": text})
+            ask = next(self._numbers)
+            channel.send({"do": "complete", "text": text, "ask": ask})
             end = time.monotonic() + 0.5
             while (left := end - time.monotonic()) > 0 and wait_for([channel], left):
                 for message, _ in channel.take():
-                    if message["event"] == "completions":
+                    if message["event"] == "completions" and message["ask"] == ask:
                         return list(message["matches"])
                 if channel.eof:
                     break

@@ -51,6 +51,11 @@ def main(channel_fd: int) -> NoReturn:
                 if request["do"] == "preload":
                     _preload()
                     continue
+                if reason := _why_not_fork():
+                    channel.send({"event": "refused", "ticket": request["ticket"], "reason": reason})
+                    for fd in fds:
+                        os.close(fd)
+                    continue
                 pid = os.fork()
                 if pid == 0:
                     _become_rank(channel, fds, (wake_read, wake_write))
@@ -135,6 +140,16 @@ def _kill_adopted(ranks: set[int]) -> None:
         return
     for pid in pids - ranks:
         send_signal(pid, signal.SIGKILL)
+
+
+def _why_not_fork() -> str:
+    """Why a fork would not be safe any more; "" if it is."""
+    threads = _thread_count()
+    if threads > 1:
+        return f"the process that would fork them has {threads} threads, of which a fork copies one"
+    if sys.modules["torch"].cuda.is_initialized():
+        return "the process that would fork them has touched CUDA, which no fork may inherit"
+    return ""
 
 
 def _thread_count() -> int:

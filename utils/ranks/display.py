@@ -1,28 +1,16 @@
-"""What a rank prints and shows, on its way to the notebook: text, values, figures, anything with a rich form.
-
-Text that Python prints and text that comes from below it (C++, a child process) keep their order: what waits in
-the pipe of file descriptors 1 and 2 is forwarded before the next printed text is added.
-"""
+"""What a rank shows: values of a cell's last line, figures, anything with a rich form."""
 
 from __future__ import annotations
 
 import base64
-import ctypes
 import importlib.abc
 import importlib.machinery
-import io
-import os
 import pprint
-import selectors
 import sys
-import threading
-import time
 from typing import Any
 
-from utils.ranks.wire import Channel
+from utils.ranks.iopub import IOPub
 
-_SEND_AT_BYTES = 1 << 16
-_SEND_AFTER_SECONDS = 0.05
 _RICH = (
     "_repr_mimebundle_",
     "_repr_html_",
@@ -34,120 +22,6 @@ _RICH = (
 )
 publisher: DisplayPublisher | None = None  # of this rank: the figures backend finds it here
 WIDGET = "application/vnd.jupyter.widget-view+json"
-
-
-class IOPub:
-    """Collects a rank's output in order and sends it to the notebook in batches."""
-
-    def __init__(self, channel: Channel, stdout_pipe: int, stderr_pipe: int) -> None:
-        self._channel = channel
-        self._pipes = {"stdout": stdout_pipe, "stderr": stderr_pipe}
-        for pipe in self._pipes.values():
-            os.set_blocking(pipe, False)
-        self._lock = threading.RLock()
-        self._selector = selectors.PollSelector()
-        for pipe in self._pipes.values():
-            self._selector.register(pipe, selectors.EVENT_READ)
-        self._parts: list[tuple[str, list[str]]] = []
-        self._size = 0
-        self._sent_at = 0.0
-        self._libc = ctypes.CDLL(None)
-        self._main_thread = threading.get_ident()
-        self._sending = False
-        self._interrupted = False
-
-    def pipes(self) -> list[int]:
-        return list(self._pipes.values())
-
-    def write(self, stream: str, text: str) -> None:
-        with self._lock:
-            self.drain_pipes()
-            self._add(stream, text)
-            if self._size > _SEND_AT_BYTES or ("\n" in text and time.monotonic() - self._sent_at > _SEND_AFTER_SECONDS):
-                self.flush()
-
-    def drain_pipes(self) -> None:
-        """Take what C++ or a child process has written to file descriptors 1 and 2."""
-        with self._lock:
-            if not self._selector.select(0):  # by far the most frequent case, and each print asks
-                return
-            for stream, pipe in self._pipes.items():
-                try:
-                    while data := os.read(pipe, 1 << 16):
-                        self._add(stream, data.decode(errors="replace"))
-                except BlockingIOError:
-                    pass
-
-    def flush(self) -> None:
-        with self._lock:
-            if self._parts:
-                parts = [(stream, "".join(texts)) for stream, texts in self._parts]
-                self._parts, self._size = [], 0
-                self._send({"event": "output", "parts": parts})
-            self._sent_at = time.monotonic()
-
-    def finish(self) -> None:
-        """Everything that the cell has written leaves for the notebook, C's own buffers included."""
-        self._libc.fflush(None)
-        self.drain_pipes()
-        self.flush()
-
-    def send(self, message: dict[str, Any], blob: bytes = b"") -> None:
-        """Send a message behind all the text that came before it."""
-        with self._lock:
-            self.drain_pipes()
-            self.flush()
-            self._send(message, blob)
-
-    def postpone_interrupt(self) -> bool:
-        """Asked by the handler of SIGINT: half a message must not leave. True if KeyboardInterrupt comes later."""
-        self._interrupted = self._sending
-        return self._sending
-
-    def _send(self, message: dict[str, Any], blob: bytes = b"") -> None:
-        if threading.get_ident() != self._main_thread:
-            self._channel.send(message, blob)
-            return
-        self._sending = True
-        try:
-            self._channel.send(message, blob)
-        finally:
-            self._sending = False
-        if self._interrupted:
-            self._interrupted = False
-            raise KeyboardInterrupt
-
-    def _add(self, stream: str, text: str) -> None:
-        if not self._parts or self._parts[-1][0] != stream:
-            self._parts.append((stream, []))
-        self._parts[-1][1].append(text)
-        self._size += len(text)
-
-
-class OutStream(io.TextIOBase):
-    """sys.stdout or sys.stderr of a rank. In a process that the rank forks, plain writing to the pipe."""
-
-    encoding = "utf-8"
-
-    def __init__(self, iopub: IOPub, name: str, fd: int) -> None:
-        self._iopub, self._name, self._fd, self._owner = iopub, name, fd, os.getpid()
-
-    def write(self, text: str) -> int:
-        if os.getpid() == self._owner:
-            self._iopub.write(self._name, text)
-        else:
-            os.write(self._fd, text.encode())
-        return len(text)
-
-    def flush(self) -> None:
-        if os.getpid() == self._owner:
-            self._iopub.flush()
-
-    def fileno(self) -> int:
-        return self._fd
-
-    def writable(self) -> bool:
-        return True
 
 
 class DisplayPublisher:
