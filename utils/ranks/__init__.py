@@ -24,6 +24,7 @@ display.py     the rank's values, figures and rich output
 figures.py     a matplotlib backend for ranks
 values.py      values on their way between the notebook and its ranks
 locate.py      where a rank is: which line of the reader's code, which collective
+flight.py      collectives that were begun and have not ended
 tracebacks.py  tracebacks with the cell's lines, and without ours
 groups.py      the rank's process group: made, and made again
 connections.py the rank's connections to others, and how they are cut when a collective is stuck

@@ -61,6 +61,12 @@ class Outcome:
         return place or nowhere()
 
     @property
+    def collective(self) -> str | None:
+        """The collective that it is in, or that it has begun before and waits for now."""
+        place = self.where()
+        return place["call"] or place.get("begun")
+
+    @property
     def stands_still(self) -> bool:
         """Whether it waits for something that is no call of torch.distributed: a work, DDP's buckets, a sleep."""
         return self.state == "stopped" and self.place is not None and bool(self.place.get("still"))
@@ -148,16 +154,17 @@ def who_waits_for_whom(outcomes: Sequence[Outcome]) -> list[str]:
     waits: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     for outcome in outcomes:
         place = outcome.where()
-        if not outcome.waiting or place["call"] is None:
+        if not outcome.waiting or outcome.collective is None:
             continue
         if place["peer"] is not None:
             others = [place["peer"]]
         else:
             group = place["ranks"] or list(by_rank)
             others = [r for r in group if r in by_rank and not _in_same_call(by_rank[r], outcome)]
-        waits.setdefault((place["call"], tuple(others)), []).append(outcome.rank)
+        what = place["call"] or f"line {place['line']} for {place['begun']}, which was begun before,"
+        waits.setdefault((what, tuple(others)), []).append(outcome.rank)
     sentences = []
-    for (call, others), ranks in waits.items():
+    for (what, others), ranks in waits.items():
         verb = "waits" if len(ranks) == 1 else "wait"
         if others:
             excuses: dict[str, list[int]] = {}
@@ -167,28 +174,28 @@ def who_waits_for_whom(outcomes: Sequence[Outcome]) -> list[str]:
                 f"{label(ranks_so)} {_for_many(excuse) if len(ranks_so) > 1 else excuse}"
                 for excuse, ranks_so in excuses.items()
             )
-            sentences.append(f"{label(ranks)} {verb} in {call} for {label(others)}: {reasons}.")
+            so = "and so for" if what.endswith(",") else "for"
+            sentences.append(f"{label(ranks)} {verb} in {what} {so} {label(others)}: {reasons}.")
         else:
             sentences.append(
-                f"{label(ranks)} {verb} in {call}, and all of its group are there: "
+                f"{label(ranks)} {verb} in {what.rstrip(',')}, and all of its group are there: "
                 "their tensors may differ in size or type, or an earlier call was not the same on all ranks."
             )
     still: dict[int, list[int]] = {}
     for outcome in outcomes:
         place = outcome.where()
-        if outcome.stands_still and place["call"] is None and place["line"]:
+        if outcome.stands_still and outcome.collective is None and place["line"]:
             still.setdefault(place["line"], []).append(outcome.rank)
     for line, ranks in still.items():
         sentences.append(
             f"{label(ranks)} {'waits' if len(ranks) == 1 else 'wait'} in line {line}, in no call that names other "
-            "ranks: for a collective that was begun before (DistributedDataParallel begins its own in backward), for "
-            "a file, or in a sleep."
+            "ranks and with no collective begun: for a file, a lock, or in a sleep."
         )
     return sentences
 
 
 def _in_same_call(one: Outcome, other: Outcome) -> bool:
-    return one.waiting and one.where()["call"] == other.where()["call"]
+    return one.waiting and one.collective == other.collective
 
 
 def _excuse(outcome: Outcome | None) -> str:

@@ -26,6 +26,7 @@ from typing import Any, NoReturn
 from utils.ranks import groups, locate
 from utils.ranks.display import DisplayPublisher
 from utils.ranks.errors import BadRequest
+from utils.ranks.flight import unfinished_collective
 from utils.ranks.iopub import IOPub, OutStream
 from utils.ranks.tracebacks import remember_source, traceback_text
 from utils.ranks.values import completions, dumps
@@ -267,10 +268,12 @@ class Rank:
 
     def _where(self) -> dict[str, Any] | None:
         """Where the main thread is now, and whether it computes; None when it has finished the cell."""
-        still = locate.stands_still(self._main_thread)
+        stays, still = locate.stands_still(self._main_thread)
         if self._cell is None:
             return None
-        return locate.place(locate.frames_under(sys._current_frames()[self._main_thread])) | {"still": still}
+        place = locate.place(locate.frames_under(sys._current_frames()[self._main_thread]))
+        begun = unfinished_collective() if stays and place["call"] is None else {}
+        return place | begun | {"still": still or bool(begun)}
 
 
 def _work_in_batches() -> None:
