@@ -19,6 +19,10 @@ REMADE = (
     "The ranks live on with all their variables. Their process group was made again:\n"
     "make process groups of your own, and DistributedDataParallel wrappers, again too."
 )
+DEVICE_LOST = (
+    "After such an error a process cannot use its GPU any more, whatever it does: this world has ended. The next "
+    "%%ranks cell starts a new one, without the variables of the former."
+)
 LOST = "This world has ended: the next %%ranks cell starts a new one, without the variables of the former."
 
 _CONNECTION_WORDS = ("connection closed by peer", "connection reset", "gloo", "nccl", "socket", "broken pipe")
