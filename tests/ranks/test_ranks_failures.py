@@ -226,7 +226,8 @@ def test_a_rank_killed_between_cells_is_noticed(world):
     assert str(fails(world, "1")).startswith("rank 2 was killed by SIGKILL")
 
 
-WAITS = "in no call that names other ranks: for a collective that was begun before"
+WAITS = "for all_reduce, which was begun before, and so for ranks 1–3: ranks 1–3 have finished the cell"
+NO_COLLECTIVE = "in no call that names other ranks and with no collective begun"
 
 
 @pytest.mark.parametrize(
@@ -242,15 +243,42 @@ def test_a_wait_below_python_is_told_from_work(world, before, source):
     begin = "loss = model(torch.ones(1, 2)).sum()" if before else "work = dist.all_reduce(torch.ones(1), async_op=True)"
     error = fails(world, f"if rank == 0:\n    {begin}\n    {source}", RankTimeout, timeout=1)
     assert re.search(rf"^0     waiting +3     {re.escape(source)}$", error.report, re.MULTILINE), error.report
-    assert f"rank 0 waits in line 3, {WAITS}" in error.report
+    assert f"rank 0 waits in line 3 {WAITS}" in error.report
     assert still_works(world)
 
 
 def test_who_computes_is_busy(world):
     error = fails(world, "if rank == 1:\n    while True: sum(range(1000))", RankTimeout, timeout=1)
     assert re.search(r"^1     busy +2 ", error.report, re.MULTILINE), error.report
-    assert WAITS not in error.report
+    assert "waits in line" not in error.report
     assert still_works(world)
+
+
+def test_a_sleep_is_no_collective(world):
+    source = "x = torch.ones(1); dist.all_reduce(x)\nif rank == 0:\n    import time; time.sleep(60)"
+    error = fails(world, source, RankTimeout, timeout=1)
+    assert f"rank 0 waits in line 3, {NO_COLLECTIVE}" in error.report
+    assert still_works(world)
+
+
+def test_who_spins_at_one_line_for_a_collective_waits_too(world):
+    """As CUDA does in ``.item()`` after NCCL's call has returned: the thread computes, and gets no further."""
+    world.run_cell(
+        "import ctypes\nfrom utils.ranks import connections\n"
+        "libc, lock, real = ctypes.CDLL(None), ctypes.c_int(0), connections.abort_communication\n"
+        "def abort(pids):\n    libc.pthread_spin_unlock(ctypes.byref(lock)); real(pids)\n"
+        "connections.abort_communication = abort\n"
+        "libc.pthread_spin_init(ctypes.byref(lock), 0); libc.pthread_spin_lock(ctypes.byref(lock))"
+    )
+    source = (
+        "if rank == 0:\n    work = dist.all_reduce(torch.ones(1), async_op=True)\n"
+        "    libc.pthread_spin_lock(ctypes.byref(lock))"
+    )
+    error = fails(world, source, RankTimeout, timeout=1)
+    assert re.search(r"^0     waiting +3     libc.pthread_spin_lock", error.report, re.MULTILINE), error.report
+    assert f"rank 0 waits in line 3 {WAITS}" in error.report
+    assert still_works(world)
+    world.run_cell("connections.abort_communication = real")
 
 
 def test_a_stopped_rank_does_not_hang_the_notebook(world):

@@ -69,9 +69,35 @@ def test_one_rank_on_one_gpu_reduces_with_nccl(start):
     with World(1, start=start) as world:
         assert (world.backend, world.devices) == ("nccl", ["cuda:0"])
         source = "x = torch.ones(3, device=device)\ndist.all_reduce(x)\n(dist.get_backend(), x.device.type, x.tolist())"
-        assert world.run_cell(source) == {0: "('nccl', 'cuda', [1.0, 1.0, 1.0])"}
+        assert world.run_cell(source) == {0: "('cpu:gloo,cuda:nccl', 'cuda', [1.0, 1.0, 1.0])"}
         (pulled,) = world.pull("x")
         assert pulled.device.type == "cpu"
+
+
+@needs_gpu
+def test_a_cell_written_for_the_cpu_runs_with_a_gpu():
+    with World(1) as world:
+        source = (
+            "x = torch.tensor([rank + 1]); dist.all_reduce(x); objects = [None]; dist.all_gather_object(objects, 7)"
+        )
+        assert world.run_cell(f"{source}\n(x.item(), objects)") == {0: "(1, [7])"}
+
+
+def test_a_group_with_gpus_communicates_tensors_of_the_cpu_too(tmp_path):
+    """NCCL needs GPUs, so gloo stands in for it here; the CPU's side is the same."""
+    assert groups.GROUP_BACKENDS["nccl"] == "cpu:gloo,cuda:nccl"
+    make = (
+        "from utils.ranks import groups\ngroups.GROUP_BACKENDS['nccl'] = 'cpu:gloo,cuda:gloo'\n"
+        "dist.destroy_process_group()\n"
+        f"group = groups.Group('{tmp_path}/store', 'nccl', rank, 2, torch.device('cpu'))\n"
+        "group.make(0)\nx = torch.tensor([rank + 1]); dist.all_reduce(x); dist.barrier()\n"
+        "pair = dist.new_group([0, 1]); y = torch.ones(1); dist.all_reduce(y, group=pair)\n"
+        "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))\n"
+        "model(torch.ones(1, 2)).sum().backward()\n"
+        "(dist.get_backend(), x.item(), y.item())"
+    )
+    with World(2, backend="gloo") as world:
+        assert world.run_cell(make) == dict.fromkeys((0, 1), "('cpu:gloo,cuda:gloo', 3, 2.0)")
 
 
 @needs_gpu

@@ -19,13 +19,16 @@ guardian.py    the process that ends spawned ranks when the notebook is gone
 lifetimes.py   ending processes, and ending with the process that started us
 wire.py        messages between the notebook and a rank: JSON with its length in front
 rank.py        what runs inside a rank
+surroundings.py what is different in the process of a rank
 iopub.py       the rank's streams: what it prints, on its way to the notebook
 display.py     the rank's values, figures and rich output
 figures.py     a matplotlib backend for ranks
 values.py      values on their way between the notebook and its ranks
 locate.py      where a rank is: which line of the reader's code, which collective
+flight.py      collectives that were begun and have not ended
 tracebacks.py  tracebacks with the cell's lines, and without ours
 groups.py      the rank's process group: made, and made again
+device.py      whether a rank can still use its GPU
 connections.py the rank's connections to others, and how they are cut when a collective is stuck
 gpus.py        the GPUs that ranks can use
 ports.py       ports of this machine that nobody uses

@@ -19,6 +19,10 @@ REMADE = (
     "The ranks live on with all their variables. Their process group was made again:\n"
     "make process groups of your own, and DistributedDataParallel wrappers, again too."
 )
+DEVICE_LOST = (
+    "After such an error a process cannot use its GPU any more, whatever it does: this world has ended. The next "
+    "%%ranks cell starts a new one, without the variables of the former."
+)
 LOST = "This world has ended: the next %%ranks cell starts a new one, without the variables of the former."
 
 _CONNECTION_WORDS = ("connection closed by peer", "connection reset", "gloo", "nccl", "socket", "broken pipe")
@@ -59,6 +63,12 @@ class Outcome:
     def where(self) -> dict[str, Any]:
         place = self.error["place"] if self.state == "raised" and self.error else self.place
         return place or nowhere()
+
+    @property
+    def collective(self) -> str | None:
+        """The collective that it is in, or that it has begun before and waits for now."""
+        place = self.where()
+        return place["call"] or place.get("begun")
 
     @property
     def stands_still(self) -> bool:
@@ -148,16 +158,17 @@ def who_waits_for_whom(outcomes: Sequence[Outcome]) -> list[str]:
     waits: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     for outcome in outcomes:
         place = outcome.where()
-        if not outcome.waiting or place["call"] is None:
+        if not outcome.waiting or outcome.collective is None:
             continue
         if place["peer"] is not None:
             others = [place["peer"]]
         else:
             group = place["ranks"] or list(by_rank)
             others = [r for r in group if r in by_rank and not _in_same_call(by_rank[r], outcome)]
-        waits.setdefault((place["call"], tuple(others)), []).append(outcome.rank)
+        what = place["call"] or f"line {place['line']} for {place['begun']}, which was begun before,"
+        waits.setdefault((what, tuple(others)), []).append(outcome.rank)
     sentences = []
-    for (call, others), ranks in waits.items():
+    for (what, others), ranks in waits.items():
         verb = "waits" if len(ranks) == 1 else "wait"
         if others:
             excuses: dict[str, list[int]] = {}
@@ -167,28 +178,28 @@ def who_waits_for_whom(outcomes: Sequence[Outcome]) -> list[str]:
                 f"{label(ranks_so)} {_for_many(excuse) if len(ranks_so) > 1 else excuse}"
                 for excuse, ranks_so in excuses.items()
             )
-            sentences.append(f"{label(ranks)} {verb} in {call} for {label(others)}: {reasons}.")
+            so = "and so for" if what.endswith(",") else "for"
+            sentences.append(f"{label(ranks)} {verb} in {what} {so} {label(others)}: {reasons}.")
         else:
             sentences.append(
-                f"{label(ranks)} {verb} in {call}, and all of its group are there: "
+                f"{label(ranks)} {verb} in {what.rstrip(',')}, and all of its group are there: "
                 "their tensors may differ in size or type, or an earlier call was not the same on all ranks."
             )
     still: dict[int, list[int]] = {}
     for outcome in outcomes:
         place = outcome.where()
-        if outcome.stands_still and place["call"] is None and place["line"]:
+        if outcome.stands_still and outcome.collective is None and place["line"]:
             still.setdefault(place["line"], []).append(outcome.rank)
     for line, ranks in still.items():
         sentences.append(
             f"{label(ranks)} {'waits' if len(ranks) == 1 else 'wait'} in line {line}, in no call that names other "
-            "ranks: for a collective that was begun before (DistributedDataParallel begins its own in backward), for "
-            "a file, or in a sleep."
+            "ranks and with no collective begun: for a file, a lock, or in a sleep."
         )
     return sentences
 
 
 def _in_same_call(one: Outcome, other: Outcome) -> bool:
-    return one.waiting and one.where()["call"] == other.where()["call"]
+    return one.waiting and one.collective == other.collective
 
 
 def _excuse(outcome: Outcome | None) -> str:

@@ -13,6 +13,9 @@ from utils.ranks.gpus import Gpus, choose, count_gpus
 # The notebook's own time-out ends a hang with a table; the group's must not come first.
 _NEVER_FIRST = datetime.timedelta(hours=12)
 
+#: What a group is made of: ranks that have GPUs can communicate tensors of the CPU too, so a cell is the same for all.
+GROUP_BACKENDS = {"gloo": "gloo", "nccl": "cpu:gloo,cuda:nccl"}
+
 
 def choose_backend(asked: str, world_size: int) -> tuple[str, str]:
     """The backend for a world, and a note for the reader where the choice may surprise."""
@@ -60,7 +63,7 @@ class Group:
         """Make the default group; every rank calls this with the same generation."""
         self._generation = generation
         self._made_by_cell = 0
-        self._init(self.backend, f"generation {generation}", _NEVER_FIRST)
+        self._init(GROUP_BACKENDS[self.backend], f"generation {generation}", _NEVER_FIRST)
 
     def remake(self, generation: int) -> None:
         """Leave the group (and all groups made from it) and make it again."""
@@ -75,7 +78,7 @@ class Group:
         return bool(self._is_initialized())
 
     def _init(self, backend: str, prefix: str, timeout: datetime.timedelta) -> None:
-        options: dict[str, Any] = {"device_id": self.device} if "nccl" in backend else {}
+        options: dict[str, Any] = {"device_id": self.device} if self.device.type == "cuda" else {}
         self._real_init(
             backend,
             store=self._dist.PrefixStore(prefix, self._store),
@@ -111,7 +114,7 @@ class Group:
             return
         self._made_by_cell += 1
         prefix = f"generation {self._generation}, made by a cell {self._made_by_cell}"
-        self._init(backend or self.backend, prefix, given.get("timeout") or _NEVER_FIRST)
+        self._init(backend or GROUP_BACKENDS[self.backend], prefix, given.get("timeout") or _NEVER_FIRST)
 
 
 def set_environment(rank: int, world_size: int, nodes: int, port: int) -> None:

@@ -46,11 +46,14 @@ def frames_of(error: BaseException) -> Frames:
 
 def nowhere() -> dict[str, Any]:
     """The place of a rank that is in no line of the reader's code, and in no collective."""
-    return {"line": None, "code": None, "call": None, "ranks": None, "peer": None}
+    return {"line": None, "code": None, "call": None, "begun": None, "ranks": None, "peer": None}
 
 
 def place(frames: Frames) -> dict[str, Any]:
-    """The innermost line of the reader's own code, and the collective called from there, if any."""
+    """The innermost line of the reader's own code, and the collective called from there, if any.
+
+    As a dict: line and code; call; ranks of the call's group, or peer, its partner; begun: see ``flight.py``.
+    """
     found = nowhere()
     mine = [index for index, (frame, _) in enumerate(frames) if _is_readers(frame.f_code.co_filename)]
     if mine:
@@ -72,16 +75,17 @@ def seconds_of_core(thread: int) -> float:
     return time.process_time()
 
 
-def stands_still(thread: int, seconds: float = 0.1) -> bool:
-    """Whether a thread computes nothing for a moment: it sleeps, or waits in C++, as DDP does in backward()."""
+def stands_still(thread: int, seconds: float = 0.1) -> tuple[bool, bool]:
+    """Whether a thread stays at one instruction for a moment, and whether it also computes nothing there.
+
+    Who sleeps, or waits in C++ as DDP does in backward(), computes nothing; who waits for a GPU stays, but computes:
+    CUDA asks again and again.
+    """
     frame, used = sys._current_frames()[thread], seconds_of_core(thread)
     at = frame.f_lasti
     time.sleep(seconds)
-    return (
-        sys._current_frames().get(thread) is frame
-        and frame.f_lasti == at
-        and (seconds_of_core(thread) - used < POLLING)
-    )
+    stays = sys._current_frames().get(thread) is frame and frame.f_lasti == at
+    return stays, stays and seconds_of_core(thread) - used < POLLING
 
 
 def imports_torch(frame: FrameType | None) -> bool:

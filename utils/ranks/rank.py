@@ -23,19 +23,17 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, NoReturn
 
-from utils.ranks import groups, locate
+from utils.ranks import groups, locate, surroundings
+from utils.ranks.device import device_lost
 from utils.ranks.display import DisplayPublisher
 from utils.ranks.errors import BadRequest
+from utils.ranks.flight import unfinished_collective
 from utils.ranks.iopub import IOPub, OutStream
 from utils.ranks.tracebacks import remember_source, traceback_text
 from utils.ranks.values import completions, dumps
 from utils.ranks.wire import Channel, wait_for
 
 _LEAST_RECURSION = 500  # frames that this program's own work needs, and more
-_NO_INPUT = (
-    "input() cannot be used on ranks: several processes would ask at once. "
-    "Ask in an ordinary cell, then send the answer with `%ranks push NAME`."
-)
 
 
 def main(fds: list[int]) -> NoReturn:
@@ -50,7 +48,7 @@ def main(fds: list[int]) -> NoReturn:
     os.dup2(null, 0)
     os.close(null)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _work_in_batches()
+    surroundings.work_in_batches()
     channel = Channel(socket.socket(fileno=control))
     iopub = IOPub(channel, out_read, err_read)
     try:
@@ -111,9 +109,9 @@ class Rank:
         )
         self.namespace.update(self.given)
         sys.stdout, sys.stderr = OutStream(iopub, "stdout", 1), OutStream(iopub, "stderr", 2)
-        builtins.input = _refuse_input
-        sys.breakpointhook = _refuse_input
-        os.register_at_fork(after_in_child=_in_forked_child)
+        builtins.input = surroundings.refuse_input
+        sys.breakpointhook = surroundings.refuse_input
+        os.register_at_fork(after_in_child=surroundings.in_forked_child)
         signal.signal(signal.SIGINT, self._on_interrupt)
         threading.Thread(target=self._listen, daemon=True, name="notebook").start()
         channel.send({"event": "up", "pid": os.getpid(), "backend": backend, "device": str(device), "note": note})
@@ -212,6 +210,7 @@ class Rank:
             "message": message[:2000],
             "traceback": text if len(text) < 20_000 else text[:6000] + "\n…\n" + text[-6000:],
             "interrupted": interrupted,
+            "device_lost": self._try(lambda: device_lost(error), False),
             "place": self._try(lambda: locate.place(locate.frames_of(error)), locate.nowhere()),
         }
 
@@ -267,31 +266,9 @@ class Rank:
 
     def _where(self) -> dict[str, Any] | None:
         """Where the main thread is now, and whether it computes; None when it has finished the cell."""
-        still = locate.stands_still(self._main_thread)
+        stays, still = locate.stands_still(self._main_thread)
         if self._cell is None:
             return None
-        return locate.place(locate.frames_under(sys._current_frames()[self._main_thread])) | {"still": still}
-
-
-def _work_in_batches() -> None:
-    """Let no rank push another off its core the moment a message arrives (Linux).
-
-    With more ranks than cores, that is what makes gloo slow: an all-reduce of 4 kB on four ranks and two cores took
-    4.9 ms under the usual policy and 0.9 ms under this one, which was made for work that nobody watches. The notebook
-    itself stays as quick as it was: it may still push a rank aside.
-    """
-    if hasattr(os, "SCHED_BATCH"):
-        try:
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-        except OSError:
-            pass  # forbidden here; it is only slower
-
-
-def _refuse_input(*_: Any, **__: Any) -> NoReturn:
-    raise RuntimeError(_NO_INPUT)
-
-
-def _in_forked_child() -> None:
-    # A data-loader worker, say: it prints to the rank's pipes and takes signals as any process does.
-    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+        place = locate.place(locate.frames_under(sys._current_frames()[self._main_thread]))
+        begun = unfinished_collective() if stays and place["call"] is None else {}
+        return place | begun | {"still": still or bool(begun)}

@@ -8,14 +8,22 @@ from typing import Any
 
 
 def dumps(value: Any) -> bytes:
-    """Pickle a value for the notebook: what a cell defined by value, tensors of a GPU as tensors of the CPU."""
+    """Pickle a value for the notebook: what a cell defined by value, tensors of a GPU as tensors of the CPU.
+
+    A parameter stays one, so that a model comes whole; what shares a parameter (tied weights) shares it there too.
+    """
     import cloudpickle
     import torch
 
     class Pickler(cloudpickle.Pickler):
         def reducer_override(self, thing: Any) -> Any:
             if isinstance(thing, torch.Tensor) and thing.device.type != "cpu":
-                return thing.detach().cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+                here = thing.detach().cpu()
+                if isinstance(thing, torch.nn.Parameter):
+                    here = torch.nn.Parameter(here, thing.requires_grad)
+                elif thing.is_leaf:
+                    here.requires_grad_(thing.requires_grad)
+                return here.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
             return super().reducer_override(thing)
 
     buffer = io.BytesIO()

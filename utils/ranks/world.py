@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from utils.ranks import starters
 from utils.ranks.errors import BadRequest, RanksInterrupted, RankTimeout
-from utils.ranks.failures import KEPT, LOST, REMADE, Outcome, hang_report, rank_error
+from utils.ranks.failures import DEVICE_LOST, KEPT, LOST, REMADE, Outcome, hang_report, rank_error
 from utils.ranks.gather import Gathering
 from utils.ranks.interrupts import InterruptFlag, interrupts
 from utils.ranks.processes import Processes, RankHandle, check_shape
@@ -225,6 +225,9 @@ class World:
         if any(outcome.state == "killed" for outcome in outcomes):
             self.close()
             return LOST
+        if any(outcome.error is not None and outcome.error["device_lost"] for outcome in outcomes):
+            self.close()
+            return DEVICE_LOST
         took_part = [outcome for outcome in outcomes if outcome.state != "absent"]
         places = {(o.state, o.error["ename"] if o.error else "", o.where()["line"]) for o in took_part}
         if len(places) == 1 and took_part[0].state == "raised" and not took_part[0].lost_connection:
