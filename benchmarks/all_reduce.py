@@ -10,7 +10,6 @@ of gloo's bandwidth.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 from collections.abc import Sequence
@@ -67,19 +66,14 @@ def line(megabytes: int, name: str, times: dict[str, list[float]]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds")
-    quick = parser.parse_args(arguments).quick
-    rounds = QUICK_ROUNDS if quick else ROUNDS
-    print(here.header(here.facts([])))
+    rounds, last_words = here.begin(__doc__, ROUNDS, QUICK_ROUNDS, arguments)
     print(f"paired runs:  {rounds} rounds, {RANKS} gloo ranks, float32; medians, ours : gloo's own all_reduce")
     print("ratio:        gloo's time over ours, which is our bandwidth over gloo's (lowest–highest of single rounds)\n")
     for megabytes in MEGABYTES:
         times = utils.launch(measure, megabytes, rounds, ranks=RANKS, backend="gloo", show_output=False)[0]
         for name in OURS:
             print(line(megabytes, name, times), flush=True)
-    if quick:
-        print("Quick: good for a look; figures to quote need the full run.")
+    print(last_words, end="")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ gradients in the buckets as ours does. Target: our step takes at most 1.10 times
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 from collections.abc import Sequence
@@ -111,11 +110,7 @@ def line(which: str, ranks: int, name: str, times: dict[str, list[float]]) -> st
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds")
-    quick = parser.parse_args(arguments).quick
-    rounds = QUICK_ROUNDS if quick else ROUNDS
-    print(here.header(here.facts([])))
+    rounds, last_words = here.begin(__doc__, ROUNDS, QUICK_ROUNDS, arguments)
     for name, words in MODELS.items():
         print(f"{name + ':':14}{words}")
     print(f"paired runs:  {rounds} rounds, gloo ranks with one thread each, float32, SGD with momentum; ours : torch's")
@@ -125,8 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             times = utils.launch(measure, which, rounds, ranks=ranks, backend="gloo", timeout=600, show_output=False)[0]
             for name in TORCHS:
                 print(line(which, ranks, name, times), flush=True)
-    if quick:
-        print("Quick: good for a look; figures to quote need the full run.")
+    print(last_words, end="")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import os
 import platform
@@ -38,3 +39,16 @@ def facts(packages: Sequence[str]) -> dict[str, str]:
 def header(found: dict[str, str]) -> str:
     """The facts as the first lines of a report."""
     return "\n".join(f"{name + ':':14}{text}" for name, text in found.items())
+
+
+def begin(purpose: str | None, rounds: int, quick_rounds: int, arguments: Sequence[str] | None) -> tuple[int, str]:
+    """Read the option ``--quick`` of a benchmark, and print the facts.
+
+    Returns:
+        How many rounds to run, and what to print at the end.
+    """
+    parser = argparse.ArgumentParser(description=(purpose or "").split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help=f"{quick_rounds} rounds")
+    quick = parser.parse_args(arguments).quick
+    print(header(facts([])))
+    return (quick_rounds, "Quick: good for a look; figures to quote need the full run.\n") if quick else (rounds, "")

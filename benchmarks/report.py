@@ -153,5 +153,4 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _two_columns(pairs: dict[str, str]) -> str:
-    width = max(map(len, pairs))
-    return "\n".join(f"{name.ljust(width)}  {text}" for name, text in pairs.items())
+    return "\n".join(text_table([*pairs.items()]))

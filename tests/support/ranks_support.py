@@ -29,7 +29,7 @@ class Recorder(View):
         return [o["data"] for o in self.outputs if o["output_type"] == "display_data"]
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
     """Whether the condition comes true within so many seconds (a bound on hanging, not a measurement)."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
