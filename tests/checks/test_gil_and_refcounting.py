@@ -94,7 +94,7 @@ def test_processes_that_work_together_meet_and_one_alone_does_not(tmp_path, monk
         folder.mkdir()
     _both(process_items.InStep(str(together), [3, 5], 2), [3, 5], 2)
     assert not (together / "alone").exists() and len(list(together.glob("*.done"))) == 2
-    monkeypatch.setattr(process_items, "FIRST_MEETING_S", 0.2)
+    monkeypatch.setattr(process_items, "STILL_S", 0.3)
     _both(process_items.InStep(str(alone), [3, 5], 2), [3], 2)
     assert (alone / "alone").exists()
 

@@ -194,11 +194,11 @@ def test_on_real_ranks_a_server_that_wakes_nobody_is_found():
             return self.weights if self.steps[worker] < 1 else None
 
     with pytest.raises(Wrong, match="all workers wait for each other after"):
-        run(servers.on_ranks, Asleep, 2, 1, 3, ranks=3, timeout=12)
+        run(servers.on_ranks, Asleep, 2, 1, 3, ranks=3, timeout=40)
 
 
 def test_on_real_ranks_the_fast_workers_come_to_the_bound():
-    leads, weights, right = run(servers.on_ranks, Right, 3, 1, 5, ranks=4, timeout=12)[0]
+    leads, weights, right = run(servers.on_ranks, Right, 3, 1, 5, ranks=4, timeout=40)[0]
     assert max(leads) == 1
     assert weights.equal(right)
 

@@ -42,7 +42,7 @@ def test_every_mistake_is_far_from_right_somewhere_and_unlike_the_others(formula
 @pytest.mark.parametrize("mistake", ["own_address", "counted_on_each_node"])
 def test_a_broken_launch_really_does_not_meet(mistake):
     with pytest.raises(Wrong, match=r"the ranks do not meet|was not finished"):
-        run(probes.start_repaired, list, mistake, ranks=4, nodes=2, timeout=12)  # list() repairs nothing
+        run(probes.start_repaired, list, mistake, ranks=4, nodes=2, timeout=40)  # list() repairs nothing
 
 
 def test_hidden_launches_differ_from_the_right_ones_where_they_should():

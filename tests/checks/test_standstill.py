@@ -64,7 +64,7 @@ def _last_look_is_slow() -> int:
 
 
 def test_a_watchers_last_look_does_not_hide_that_its_rank_has_returned():
-    ends = run_to_the_ends(_last_look_is_slow, ranks=3, timeout=10)
+    ends = run_to_the_ends(_last_look_is_slow, ranks=3, timeout=60)
     assert [(end["state"], end["value"]) for end in ends] == [("returned", 0), ("returned", 1), ("returned", 2)]
 
 

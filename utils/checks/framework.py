@@ -139,7 +139,7 @@ def exercise(
     lab: str = "",
     difficulty: int = 1,
     minutes: int = 10,
-    timeout: float = 30,
+    timeout: float = 120,
     needs: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Any]], Exercise]:
     """Make an exercise of a function that judges answers.

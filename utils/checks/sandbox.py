@@ -31,7 +31,7 @@ def run(
     *arguments: Any,
     ranks: int | None = None,
     nodes: int = 1,
-    timeout: float = 10,
+    timeout: float = 20,
     changes_arguments: bool = False,
     returns_none: bool = False,
 ) -> Any:
@@ -74,7 +74,7 @@ def run_cases(
     *,
     ranks: int | None = None,
     nodes: int = 1,
-    timeout: float = 10,
+    timeout: float = 20,
     changes_arguments: bool = False,
     returns_none: bool = False,
 ) -> list[Any]:
@@ -124,7 +124,7 @@ class StoodStill(Wrong):
 
 
 def run_to_the_ends(
-    probe: Callable[..., Any], *arguments: Any, ranks: int, nodes: int = 1, timeout: float = 25
+    probe: Callable[..., Any], *arguments: Any, ranks: int, nodes: int = 1, timeout: float = 60
 ) -> list[End]:
     """Run a probe on ranks as ``run`` does, but let each rank come to its own end, and say how each ended.
 

@@ -7,7 +7,7 @@ from typing import Any
 from utils.checks import exercise, run
 from utils.checks.checkpointing import resharding, resuming, saves
 
-SECONDS = 60  # for one launch, in which dozens of processes are ended
+SECONDS = 180  # for one launch, in which dozens of processes are ended
 
 
 @exercise(title="A save that survives", difficulty=1, minutes=20, timeout=SECONDS)

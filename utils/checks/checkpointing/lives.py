@@ -100,7 +100,7 @@ class Watch:
         self.note(what, **facts)
 
 
-def live(*bodies: Callable[[Watch], None], seconds: float = 10) -> list[Life]:
+def live(*bodies: Callable[[Watch], None], seconds: float = 30) -> list[Life]:
     """Run each body in a forked process of its own; when one ends before it is done, kill the others.
 
     Args:

@@ -85,7 +85,7 @@ def numbers_of(tensor: torch.Tensor) -> Any:
 
 
 WIDTH, CLASSES = 8, 5
-MEET_S = 0.5
+MEET_S = 2.0
 
 
 def plain_model() -> nn.Module:

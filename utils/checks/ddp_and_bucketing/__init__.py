@@ -24,7 +24,7 @@ def _found(probe: Callable[..., Any], *arguments: Any, ranks: int) -> Any:
 EVERYTHING = tuple(Training("Everything", name) for name in ("SGD with momentum", "Adam", "AdamW"))
 
 
-@exercise(title="Same start, same gradients", difficulty=1, minutes=20, timeout=90)
+@exercise(title="Same start, same gradients", difficulty=1, minutes=20)
 def average(broadcast_state: Any, average_gradients: Any) -> dict[str, Any]:
     """Judge ``broadcast_state(model)`` and ``average_gradients(model)``: DDP without overlap."""
     arguments = broadcast_state, average_gradients
@@ -37,7 +37,7 @@ def average(broadcast_state: Any, average_gradients: Any) -> dict[str, Any]:
     }
 
 
-@exercise(title="Overlap with hooks", difficulty=2, minutes=25, timeout=90)
+@exercise(title="Overlap with hooks", difficulty=2, minutes=25)
 def overlap(Overlapped: Any) -> dict[str, Any]:
     """Judge the class ``Overlapped(model)`` with its method ``finish()``: one all-reduce for each parameter."""
     trainings = (Training("Everything", "Adam"), Training("Branches", "SGD with momentum"))
@@ -54,7 +54,7 @@ def overlap(Overlapped: Any) -> dict[str, Any]:
 CAPS = (500, 1, 1500, 10**6)
 
 
-@exercise(title="Buckets", difficulty=3, minutes=40, timeout=90)
+@exercise(title="Buckets", difficulty=3, minutes=40)
 def buckets(Bucketed: Any) -> dict[str, Any]:
     """Judge the class ``Bucketed(model, cap)`` with its method ``finish()``."""
     optimizers = ("SGD with momentum", "AdamW", "Adam", "SGD with momentum")
@@ -70,7 +70,7 @@ def buckets(Bucketed: Any) -> dict[str, Any]:
     }
 
 
-@exercise(title="no_sync", difficulty=2, minutes=20, timeout=90)
+@exercise(title="no_sync", difficulty=2, minutes=20)
 def no_sync(Accumulating: Any) -> dict[str, Any]:
     """Judge the class ``Accumulating(model)`` with its methods ``finish()`` and ``no_sync()``."""
     trainings = (Training("Everything", "SGD with momentum"), Training("Everything", "AdamW"))
@@ -82,7 +82,7 @@ def no_sync(Accumulating: Any) -> dict[str, Any]:
     }
 
 
-@exercise(title="Unused parameters", difficulty=2, minutes=25, timeout=90)
+@exercise(title="Unused parameters", difficulty=2, minutes=25)
 def unused(average_used: Any) -> dict[str, Any]:
     """Judge ``average_used(model)``, for models of which each rank uses another part."""
     trainings = (Training("Optional", "AdamW"), Training("Optional", "SGD with momentum"))

@@ -11,8 +11,8 @@ from utils.checks.feeding_the_ranks.samplers import Deal
 from utils.checks.feeding_the_ranks.uneven_loaders import Uneven
 from utils.training.simulated_loader import MACHINES
 
-SECONDS = 8  # for each launch of ranks that may wait for each other; a dead-lock takes all of them
-LOADER_SECONDS = 20  # for ranks that start workers
+SECONDS = 30  # for each launch; a dead-lock ends sooner
+LOADER_SECONDS = 60  # for ranks that start workers
 
 
 # --- 1 and 2: samplers -----------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ UNEVEN = {
 SHOWN = UNEVEN[3][0]  # what the figures are about
 
 
-@exercise(title="Loaders of different length", difficulty=3, minutes=30, timeout=40)
+@exercise(title="Loaders of different length", difficulty=3, minutes=30)
 def uneven(train_uneven: Any) -> dict[str, Any]:
     """Judge ``train_uneven(model, optimizer, batches)`` on ranks that have different numbers of batches."""
     talk = []

@@ -53,7 +53,7 @@ _WAYS = {
 }
 
 
-@exercise(title="Measure reference counts", difficulty=1, minutes=10, timeout=60)
+@exercise(title="Measure reference counts", difficulty=1, minutes=10)
 def measure(added_references: Any) -> dict[str, Any]:
     """Judge ``added_references(situation)``: how many references to a new tensor a situation adds."""
     found = run(situations.references, added_references, timeout=SECONDS)
@@ -85,7 +85,7 @@ WHAT_STAYS = {
 ONE_NUMBER = 512  # bytes: the smallest piece that a GPU's allocator hands out
 
 
-@exercise(title="A sum that remembers", difficulty=1, minutes=10, timeout=75)
+@exercise(title="A sum that remembers", difficulty=1, minutes=10)
 def watched_loss(train_and_watch: Any) -> dict[str, Any]:
     """Judge ``train_and_watch(model, optimizer, batches, watched)``, which returns a mean loss."""
 
@@ -99,7 +99,7 @@ def watched_loss(train_and_watch: Any) -> dict[str, Any]:
     return _judge_leak("watch", train_and_watch, probes.right_watch, judge)
 
 
-@exercise(title="A hook that collects", difficulty=2, minutes=15, timeout=75)
+@exercise(title="A hook that collects", difficulty=2, minutes=15)
 def hidden_means(train_and_log: Any) -> dict[str, Any]:
     """Judge ``train_and_log(model, optimizer, batches)``, which returns a list of means."""
 
@@ -114,7 +114,7 @@ def hidden_means(train_and_log: Any) -> dict[str, Any]:
     return _judge_leak("log", train_and_log, probes.right_log, judge)
 
 
-@exercise(title="Errors that hold on", difficulty=2, minutes=15, timeout=75)
+@exercise(title="Errors that hold on", difficulty=2, minutes=15)
 def broken_batches(train_through_errors: Any) -> dict[str, Any]:
     """Judge ``train_through_errors(train_step, batches)``, which returns numbers of batches and texts."""
 
@@ -198,15 +198,15 @@ def _judge_growth(kind: str, mine: dict[str, Any], wanted: dict[str, Any]) -> No
 # --- 6: processes ----------------------------------------------------------------------------------------------
 
 CASES = ((23, 4), (5, 3))  # items, workers. Shares of 6, 6, 6 and 5, and of 2, 2 and 1
-ENDS = 12  # seconds in which an error of an item must come out
+ENDS = 60  # seconds in which an error of an item must come out
 
 
-@exercise(title="Processes instead of threads", difficulty=2, minutes=20, timeout=100)
+@exercise(title="Processes instead of threads", difficulty=2, minutes=20, timeout=240)
 def processes(run_parallel: Any) -> dict[str, Any]:
     """Judge ``run_parallel(function, items, workers)``: results in the order of the items."""
     for count, workers in CASES:
         items = [(7 * number + 3) % 101 for number in range(count)]
-        found = run(process_items.processes, run_parallel, items, workers, timeout=60)
+        found = run(process_items.processes, run_parallel, items, workers, timeout=120)
         case = f"{count} items and {workers} workers"
         _judge_items(case, items, found)
         _judge_shares(case, count, workers, found)

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 import types
 from multiprocessing import forkserver, resource_tracker
@@ -21,7 +22,9 @@ from utils.checks.gil_and_refcounting.probes import raised_by
 from utils.checks.verdicts import Wrong
 
 THREADS = 3  # of torch in the process that calls: forked workers inherit them
-FIRST_MEETING_S, MEETING_S = 15.0, 4.0  # right answers never wait so long
+MEETING_S = 60.0  # right answers never wait so long
+STILL_S = 2.0  # nobody has done anything for so long: nobody will
+IDLE_S = 0.05  # of a core: what those who wait need in that time
 
 
 class InStep:
@@ -36,8 +39,6 @@ class InStep:
         self.first, self.count, self.workers = items[0], len(items), workers
 
     def __call__(self, item: int) -> float:
-        import threading
-
         import torch
 
         pid = os.getpid()
@@ -46,9 +47,9 @@ class InStep:
         Path(self.folder, f"{pid}.{turn}.{item}.begun").write_text(json.dumps(note))
         if pid != self.caller:
             others = min(self.workers, self.count - turn * self.workers)
-            self._wait(f"*.{turn}.*.begun", others, FIRST_MEETING_S if turn == 0 else MEETING_S)
+            self._wait(f"*.{turn}.*.begun", others)
             if list(Path(self.folder).glob(f"{pid}.*.{self.first}.begun")) and others > 1:
-                self._wait(f"*.{turn}.*.done", 1, MEETING_S)
+                self._wait(f"*.{turn}.*.done", 1)
                 time.sleep(0.1)
         Path(self.folder, f"{pid}.{turn}.{item}.done").touch()
         return self.result(item)
@@ -56,16 +57,44 @@ class InStep:
     def result(self, item: int) -> float:
         return item * item / 8
 
-    def _wait(self, pattern: str, count: int, seconds: float) -> None:
+    def _wait(self, pattern: str, count: int) -> None:
         """Until so many notes are there. Who has waited in vain tells the others, and they do not wait any more."""
-        folder, end = Path(self.folder), time.monotonic() + seconds
-        while len(list(folder.glob(pattern))) < count:
-            if (folder / "alone").exists():
-                return
-            if time.monotonic() > end:
+        folder, end, family = Path(self.folder), time.monotonic() + MEETING_S, Family(self.caller)
+        waits = folder / f"{os.getpid()}.waits"
+        waits.touch()
+        while len(list(folder.glob(pattern))) < count and not (folder / "alone").exists():
+            if time.monotonic() > end or family.is_still(but={int(path.stem) for path in folder.glob("*.waits")}):
                 (folder / "alone").touch()
-                return
             time.sleep(0.002)
+        waits.unlink()
+
+
+class Family:
+    """A process and all that it has started. Asked again and again whether they do nothing any more."""
+
+    def __init__(self, head: int) -> None:
+        self.head, self.asked, self.since, self.used = head, 0.0, time.monotonic(), 0.0
+
+    def is_still(self, but: set[int]) -> bool:
+        """Whether all of them have slept for ``STILL_S``, apart from these, which wait for the others."""
+        import psutil
+
+        now = time.monotonic()
+        if now < self.asked + 0.25:
+            return False
+        self.asked, used, asleep = now, 0.0, True
+        try:
+            head = psutil.Process(self.head)
+            for process in [head, *head.children(recursive=True)]:
+                if process.pid not in but:
+                    used += sum(process.cpu_times()[:2])
+                    used -= time.thread_time() if process.pid == os.getpid() else 0.0  # looking is no work
+                    asleep &= process.status() in (psutil.STATUS_SLEEPING, psutil.STATUS_IDLE, psutil.STATUS_ZOMBIE)
+        except psutil.Error:
+            asleep = False  # one has just ended
+        if not asleep or abs(used - self.used) > IDLE_S:
+            self.since, self.used = now, used
+        return now - self.since > STILL_S
 
 
 class Failing:
@@ -110,20 +139,27 @@ def processes(run_parallel: Any, items: list[int], workers: int) -> dict[str, An
 
 def failing_item(run_parallel: Any, seconds: int) -> str:
     """The kind of error that comes out if one of four items fails, "" if none."""
+    over, end = threading.Event(), time.monotonic() + seconds
 
     def too_long(*_: Any) -> None:
         raise Wrong(
             "one item raises an error, and run_parallel waits for ever: a worker that fails must not be waited for",
-            measured=f"no end after {seconds} s",
+            measured="nobody does anything any more",
         )
+
+    def watch() -> None:
+        family = Family(os.getpid())
+        while not over.wait(0.1):
+            if family.is_still(but=set()) or time.monotonic() > end:
+                return os.kill(os.getpid(), signal.SIGALRM)
 
     _helpers_can_be_sent(run_parallel)
     signal.signal(signal.SIGALRM, too_long)
-    signal.alarm(seconds)
+    threading.Thread(target=watch, daemon=True).start()
     try:
         return raised_by(run_parallel, Failing(2), [3, 1, 2, 0], 2)
     finally:
-        signal.alarm(0)
+        over.set()
 
 
 def _helpers_can_be_sent(answer: Any) -> None:

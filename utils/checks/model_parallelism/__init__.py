@@ -53,7 +53,7 @@ def gpipe(gpipe_step: Any) -> dict[str, Any]:
 
 
 def _steps(answer: Any, kind: str, cases: Sequence[Case]) -> list[dict[str, Any]]:
-    return run(judged_steps, answer, kind, cases, timeout=25)
+    return run(judged_steps, answer, kind, cases, timeout=60)
 
 
 def _shown(cases: Sequence[Case], figures: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from utils.checks.ray_and_tuning import halving, halving_verdicts, random_search
 from utils.checks.ray_and_tuning.bookkeeping import Books
 
 
-@exercise(title="Random search", difficulty=1, minutes=20, timeout=60)
+@exercise(title="Random search", difficulty=1, minutes=20)
 def random_by_hand(random_search: Any) -> dict[str, Any]:
     """Judge ``random_search(objective, low, high, batch_sizes, trials, rng)`` in five searches."""
     with contextlib.ExitStack() as stack:
@@ -30,7 +30,7 @@ def random_by_hand(random_search: Any) -> dict[str, Any]:
     }
 
 
-@exercise(title="Successive halving", difficulty=2, minutes=35, timeout=60)
+@exercise(title="Successive halving", difficulty=2, minutes=35)
 def halving_by_hand(successive_halving: Any) -> dict[str, Any]:
     """Judge ``successive_halving(configs, train, eta, first)`` in eight searches."""
     cases = halving.HALVINGS

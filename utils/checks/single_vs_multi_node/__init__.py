@@ -86,12 +86,12 @@ def _name_the_mistake(
 GROUP_SHAPES = ((2, 3), (3, 2), (2, 2))  # where nodes and processes differ in number, mistakes show
 
 
-@exercise(title="Groups per node and across nodes", difficulty=2, minutes=20, timeout=45)
+@exercise(title="Groups per node and across nodes", difficulty=2, minutes=20)
 def groups_of_nodes(make_groups: Any) -> dict[str, Any]:
     """Judge ``make_groups(nodes, per_node)``, which returns this rank's two process groups."""
     for nodes, per_node in GROUP_SHAPES:
         arguments = (make_groups, nodes, per_node)
-        run(probes.groups, *arguments, ranks=nodes * per_node, nodes=nodes, timeout=12)
+        run(probes.groups, *arguments, ranks=nodes * per_node, nodes=nodes)
     shapes = ", ".join(f"{nodes} × {per_node}" for nodes, per_node in GROUP_SHAPES)
     return {"shapes": shapes, "all-reduces checked": 2 * sum(nodes * per_node for nodes, per_node in GROUP_SHAPES)}
 
@@ -241,7 +241,7 @@ _MEANING = {
 }
 
 
-@exercise(title="Repair broken launches", difficulty=3, minutes=25, timeout=45)
+@exercise(title="Repair broken launches", difficulty=3, minutes=25)
 def broken_launches(repair: Any) -> dict[str, int]:
     """Judge ``repair(environments)``: a list of dicts, one for each process, comes back with the right values."""
     broken = probes.broken_launches()
@@ -250,7 +250,7 @@ def broken_launches(repair: Any) -> dict[str, int]:
         _judge_repair(name, before, right, after)
     really_started = ("own_address", "counted_on_each_node")
     for name in really_started:
-        met = run(probes.start_repaired, repair, name, ranks=4, nodes=2, timeout=12)
+        met = run(probes.start_repaired, repair, name, ranks=4, nodes=2, timeout=30)
         expect("The ranks met, but do not add up to 0 + 1 + 2 + 3", met, [6] * 4)
     return {"launches repaired": len(broken), "really started": len(really_started)}
 

@@ -12,7 +12,7 @@ from utils.checks.standstill import table
 from utils.checks.torchrun import program_verdicts, programs, script_runs, script_verdicts
 
 
-@exercise(title="A script for torchrun", difficulty=2, minutes=35, timeout=150)
+@exercise(title="A script for torchrun", difficulty=2, minutes=35, timeout=300)
 def script(main: Any) -> dict[str, Any]:
     """Judge ``main(task)``: first on ranks of the course, which start quickly, then with the real torchrun."""
     reference = script_runs.reference()
@@ -47,7 +47,7 @@ def _call(function: Callable[[], Any]) -> Any:
     return function()
 
 
-@exercise(title="A rank that leaves", difficulty=1, minutes=15, timeout=60)
+@exercise(title="A rank that leaves", difficulty=1, minutes=15)
 def stop_early(train_until: Any) -> dict[str, Any]:
     """Judge ``train_until(most, good, train_epoch, validate)`` on three ranks, and on one."""
     most = 0
@@ -62,7 +62,7 @@ def stop_early(train_until: Any) -> dict[str, Any]:
     }
 
 
-@exercise(title="All send, nobody receives", difficulty=1, minutes=15, timeout=60)
+@exercise(title="All send, nobody receives", difficulty=1, minutes=15)
 def neighbours(shift: Any) -> dict[str, Any]:
     """Judge ``shift(tensor)`` on one to four ranks."""
     for ranks in (2, 3, 4, 1):
@@ -73,7 +73,7 @@ def neighbours(shift: Any) -> dict[str, Any]:
     return {"ranks": "1, 2, 3, 4", "shapes": len(programs.SHAPES), "each rank sends": "its tensor, once"}
 
 
-@exercise(title="Parts of different length", difficulty=2, minutes=20, timeout=60)
+@exercise(title="Parts of different length", difficulty=2, minutes=20)
 def different_lengths(gather_all: Any) -> dict[str, Any]:
     """Judge ``gather_all(predictions)`` on three ranks, and on one."""
     most = 0
@@ -89,7 +89,7 @@ def different_lengths(gather_all: Any) -> dict[str, Any]:
     return {"sets of lengths": sum(map(len, program_verdicts.LENGTHS.values())), "collectives": f"at most {most}"}
 
 
-@exercise(title="A swallowed exception", difficulty=2, minutes=20, timeout=60)
+@exercise(title="A swallowed exception", difficulty=2, minutes=20)
 def swallowed(train_epoch: Any) -> dict[str, Any]:
     """Judge ``train_epoch(batches, gradient, features, update)``, with broken batches and with a broken program."""
     ends = run_to_the_ends(programs.epoch, program_verdicts.STEPS, None, train_epoch, ranks=3)
@@ -106,7 +106,7 @@ def swallowed(train_epoch: Any) -> dict[str, Any]:
     }
 
 
-@exercise(title="A port that is taken", difficulty=2, minutes=15, timeout=60)
+@exercise(title="A port that is taken", difficulty=2, minutes=15)
 def taken_port(open_store: Any) -> dict[str, Any]:
     """Judge ``open_store(host)``: two stores on the same node at the same time."""
     ends = run_to_the_ends(programs.stores, open_store, ranks=3)
