@@ -7,4 +7,5 @@ import torch.distributed as dist
 
 seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 30.0
 dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=seconds))
+dist.barrier()  # nobody leaves before all have met
 print("met")
