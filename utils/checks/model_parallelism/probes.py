@@ -26,8 +26,8 @@ ONE_MORE = 0.9  # of a micro-batch: what may be held for a moment beside the mic
 def ideal_cluster(gpus: int) -> Any:
     """A simulated cluster in which only matrix products take time, and copies never wait for a link."""
     from utils import simgpu
-    from utils.simgpu.clock import Port
     from utils.simgpu.hardware import TOY
+    from utils.simgpu.work import Port
 
     link = Link("ideal link", NO_TIME_S, 1e18, 2026, "invented: it takes next to no time", "invented")
     rates = dict.fromkeys(TOY.flops, 10e9)
