@@ -30,7 +30,7 @@ def layers(width: int = 16, count: int = 4) -> nn.Module:
     return nn.Sequential(*(nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(count)))
 
 
-def reduced(profile: simgpu.Profile) -> list[simgpu.Event]:
+def reduced(profile: simgpu.Profile) -> list[simgpu.TraceEvent]:
     """The all-reduces of a profile, in the order in which they began."""
     return sorted((event for event in profile.events if event.name == "all-reduce"), key=lambda event: event.start)
 

@@ -744,15 +744,15 @@ def test_importing_the_package_alone_imports_no_torch():
     _python("import sys, utils, utils.training.models, utils.draw; assert 'torch' not in sys.modules")
 
 
-def test_torch_hears_of_simulated_gpus_only_when_they_are_imported():
+def test_torch_hears_of_simulated_gpus_only_when_there_are_some():
     code = (
         "import torch, utils, utils.training.models\n"
-        "print(torch._C._get_privateuse1_backend_name(), hasattr(torch, 'simgpu'))\n"
         "from utils import simgpu\n"
-        "print(torch._C._get_privateuse1_backend_name(), hasattr(torch, 'simgpu'), torch.simgpu.is_available())\n"
-        "print(torch.ones(2), torch.simgpu.device_count())\n"
+        "print(torch._C._get_privateuse1_backend_name(), hasattr(torch, 'simgpu'))\n"
+        "simgpu.cluster(gpus_per_node=2)\n"
+        "print(torch._C._get_privateuse1_backend_name(), torch.simgpu.device_count(), torch.ones(2))\n"
     )
-    assert _python(code).splitlines() == ["privateuseone False", "simgpu True False", "tensor([1., 1.]) 0"]
+    assert _python(code).splitlines() == ["privateuseone False", "simgpu 2 tensor([1., 1.])"]
 
 
 def test_ordinary_tensors_train_as_before():

@@ -16,19 +16,16 @@ ones.
 
 from __future__ import annotations
 
-import torch
-
-from utils.simgpu import backend as _backend
-from utils.simgpu.cluster import Cluster, Event, Stream, cluster, current, region
+from utils.simgpu.api import cluster, device, region
+from utils.simgpu.cluster import Cluster, current
 from utils.simgpu.collectives import all_gather, all_reduce, broadcast, reduce_scatter
 from utils.simgpu.hardware import GPU, gpu
-from utils.simgpu.operators import SimTensor
-from utils.simgpu.profile import Profile, profile
+from utils.simgpu.install import uninstall
+from utils.simgpu.profile import Profile, TraceEvent, profile
+from utils.simgpu.streams import Event, Stream
+from utils.simgpu.tensor import SimTensor
+from utils.simgpu.torch_module import on, stream, synchronize
 from utils.simgpu.transfers import pin
-
-on = _backend.on
-stream = _backend.stream
-synchronize = _backend.synchronize
 
 __all__ = [
     "GPU",
@@ -37,6 +34,7 @@ __all__ = [
     "Profile",
     "SimTensor",
     "Stream",
+    "TraceEvent",
     "all_gather",
     "all_reduce",
     "broadcast",
@@ -51,20 +49,5 @@ __all__ = [
     "region",
     "stream",
     "synchronize",
+    "uninstall",
 ]
-
-
-def device(index: int, *, prefer_real: bool = False) -> torch.device:
-    """GPU ``index`` as a device: "simgpu:index".
-
-    Args:
-        index: number of the GPU.
-        prefer_real: "cuda:index" if this machine has that many real GPUs.
-    """
-    if prefer_real and torch.cuda.device_count() > index:
-        return torch.device("cuda", index)
-    return torch.device("simgpu", current().index(index))
-
-
-if not torch.cuda.is_available():  # on a machine with real GPUs torch hears of "simgpu" only when a cluster is made
-    _backend.register()

@@ -7,10 +7,11 @@ where there is dropout or where the mask needs a gradient.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 aten = torch.ops.aten
-_library = torch.library.Library("aten", "IMPL")
 
 
 def scaled_dot_product_attention(
@@ -76,9 +77,11 @@ def _sum(*parts: torch.Tensor | None) -> torch.Tensor:
     return first
 
 
-def register() -> None:
-    """Tell torch about it, once."""
-    _library.impl("_thnn_fused_lstm_cell", lstm_cell, "AutogradPrivateUse1")
-    _library.impl("_thnn_fused_gru_cell", gru_cell, "AutogradPrivateUse1")
-    _library.impl("scaled_dot_product_attention", scaled_dot_product_attention, "AutogradPrivateUse1")
-    _library.impl("scaled_dot_product_attention", scaled_dot_product_attention, "PrivateUse1")
+def kernels() -> list[tuple[str, Any, str]]:
+    """Operators, what runs for them, and the dispatcher's keys."""
+    return [
+        ("_thnn_fused_lstm_cell", lstm_cell, "AutogradPrivateUse1"),
+        ("_thnn_fused_gru_cell", gru_cell, "AutogradPrivateUse1"),
+        ("scaled_dot_product_attention", scaled_dot_product_attention, "AutogradPrivateUse1"),
+        ("scaled_dot_product_attention", scaled_dot_product_attention, "PrivateUse1"),
+    ]

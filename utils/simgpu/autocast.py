@@ -6,11 +6,12 @@ is left out: CUDA keeps the converted weights until the context ends; here they 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from utils.simgpu.operators import tensors_in
+from utils.simgpu.launches import tensors_in
 
 LOWER_PRECISION = [
     "_convolution",
@@ -136,8 +137,6 @@ WIDEST = [
 ]
 """Computed in the widest type among the inputs."""
 
-_library = torch.library.Library("aten", "IMPL")
-_everything_else = torch.library.Library("_", "IMPL", "AutocastPrivateUse1")
 _AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
 
 
@@ -173,9 +172,8 @@ def _kernel(func: Any, policy: str) -> Any:
     return kernel
 
 
-def register() -> None:
-    """Tell torch about them, once."""
-    _everything_else.fallback(torch.library.fallthrough_kernel)
+def kernels() -> Iterator[tuple[Any, Any, str]]:
+    """Operators, what runs for them under autocast, and the dispatcher's key. All others run as they are."""
     policies = {"lower": LOWER_PRECISION, "fp32": FP32, "result": FP32_RESULT, "widest": WIDEST}
     for policy, names in policies.items():
         for name in names:
@@ -184,4 +182,4 @@ def register() -> None:
                 func = getattr(packet, overload)
                 arguments = func._schema.arguments
                 if "out" not in overload and arguments and any("Tensor" in str(each.type) for each in arguments):
-                    _library.impl(func, _kernel(func, policy), "AutocastPrivateUse1")
+                    yield func, _kernel(func, policy), "AutocastPrivateUse1"

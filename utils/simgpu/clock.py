@@ -16,153 +16,17 @@ have ended the queues are merged in the order of simulated time. The same progra
 
 from __future__ import annotations
 
-import bisect
 import heapq
 import re
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 
-FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION = "forward", "backward", "optimizer", "communication"
-_in_optimizer = False
-
-
-def set_in_optimizer(value: bool) -> None:
-    """An optimizer's step begins or ends."""
-    global _in_optimizer
-    _in_optimizer = value
-
-
-def in_optimizer() -> bool:
-    """Is an optimizer's step running?"""
-    return _in_optimizer
-
-
-def in_backward() -> bool:
-    """Does autograd's engine run the code that asks?"""
-    return torch._C._current_graph_task_id() >= 0
-
-
-def phase_now() -> str:
-    """What the code that asks is part of: "forward", "backward" or "optimizer"."""
-    return BACKWARD if in_backward() else OPTIMIZER if _in_optimizer else FORWARD
-
-
-class Timeline:
-    """What does one thing after the other, in the order in which it was launched: a stream."""
-
-    __slots__ = ("name", "time")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.time = 0.0
-
-
-class Port:
-    """One direction of a link. It carries one message at a time, in the order in which they are ready."""
-
-    __slots__ = ("_begins", "_ends", "name")
-    KEPT = 256  # gaps before the last so many messages are not used any more
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._begins: list[float] = []
-        self._ends: list[float] = []
-
-    def free_from(self, start: float, seconds: float) -> float:
-        """The earliest moment from ``start`` on at which it is free for ``seconds``."""
-        i = bisect.bisect_right(self._ends, start)
-        while i < len(self._ends) and self._begins[i] < start + seconds:
-            start = self._ends[i]
-            i += 1
-        return start
-
-    def take(self, start: float, seconds: float) -> None:
-        """Keep it busy from ``start`` on for ``seconds``."""
-        i = bisect.bisect_right(self._begins, start)
-        self._begins.insert(i, start)
-        self._ends.insert(i, start + seconds)
-        if len(self._ends) > self.KEPT:  # what is long ago becomes one long message
-            self._begins[:2], self._ends[:2] = [self._begins[0]], [self._ends[1]]
-
-
-class Stamp:
-    """A moment in a host lane: when everything launched before it has ended in ``stream``.
-
-    Its time is known once the lane's queue has been placed.
-    """
-
-    __slots__ = ("stream", "time")
-
-    def __init__(self, stream: Timeline) -> None:
-        self.stream = stream
-        self.time = 0.0
-
-
-@dataclass(slots=True, eq=False)
-class Work:
-    """One operator, copy or collective on the timeline.
-
-    Args:
-        name: the operator, "addmm" for example.
-        phase: "forward", "backward", "optimizer" or "communication".
-        place: where it shows: "GPU 0", "GPU 0 → GPU 1".
-        seconds: how long it takes on the device.
-        region: the name given by ``simgpu.region``, or "".
-        needs: what must have ended before.
-        queues: the streams that it keeps busy.
-        ports: the ends of links that it keeps busy.
-        followers: streams that wait for its end without being busy.
-        launch_s: what the host needs to launch it.
-        takes_gil: launched from Python: no other Python thread can launch at that time.
-        host_waits: the host goes on only when it has ended.
-        flops, nbytes: floating-point operations, and bytes read and written (or sent).
-        gpus: GPUs that take part.
-    """
-
-    name: str
-    phase: str
-    place: str
-    seconds: float
-    region: str
-    needs: tuple[Work, ...]
-    queues: tuple[Timeline, ...]
-    followers: tuple[Timeline, ...]
-    launch_s: float
-    takes_gil: bool
-    host_waits: bool
-    flops: int
-    nbytes: int
-    gpus: tuple[int, ...]
-    lane: str = ""
-    ports: tuple[Port, ...] = ()
-    launched: float = 0.0
-    start: float = 0.0
-    end: float = -1.0  # below zero: not placed yet
-
-
-class Lane:
-    """One thread of the host, as the simulation sees it.
-
-    Args:
-        name: the thread's name.
-        time: when it begins, in seconds.
-        order: decides between lanes that are equally early.
-        region: what ``simgpu.region`` calls the work that it launches.
-    """
-
-    def __init__(self, name: str, time: float, order: tuple, region: str = "") -> None:
-        self.name = name
-        self.time = time
-        self.order = order
-        self.region = region
-        self.gpu = 0  # that it worked for last
-        self.queue: deque = deque()
-        self.ended: Callable[[], bool] = lambda: False
+from utils.simgpu.phases import in_backward
+from utils.simgpu.work import Lane, Port, Stamp, Timeline, Work
 
 
 @dataclass(slots=True)
@@ -218,7 +82,7 @@ class Clock:
         if thread is threading.main_thread():
             return self.main
         with self._lock:
-            self._place(self.main)
+            self._run_queue(self.main)
             lane = Lane(f"thread, GPU {gpu}", self.main.time, (gpu, *_by_number(thread.name)), self.main.region)
             lane.ended = lambda: not thread.is_alive()
             self.children.append(lane)
@@ -240,7 +104,7 @@ class Clock:
             lane = backward.lanes.get(gpu)
             if lane is None:
                 if not self.children:
-                    self._place(caller)
+                    self._run_queue(caller)
                 lane = Lane(f"backward, GPU {gpu}", caller.time, (gpu, "backward"), caller.region)
                 backward.lanes[gpu] = lane
                 self.children.append(lane)
@@ -336,7 +200,7 @@ class Clock:
         else:
             self._merge(children)
             self.main.time = max([self.main.time, *(lane.time for lane in children)])
-            self._place(self.main)
+            self._run_queue(self.main)
 
     def settle(self) -> None:
         """Place everything that waits, so that times can be read."""
@@ -344,7 +208,7 @@ class Clock:
             self._join()
             self._merge([self.main, *self.children])
 
-    def _place(self, lane: Lane) -> None:
+    def _run_queue(self, lane: Lane) -> None:
         while lane.queue:
             self._run(lane, lane.queue.popleft())
 

@@ -1,156 +1,38 @@
-"""A simulated cluster: nodes, GPUs, the links between them, and the hosts that drive them."""
+"""A simulated cluster: nodes, GPUs, the links between them; and which cluster there is now."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
 
-from utils.hardware.links import INFINIBAND_NDR, Link
-from utils.simgpu import hardware
-from utils.simgpu.clock import Clock, Port, Timeline
+from utils.hardware.links import Link
+from utils.simgpu.clock import Clock
 from utils.simgpu.hardware import GPU
 from utils.simgpu.memory import Memory
+from utils.simgpu.work import Port, Timeline
 
 if TYPE_CHECKING:
     from utils.draw import Picture
 
-MAX_GPUS, MAX_NODES = 1024, 128
 NAMED_GPUS = 128
 """torch keeps a device's number in eight bits, so "simgpu:127" is the last one with a name."""
-
-LAUNCH_S = 10e-6
-"""Assumed: what the host needs to launch an operator from Python (interpreter, dispatcher, driver)."""
-
-
-class _Awaited:
-    """What the host can wait for: something on a GPU that is done at a ``time``."""
-
-    __slots__ = ()
-    gpu: int
-    time: float
-
-    def synchronize(self) -> None:
-        """The host waits until it is done."""
-
-        def wait(lane) -> None:
-            lane.time = max(lane.time, self.time)
-
-        current().clock.act(wait, self.gpu)
-
-    def query(self) -> bool:
-        """Is it done, at this moment of simulated time?"""
-        clock = current().clock
-        clock.settle()
-        return self.time <= clock.lane(self.gpu).time
-
-
-class Stream(_Awaited, Timeline):
-    """A queue of work on one simulated GPU, like ``torch.cuda.Stream``.
-
-    Work of one stream runs in order; work of different streams can overlap.
-
-    Args:
-        device: the GPU, as a number, "simgpu:1" or a torch.device. None: the current one.
-    """
-
-    __slots__ = ("_outer", "gpu")
-
-    def __init__(self, device: int | str | torch.device | None = None, *, _gpu: int | None = None) -> None:
-        self.gpu = current().index(device) if _gpu is None else _gpu
-        self._outer: list = []
-        super().__init__(f"stream of GPU {self.gpu}")
-        if _gpu is None:
-            current().gpus[self.gpu].streams.append(self)
-
-    def wait_stream(self, other: Stream) -> None:
-        """Later work of this stream begins only when what ``other`` has now is done."""
-
-        def wait(_lane) -> None:
-            self.time = max(self.time, other.time)
-
-        current().clock.act(wait, self.gpu)
-
-    def record_event(self, event: Event | None = None) -> Event:
-        """An event that happens when what is in the stream now is done."""
-        event = event or Event()
-        event.record(self)
-        return event
-
-    def wait_event(self, event: Event) -> None:
-        """Later work of this stream begins only after ``event``."""
-
-        def wait(_lane) -> None:
-            self.time = max(self.time, event.time)
-
-        current().clock.act(wait, self.gpu)
-
-    @property
-    def device(self) -> torch.device:
-        """The GPU that it belongs to."""
-        return torch.device("simgpu", self.gpu)
-
-    def __enter__(self) -> Stream:
-        cluster = current()
-        if self not in cluster.gpus[min(self.gpu, len(cluster) - 1)].streams:
-            raise RuntimeError(
-                "this stream belongs to an earlier simulated cluster, which simgpu.cluster(...) has replaced"
-            )
-        self._outer.append((cluster.current_index(), cluster.current_stream(self.gpu)))
-        cluster.set_current(self.gpu)
-        cluster.set_stream(self)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        gpu, stream = self._outer.pop()
-        current().set_stream(stream)
-        current().set_current(gpu)
-
-    def __repr__(self) -> str:
-        return f"<Stream of simulated GPU {self.gpu}>"
-
-
-class Event(_Awaited):
-    """A mark in a stream, like ``torch.cuda.Event``; ``elapsed_time`` is in milliseconds of simulated time."""
-
-    def __init__(self, enable_timing: bool = False, **_ignored: object) -> None:
-        self.time = 0.0
-        self.gpu = 0
-
-    def record(self, stream: Stream | None = None) -> None:
-        """It happens when what is in ``stream`` (None: the current one) now is done."""
-        stream = stream or current().current_stream()
-        self.gpu = stream.gpu
-
-        def note(lane) -> None:
-            self.time = max(stream.time, lane.time)
-
-        current().clock.act(note, self.gpu)
-
-    def wait(self, stream: Stream | None = None) -> None:
-        """Make ``stream`` (None: the current one) wait for it."""
-        (stream or current().current_stream()).wait_event(self)
-
-    def elapsed_time(self, end: Event) -> float:
-        """Milliseconds of simulated time from this event to ``end``."""
-        current().clock.settle()
-        return (end.time - self.time) * 1e3
 
 
 class SimulatedGPU:
     """One GPU of the cluster: its hardware, its memory, its streams and its ends of the links."""
 
-    def __init__(self, index: int, node: int, model: GPU, clock: Clock) -> None:
+    def __init__(self, index: int, node: int, model: GPU, clock: Clock, new_stream: Callable[[int], Timeline]) -> None:
         self.index = index
         self.node = node
         self.model = model
-        self.default_stream = Stream(_gpu=index)
+        self.default_stream = new_stream(index)
         self.memory = Memory(index, model.memory_bytes, clock, self.default_stream, model.name)
-        self.communication_stream = Stream(_gpu=index)
-        self.copy_stream = Stream(_gpu=index)
+        self.communication_stream = new_stream(index)
+        self.copy_stream = new_stream(index)
         self.streams = [self.default_stream, self.communication_stream, self.copy_stream]
         self.random_state: torch.Tensor | None = None
         self.name = name = f"GPU {index}"
@@ -159,10 +41,24 @@ class SimulatedGPU:
 
 
 class Cluster:
-    """Simulated nodes and GPUs. Made by ``simgpu.cluster``."""
+    """Simulated nodes and GPUs. Made by ``simgpu.cluster``.
+
+    Args:
+        new_stream: makes a stream of a GPU, from its number.
+        close: called at the end of ``with simgpu.cluster(...)``.
+    """
 
     def __init__(
-        self, models: Sequence[GPU], nodes: int, inside: Link, network: Link, nics: int, numbers: bool, clock: Clock
+        self,
+        models: Sequence[GPU],
+        nodes: int,
+        inside: Link,
+        network: Link,
+        nics: int,
+        numbers: bool,
+        clock: Clock,
+        new_stream: Callable[[int], Timeline],
+        close: Callable[[], None],
     ) -> None:
         self.nodes = nodes
         self.gpus_per_node = len(models) // nodes
@@ -171,11 +67,21 @@ class Cluster:
         self.nics_per_node = nics
         self.numbers = numbers
         self.clock = clock
-        self.gpus = [SimulatedGPU(i, i // self.gpus_per_node, model, clock) for i, model in enumerate(models)]
+        self.gpus = [
+            SimulatedGPU(i, i // self.gpus_per_node, model, clock, new_stream) for i, model in enumerate(models)
+        ]
         self.node_out = [Port(f"node {node}, network out") for node in range(nodes)]
         self.node_in = [Port(f"node {node}, network in") for node in range(nodes)]
-        self.tiny_graph: tuple | None = None  # see backend._drain
         self._local = threading.local()
+        self._close = close
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """No simulated GPUs any more, unless another cluster has replaced this one."""
+        if _current is self:
+            self._close()
 
     def __len__(self) -> int:
         return len(self.gpus)
@@ -240,7 +146,7 @@ class Cluster:
         """Make ``gpu`` the one that "simgpu" without a number means, in this thread."""
         self._local.current = gpu
 
-    def current_stream(self, gpu: int | None = None) -> Stream:
+    def current_stream(self, gpu: int | None = None) -> Timeline:
         """The stream that work on ``gpu`` joins, in this thread."""
         gpu = self.current_index() if gpu is None else gpu
         streams = getattr(self._local, "streams", None)
@@ -248,11 +154,22 @@ class Cluster:
             return streams[gpu]
         return self.gpus[gpu].default_stream
 
-    def set_stream(self, stream: Stream) -> None:
+    def set_stream(self, stream: Timeline) -> None:
         """Work on the stream's GPU joins it from now on, in this thread."""
         if not hasattr(self._local, "streams"):
             self._local.streams = {}
         self._local.streams[stream.gpu] = stream
+
+    @contextmanager
+    def own_selection(self) -> Iterator[None]:
+        """Inside, the current GPU and streams are those of a new thread, as in autograd's threads for CUDA."""
+        before = vars(self._local).copy()
+        vars(self._local).clear()
+        try:
+            yield
+        finally:
+            vars(self._local).clear()
+            vars(self._local).update(before)
 
     def synchronize(self, gpu: int | None = None) -> None:
         """The host waits until one GPU (None: every GPU) has nothing left to do."""
@@ -295,80 +212,7 @@ def current() -> Cluster:
     return _current
 
 
-def cluster(
-    nodes: int = 1,
-    gpus_per_node: int = 4,
-    gpu: str | GPU | Sequence[str | GPU] = "H100",
-    *,
-    numbers: bool = True,
-    inside: Link | None = None,
-    network: Link = INFINIBAND_NDR,
-    nics_per_node: int | None = None,
-    memory: int | None = None,
-    launch_s: float = LAUNCH_S,
-    backward_launch_s: float | None = None,
-    gil: bool = True,
-) -> Cluster:
-    """Make simulated GPUs: from here on the devices "simgpu:0", "simgpu:1", … exist.
-
-    A second call replaces the first cluster, with its clocks and memory. Tensors of the first one cannot be used any
-    more; they say so.
-
-    Args:
-        nodes: machines, 1 to 128.
-        gpus_per_node: GPUs in each, at least 1; at most 1,024 GPUs in all.
-        gpu: their kind, such as "H100" (see ``simgpu.hardware``), or one for each GPU of the cluster.
-        numbers: True: compute real numbers (on the CPU). False: only shapes, memory and time.
-        inside: link between GPUs of a node. None: the GPU's NVLink, or PCIe where it has none.
-        network: what one network card (NIC) between nodes does.
-        nics_per_node: network cards of a node. None: one for each GPU.
-        memory: bytes of memory of each GPU, if it should differ from the hardware's.
-        launch_s: seconds that the host needs to launch an operator from Python.
-        backward_launch_s: the same from autograd's threads, which run no Python. None: half of it (assumed).
-        gil: threads that launch from Python take turns, as CPython's GIL makes them. False: they do not.
-
-    Raises:
-        ValueError: a number is out of range, or the kind of GPU is unknown (the nearest name is suggested).
-    """
-    from utils.simgpu import backend
-
-    for name, value, most in (("nodes", nodes, MAX_NODES), ("gpus_per_node", gpus_per_node, MAX_GPUS)):
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-            raise ValueError(f"{name} must be a whole number from 1 to {most}, not {value!r}")
-    count = nodes * gpus_per_node
-    if count > MAX_GPUS:
-        raise ValueError(f"{nodes} nodes × {gpus_per_node} GPUs are {count} GPUs: simulate at most {MAX_GPUS}")
-    if nics_per_node is not None and nics_per_node < 1:
-        raise ValueError(f"nics_per_node must be at least 1, not {nics_per_node}")
-    if launch_s < 0 or (backward_launch_s or 0) < 0:
-        raise ValueError("launch_s and backward_launch_s are seconds: they must be at least 0")
-    kinds = [gpu] * count if isinstance(gpu, (str, GPU)) else list(gpu)
-    if len(kinds) != count:
-        raise ValueError(f"gpu names {len(kinds)} GPUs, but the cluster has {count}: give one name, or one for each")
-    models = [hardware.gpu(kind) for kind in kinds]
-    if memory is not None:
-        models = [model.with_memory(memory) for model in models]
-    backend.register()
-    backward_launch_s = launch_s / 2 if backward_launch_s is None else backward_launch_s
+def make_current(cluster: Cluster | None) -> None:
+    """From now on this is the cluster that exists. None: there is none."""
     global _current
-    _current = Cluster(
-        models,
-        nodes,
-        inside or models[0].peer,
-        network,
-        nics_per_node or gpus_per_node,
-        numbers,
-        Clock(launch_s, backward_launch_s, gil),
-    )
-    return _current
-
-
-@contextmanager
-def region(name: str) -> Iterator[None]:
-    """``with simgpu.region("F1"): …`` names the work inside; timelines show the name. Backward inside, too."""
-    lane = current().clock.lane(current().current_index())
-    before, lane.region = lane.region, name
-    try:
-        yield
-    finally:
-        lane.region = before
+    _current = cluster

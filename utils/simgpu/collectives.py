@@ -14,9 +14,10 @@ import torch
 
 from utils.hardware import links
 from utils.hardware.links import Link
-from utils.simgpu.clock import COMMUNICATION, Port, Work
 from utils.simgpu.cluster import Cluster, current
+from utils.simgpu.phases import COMMUNICATION
 from utils.simgpu.tensor import SimTensor, check_cluster, new
+from utils.simgpu.work import Port, Work
 
 ALGORITHMS = ("ring", "tree", "hierarchical")
 
@@ -138,7 +139,7 @@ def _reduced(tensors: list[SimTensor], op: str) -> torch.Tensor:
 def _run(
     name: str, tensors: list[SimTensor], nbytes: int, outputs: list, algorithm: str | None, async_op: bool
 ) -> Handle:
-    work = submit(current(), name, [tensor.gpu for tensor in tensors], nbytes, tensors, algorithm, async_op)
+    work = launch_collective(current(), name, [tensor.gpu for tensor in tensors], nbytes, tensors, algorithm, async_op)
     for tensor in outputs:
         tensor.allocation.last_write = work
     return Handle(work)
@@ -176,7 +177,7 @@ def seconds(cluster: Cluster, name: str, gpus: Sequence[int], nbytes: int, algor
     return links.flat_ring_all_reduce(nbytes, len(nodes), per_node, inside, network) / halves
 
 
-def submit(
+def launch_collective(
     cluster: Cluster,
     name: str,
     gpus: Sequence[int],

@@ -12,7 +12,11 @@ import torch
 
 from utils.simgpu import memory
 from utils.simgpu.cluster import current
-from utils.simgpu.operators import compute, dispatch, operator_of, place, submit
+from utils.simgpu.dispatch import dispatch
+from utils.simgpu.launches import launch_operator
+from utils.simgpu.operators import compute
+from utils.simgpu.overloads import operator_of
+from utils.simgpu.placement import gpu_of_new_tensor
 from utils.simgpu.tensor import new
 
 aten = torch.ops.aten
@@ -29,15 +33,13 @@ OPERATORS = (
 ONE_KERNEL = (aten.silu_backward.default, aten.mish_backward.default)
 """One operator on CPU and CUDA, but several for a backend that does not register it."""
 
-_library = torch.library.Library("aten", "IMPL")
-
 
 def _make(func: Any) -> Any:
     operator = operator_of(func)
 
     def kernel(*args: Any, device: torch.device, **kwargs: Any) -> torch.Tensor:
         cluster = current()
-        gpu, guess = place(device)
+        gpu, guess = gpu_of_new_tensor(device)
         kwargs.pop("pin_memory", None)
         kwargs.pop("layout", None)
         where = "cpu" if cluster.numbers else "meta"
@@ -46,7 +48,7 @@ def _make(func: Any) -> Any:
         tensor.allocation.provisional = guess
         tensor.from_host = True
         if not operator.free:
-            tensor.allocation.last_write = submit(operator, [], args, {}, raw, gpu, cluster)
+            tensor.allocation.last_write = launch_operator(operator, [], args, {}, raw, gpu, cluster)
         return tensor
 
     return kernel
@@ -57,10 +59,9 @@ def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = 
     return dispatch(aten.copy_.default, (target, source, non_blocking), {})
 
 
-def register() -> None:
-    """Tell torch about them, once."""
-    _library.impl("_copy_from", _copy_from, "PrivateUse1")
-    for func in ONE_KERNEL:
-        _library.impl(func, lambda *args, func=func: dispatch(func, args, {}), "PrivateUse1")
-    for func in OPERATORS:
-        _library.impl(func, _make(func), "PrivateUse1")
+def kernels() -> list[tuple[Any, Any, str]]:
+    """Operators, what runs for them, and the dispatcher's key."""
+    found = [("_copy_from", _copy_from)]
+    found += [(func, lambda *args, func=func: dispatch(func, args, {})) for func in ONE_KERNEL]
+    found += [(func, _make(func)) for func in OPERATORS]
+    return [(func, kernel, "PrivateUse1") for func, kernel in found]

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from utils.simgpu.clock import in_optimizer, set_in_optimizer
+from utils.simgpu.phases import in_optimizer, set_in_optimizer
 
 if TYPE_CHECKING:
-    from utils.simgpu.clock import Clock, Timeline, Work
+    from utils.simgpu.clock import Clock
+    from utils.simgpu.work import Timeline, Work
 
 BLOCK_BYTES = 512
 """Every allocation is a multiple of this (kMinBlockSize in PyTorch's c10/cuda/CUDACachingAllocator)."""

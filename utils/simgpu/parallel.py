@@ -9,16 +9,18 @@ builds for CUDA.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch._utils import _flatten_dense_tensors, _take_tensors
 
 from utils.simgpu import collectives, memory, transfers
-from utils.simgpu.clock import in_backward
-from utils.simgpu.cluster import Stream, current, exists
-from utils.simgpu.tensor import SimTensor, copy_from_host, copy_to, new
+from utils.simgpu.cluster import current
+from utils.simgpu.copies import copy_from_host, copy_to
+from utils.simgpu.phases import in_backward
+from utils.simgpu.streams import Stream
+from utils.simgpu.tensor import SimTensor, new
 
 
 def broadcast_coalesced(
@@ -30,7 +32,7 @@ def broadcast_coalesced(
     copies: list[list[torch.Tensor | None]] = [[None] * len(tensors) for _ in gpus[1:]]
     for chunk in _take_tensors(tensors, buffer_size):
         flat = _flatten_dense_tensors(chunk)
-        work = collectives.submit(cluster, "broadcast", [flat.gpu, *gpus[1:]], flat.nbytes, [flat])
+        work = collectives.launch_collective(cluster, "broadcast", [flat.gpu, *gpus[1:]], flat.nbytes, [flat])
         for mine, gpu in zip(copies, gpus[1:], strict=True):
             buffer = new(flat.raw.clone(), cluster.gpus[gpu], memory.PARAMETERS)
             buffer.allocation.last_write = work
@@ -92,46 +94,58 @@ def reduce(inputs: Sequence[SimTensor], output: SimTensor, root: int) -> None:
     for tensor in inputs[1:]:
         output.raw.add_(tensor.raw)
     gpus = [tensor.gpu for tensor in inputs]
-    output.allocation.last_write = collectives.submit(cluster, "reduce", gpus, output.nbytes, list(inputs))
+    output.allocation.last_write = collectives.launch_collective(cluster, "reduce", gpus, output.nbytes, list(inputs))
 
 
-def _choose(simulated: Any, original: Any, first: Any) -> Any:
+def _choose(simulated: Callable[..., Any], original: Callable[..., Any] | None, first: Callable[..., Any]) -> Any:
     """A function that takes the simulated way for simulated tensors (and for CPU tensors on the way to them)."""
 
     def function(*args: Any, **kwargs: Any) -> Any:
         tensor = first(*args)
-        if isinstance(tensor, SimTensor) or original is None or (not tensor.is_cuda and exists()):
+        if isinstance(tensor, SimTensor) or original is None or not tensor.is_cuda:
             return simulated(*args, **kwargs)
         return original(*args, **kwargs)
 
     return function
 
 
-def register() -> None:
-    """Put these functions where torch looks for them. Real CUDA tensors still take torch's own."""
-    from torch.cuda import nccl
-    from torch.nn.parallel import _functions
+def broadcasting(original: Any) -> Any:
+    """``torch._C._broadcast_coalesced``."""
+    return _choose(broadcast_coalesced, original, lambda tensors, *_: tensors[0])
 
-    core = torch._C
-    core._broadcast_coalesced = _choose(
-        broadcast_coalesced, getattr(core, "_broadcast_coalesced", None), lambda tensors, *_: tensors[0]
-    )
-    core._scatter = _choose(scatter, getattr(core, "_scatter", None), lambda tensor, *_: tensor)
-    core._gather = _choose(gather, getattr(core, "_gather", None), lambda tensors, *_: tensors[0])
 
-    has_nccl, nccl_reduce, get_stream = nccl.is_available, nccl.reduce, _functions._get_stream
+def scattering(original: Any) -> Any:
+    """``torch._C._scatter``."""
+    return _choose(scatter, original, lambda tensor, *_: tensor)
 
-    def is_available(tensors: Sequence[torch.Tensor]) -> bool:
-        return True if isinstance(tensors[0], SimTensor) else has_nccl(tensors)
+
+def gathering(original: Any) -> Any:
+    """``torch._C._gather``."""
+    return _choose(gather, original, lambda tensors, *_: tensors[0])
+
+
+def having_nccl(original: Any) -> Any:
+    """``torch.cuda.nccl.is_available``."""
+    return lambda tensors: isinstance(tensors[0], SimTensor) or original(tensors)
+
+
+def reducing(original: Any) -> Any:
+    """``torch.cuda.nccl.reduce``."""
 
     def reduce_(inputs: Sequence[torch.Tensor], output: Any = None, root: int = 0, **kwargs: Any) -> Any:
         if isinstance(inputs[0], SimTensor):
             return reduce(inputs, output, root)
-        return nccl_reduce(inputs, output, root, **kwargs)
+        return original(inputs, output, root, **kwargs)
+
+    return reduce_
+
+
+def choosing_stream(original: Any) -> Any:
+    """``torch.nn.parallel._functions._get_stream``: the stream that copies parts of a batch."""
 
     def copy_stream(device: torch.device) -> Any:
         if device.type == "simgpu":
             return current().gpus[current().index(device)].copy_stream
-        return get_stream(device)
+        return original(device)
 
-    nccl.is_available, nccl.reduce, _functions._get_stream = is_available, reduce_, copy_stream
+    return copy_stream

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from utils.simgpu.clock import COMMUNICATION, Stamp, Work, set_in_optimizer
 from utils.simgpu.cluster import Cluster, current
 from utils.simgpu.memory import KINDS, Label
+from utils.simgpu.phases import COMMUNICATION, set_in_optimizer
+from utils.simgpu.work import Stamp, Work
 
 if TYPE_CHECKING:
     from utils.draw import Picture
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Event:
+class TraceEvent:
     """One operator, copy or collective, in simulated seconds since the profile began.
 
     Args:
@@ -66,7 +67,7 @@ class Profile:
         self._memory: list[list[tuple[Stamp, int, Label]]] = [[] for _ in self.cluster.gpus]
         self._began = 0.0
         self._held: list[Mapping[Label, int]] = []
-        self._events: list[Event] | None = None
+        self._events: list[TraceEvent] | None = None
 
     def __enter__(self) -> Profile:
         set_in_optimizer(False)
@@ -93,12 +94,12 @@ class Profile:
     # --- Time -----------------------------------------------------------------------------------------------
 
     @property
-    def events(self) -> list[Event]:
+    def events(self) -> list[TraceEvent]:
         """Everything that ran, in the order of its start."""
         if self._events is None:
             t = self._began
             events = [
-                Event(
+                TraceEvent(
                     work.name, work.phase, work.place, work.gpus, work.start - t, work.end - t, work.launched - t,
                     work.launch_s, work.lane, work.region, work.flops, work.nbytes,
                 )

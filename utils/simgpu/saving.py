@@ -15,8 +15,9 @@ import torch
 
 from utils.simgpu import memory, transfers
 from utils.simgpu.cluster import current, exists
+from utils.simgpu.copies import copy_from_host
 from utils.simgpu.memory import Allocation
-from utils.simgpu.tensor import SimTensor, check_cluster, copy_from_host
+from utils.simgpu.tensor import SimTensor, check_cluster
 
 
 class LoadedStorage(torch.UntypedStorage):
@@ -85,6 +86,11 @@ def load_into(
     return SimTensor(raw, allocation)
 
 
-def register() -> None:
-    """Tell torch.save and torch.load about it, once."""
-    torch.serialization.register_package(5, _tag, _restore)
+PACKAGE = 5, _tag, _restore
+"""What ``torch.serialization.register_package`` gets: priority, which tag a storage has, how it comes back."""
+
+
+def connect() -> None:
+    """``SimTensor`` can be pickled, and filled by ``torch.load``."""
+    SimTensor.__reduce_ex__ = reduce
+    SimTensor.set_ = load_into

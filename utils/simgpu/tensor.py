@@ -1,7 +1,8 @@
 """The tensor that lives on a simulated GPU.
 
 ``SimTensor`` wraps a plain tensor that holds the numbers (on the CPU) or only their shapes (on torch's "meta"
-device), and the allocation on the GPU that it uses. What operators do with it is in ``utils.simgpu.operators``.
+device), and the allocation on the GPU that it uses. What operators do with it is in ``utils.simgpu.operators``, how it
+gets to another device in ``utils.simgpu.copies``.
 
 Why the device is kept in Python: torch's C++ side sees a backend written in Python as ONE device, whatever its number,
 and autograd insists on it. So for C++ every tensor is on "simgpu:0", and the class answers for the real number:
@@ -15,8 +16,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from utils.simgpu import memory, transfers
-from utils.simgpu.clock import in_backward
+from utils.simgpu import memory
 from utils.simgpu.cluster import SimulatedGPU, current
 from utils.simgpu.memory import Allocation
 
@@ -26,7 +26,10 @@ class SimTensor(torch.Tensor):
 
     raw: torch.Tensor
     allocation: Allocation
-    run_operator: ClassVar[Callable[[Any, tuple, dict], Any]]  # set by utils.simgpu.operators
+    # What needs more than a tensor knows is set by ``connect`` in the modules that know it:
+    run_operator: ClassVar[Callable[[Any, tuple, dict], Any]]  # utils.simgpu.dispatch
+    to: ClassVar[Callable[..., torch.Tensor]]  # utils.simgpu.copies
+    __reduce_ex__: ClassVar[Callable[..., Any]]  # utils.simgpu.saving, as is ``set_``
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -63,30 +66,6 @@ class SimTensor(torch.Tensor):
         return self.allocation.memory.gpu
 
     # --- To other devices -----------------------------------------------------------------------------------
-
-    def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        if args and isinstance(args[0], torch.Tensor):
-            other, *rest = args
-            return self.to(other.device, other.dtype, *rest, **kwargs)
-        most = 2 if args and isinstance(args[0], torch.dtype) else 3  # (device, dtype, non_blocking, copy)
-        copy = kwargs.pop("copy", args[most] if len(args) > most else False)
-        args = args[:most]
-        device, dtype, _, memory_format = torch._C._nn._parse_to(*args, **kwargs)
-        kept = {} if memory_format is None else {"memory_format": memory_format}
-        result = self
-        if device is not None and device.type == "simgpu":
-            target = current().index(device)
-            if target != self.gpu:
-                result = ToCopy.apply(self, target)
-        elif device is not None and device.type == "meta":
-            return torch.empty_like(self, device="meta")
-        elif device is not None:
-            if dtype is not None and dtype is not self.dtype:
-                result = torch.Tensor.to(self, dtype)
-            return CopyToHost.apply(result).to(device, **kept)
-        if (dtype is not None and dtype is not self.dtype) or kept:
-            return torch.Tensor.to(result, dtype or self.dtype, **kept)
-        return result.clone() if copy and result is self else result
 
     def cpu(self, *_args: Any, **_kwargs: Any) -> torch.Tensor:
         return self.to("cpu")
@@ -211,98 +190,14 @@ class SimTensor(torch.Tensor):
         memo[id(self)] = copied
         return copied
 
-    def __reduce_ex__(self, protocol: int) -> Any:
-        from utils.simgpu.saving import reduce
-
-        return reduce(self, protocol)
-
-    def set_(self, source: Any = None, *args: Any, **kwargs: Any) -> torch.Tensor:
-        from utils.simgpu.saving import load_into
-
-        return load_into(self, source, *args, **kwargs)
-
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         return cls.run_operator(func, args, kwargs or {})
 
 
-class ToCopy(torch.autograd.Function):
-    """A copy from one simulated GPU to another. Its backward copies the gradient back.
-
-    (Autograd's own would send the gradient to what C++ takes for the input's device: number 0.)
-    """
-
-    @staticmethod
-    def forward(ctx: Any, source: SimTensor, target: int) -> SimTensor:
-        ctx.source = source.gpu
-        activation = ctx.needs_input_grad[0] and not in_backward()
-        return copy_to(source, target, memory.ACTIVATIONS if activation else memory.OTHER)
-
-    @staticmethod
-    def backward(ctx: Any, grad: SimTensor) -> tuple:
-        return ToCopy.apply(grad, ctx.source) if grad.gpu != ctx.source else grad, None
-
-
-class CopyToHost(torch.autograd.Function):
-    """A copy from a simulated GPU to the CPU. Its backward copies the gradient back to that GPU."""
-
-    @staticmethod
-    def forward(ctx: Any, source: SimTensor) -> torch.Tensor:
-        ctx.source = source.gpu
-        return copy_to_host(source)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> SimTensor:
-        return copy_from_host(grad, ctx.source)
-
-
-class CopyFromHost(torch.autograd.Function):
-    """A copy from the CPU to a simulated GPU. Its backward copies the gradient to the CPU."""
-
-    @staticmethod
-    def forward(ctx: Any, source: torch.Tensor, target: int) -> SimTensor:
-        return copy_from_host(source, target)
-
-    @staticmethod
-    def backward(ctx: Any, grad: SimTensor) -> tuple:
-        return copy_to_host(grad), None
-
-
 def new(raw: torch.Tensor, gpu: SimulatedGPU, kind: str | None = None) -> SimTensor:
     """A tensor with a storage of its own on ``gpu``."""
     return SimTensor(raw, Allocation(gpu.memory, raw.untyped_storage(), kind or memory.kind_now()))
-
-
-def copy_to(source: SimTensor, target: int, kind: str | None = None) -> SimTensor:
-    """The same numbers on another simulated GPU, without a trace in autograd."""
-    cluster = current()
-    check_cluster(source)
-    result = new(source.raw.clone(), cluster.gpus[target], kind)
-    result.allocation.last_write = transfers.between_gpus(cluster, source.allocation, target, source.nbytes)
-    return result
-
-
-def copy_to_host(source: SimTensor) -> torch.Tensor:
-    """The same numbers on the CPU; the host waits for them."""
-    cluster = current()
-    check_cluster(source)
-    if not cluster.numbers:
-        raise RuntimeError(
-            "this cluster keeps only shapes (numbers=False), so there are no numbers to bring to the CPU: leave "
-            "the copy out, or make the cluster with numbers=True"
-        )
-    transfers.to_host(cluster, source.allocation, source.nbytes)
-    return source.raw.detach().clone()
-
-
-def copy_from_host(source: torch.Tensor, target: int) -> SimTensor:
-    """The numbers of a CPU tensor on a simulated GPU."""
-    cluster = current()
-    raw = source.detach().clone() if cluster.numbers else torch.empty_like(source, device="meta")
-    result = new(raw, cluster.gpus[target])
-    result.allocation.last_write = transfers.from_host(cluster, target, source)
-    result.from_host = True
-    return result
 
 
 def take_over_shape(tensor: SimTensor) -> None:

@@ -10,19 +10,19 @@ As PyTorch does it on CUDA:
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from utils.hardware.links import point_to_point
 from utils.simgpu import costs
-from utils.simgpu.clock import COMMUNICATION, Work, phase_now
+from utils.simgpu.phases import COMMUNICATION, phase_now
+from utils.simgpu.work import Work
 
 if TYPE_CHECKING:
     from utils.simgpu.cluster import Cluster
     from utils.simgpu.memory import Allocation
 
-_library = torch.library.Library("aten", "IMPL")
 _pinned: weakref.WeakSet = weakref.WeakSet()
 
 
@@ -38,11 +38,14 @@ def is_pinned(tensor: torch.Tensor) -> bool:
     return tensor.untyped_storage()._cdata in {storage._cdata for storage in _pinned}
 
 
-def register() -> None:
-    """Make ``tensor.pin_memory()`` and ``is_pinned()`` do this, unless there are real GPUs to pin memory for."""
-    if not torch.cuda.is_available():
-        _library.impl("_pin_memory", lambda tensor, device=None: pin(tensor), "CPU")
-        _library.impl("is_pinned", lambda tensor, device=None: is_pinned(tensor), "CPU")
+def kernels() -> list[tuple[str, Any, str]]:
+    """``tensor.pin_memory()`` and ``is_pinned()`` do this, unless there are real GPUs to pin memory for."""
+    if torch.cuda.is_available():
+        return []
+    return [
+        ("_pin_memory", lambda tensor, device=None: pin(tensor), "CPU"),
+        ("is_pinned", lambda tensor, device=None: is_pinned(tensor), "CPU"),
+    ]
 
 
 def between_gpus(cluster: Cluster, source: Allocation, target: int, nbytes: int) -> Work:

@@ -21,8 +21,8 @@ NO_TIME_S = 1e-12  # for a launch and for a message: next to nothing beside the 
 def ideal_cluster(gpus: int) -> Any:
     """A simulated cluster in which only matrix products take time, and copies never wait for a link."""
     from utils import simgpu
-    from utils.simgpu.clock import Port
     from utils.simgpu.hardware import TOY
+    from utils.simgpu.work import Port
 
     link = Link("ideal link", NO_TIME_S, 1e18, 2026, "invented: it takes next to no time", "invented")
     rates = dict.fromkeys(TOY.flops, 10e9)

@@ -1,0 +1,155 @@
+"""Importing ``utils.simgpu`` changes nothing in torch, ``cluster`` does, and everything is taken back again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+COMPARE = """
+import sys, types
+import torch
+from torch import nn
+import torch._dynamo, torch.utils.flop_counter, torch.utils.checkpoint, torch.utils.dlpack  # loaded sooner or later
+from torch.utils.data import DataLoader
+
+KEYS = ["PrivateUse1", "AutogradPrivateUse1", "AutocastPrivateUse1", "CPU", "Autograd", "CompositeImplicitAutograd"]
+
+def in_torch():
+    '''Everything that torch's modules and classes hold, by name; and which operators have which kernels.'''
+    found = {}
+    for name, module in list(sys.modules.items()):
+        if name.split(".")[0] == "torch" and module is not None:
+            for key, value in list(vars(module).items()):
+                found[name, key] = value
+                if isinstance(value, type) and str(value.__module__).startswith("torch"):
+                    found.update({(name, key, member): each for member, each in vars(value).items()})
+    for key in KEYS:
+        found["kernels", key] = sorted(torch._C._dispatch_get_registrations_for_dispatch_key(key))
+    for module, name in [("serialization", "_package_registry"), ("optim.optimizer", "_foreach_supported_types"),
+                         ("optim.optimizer", "_global_optimizer_pre_hooks"),
+                         ("optim.optimizer", "_global_optimizer_post_hooks")]:
+        found["content", name] = list(getattr(sys.modules["torch." + module], name))
+    return found
+
+CACHES = {"__warningregistry__", "__slotnames__", "next_id"}  # Python's own, and the count of hooks ever made
+
+def differences(before, after, allowed=()):
+    def same(a, b):
+        return a is b or (type(a) in (list, tuple, int, str, bool, dict, float) and a == b)
+    names = [name for name in before if name not in after or not same(before[name], after[name])]
+    names += [name for name in after if name not in before and name[:1] in {key[:1] for key in before}]
+    plain = [name for name in names if not isinstance(after.get(name), types.ModuleType) and name[-1] not in CACHES]
+    return sorted(str(name) for name in plain if not any(word in str(name) for word in allowed))
+
+def train(device):
+    torch.manual_seed(0)
+    model = nn.DataParallel(nn.Linear(3, 2).to(device)) if device != "cpu" else nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    with torch.autocast(device.split(":")[0], dtype=torch.bfloat16):
+        loss = model(torch.ones(8, 3).to(device)).float().square().sum()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+def asked():
+    '''What torch answers to those who look for an accelerator.'''
+    answers = []
+    for ask in [torch.accelerator.is_available, torch.accelerator.device_count,
+                lambda: torch._utils._get_available_device_type(), lambda: torch.empty(2).is_pinned(),
+                lambda: torch.is_autocast_enabled(), lambda: type(nn.DataParallel(nn.Linear(1, 1))).__name__,
+                lambda: [batch.tolist() for batch in DataLoader([1, 2], batch_size=2)],
+                lambda: torch.accelerator.synchronize()]:
+        try:
+            answers.append(ask())
+        except Exception as error:
+            answers.append((type(error).__name__, str(error)))
+    return answers
+
+train("cpu")
+plain_answers = asked()
+plain = in_torch()
+from utils import simgpu
+"""
+
+
+def python(code: str) -> str:
+    """What a process of its own prints."""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", COMPARE + code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_import_alone_changes_nothing() -> None:
+    assert python("print(differences(plain, in_torch()), asked() == plain_answers)") == "[] True\n"
+
+
+def test_a_cluster_changes_what_it_needs() -> None:
+    found = python(
+        "simgpu.cluster(gpus_per_node=2)\n"
+        "for name in differences(plain, in_torch()): print(name)\n"
+        "print(train('simgpu:0') > 0)"
+    )
+    # Otherwise the other tests here would compare with something that cannot see what is changed.
+    for name in ("('torch', 'Tensor', 'to')", "('torch.accelerator', 'synchronize')", "('torch._C', '_scatter')"):
+        assert name in found
+    for name in (
+        "('torch.autograd.graph', '_engine_run_backward')",
+        "('kernels', 'PrivateUse1')",
+        "('torch', 'simgpu')",
+    ):
+        assert name in found
+    assert found.endswith("True\n")
+
+
+ENDS = {
+    "uninstall": "simgpu.cluster(gpus_per_node=2); first = train('simgpu:0'); simgpu.uninstall()",
+    "with": "with simgpu.cluster(gpus_per_node=2): first = train('simgpu:0')",
+    "with an error": """
+try:
+    with simgpu.cluster(gpus_per_node=2):
+        first = train('simgpu:0')
+        1 / 0
+except ZeroDivisionError: pass
+""",
+    "twice": """
+for _ in range(2):
+    with simgpu.cluster(gpus_per_node=2): first = train('simgpu:0')
+simgpu.uninstall()
+""",
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_afterwards_torch_is_as_before(end: str) -> None:
+    # What stays is the name of torch's device type for others' backends: torch offers no way to take it back.
+    code = f"""
+{ENDS[end]}
+print(differences(plain, in_torch(), allowed=["SIMGPU", "ProfilerActivity", "DeviceType", "privateuse1_backend_name"]))
+print(asked()[:-1] == plain_answers[:-1], train("cpu") == train("cpu"))
+try: torch.ones(1, device="simgpu:0")
+except Exception as error: print(type(error).__name__)
+with simgpu.cluster(gpus_per_node=2):
+    print(train("simgpu:0") == first)
+"""
+    assert python(code) == "[]\nTrue True\nNotImplementedError\nTrue\n"
+
+
+def test_a_newer_cluster_outlives_the_end_of_an_older_one() -> None:
+    code = """
+with simgpu.cluster(gpus_per_node=2):
+    simgpu.cluster(gpus_per_node=3)
+print(torch.simgpu.device_count(), train("simgpu:2") > 0)
+"""
+    assert python(code) == "3 True\n"
+
+
+def test_a_tensor_that_is_left_over_says_what_has_happened() -> None:
+    code = """
+with simgpu.cluster(): x = torch.ones(3, device="simgpu:1")
+for use in (lambda: x + 1, lambda: x.cpu(), lambda: x.to("simgpu:0")):
+    try: use()
+    except RuntimeError as error: print("simgpu.cluster(" in str(error))
+"""
+    assert python(code) == "True\nTrue\nTrue\n"

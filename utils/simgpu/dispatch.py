@@ -1,0 +1,104 @@
+"""Where operators come in. Most run as they are; here are those that move data between devices, or need numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from utils.simgpu import transfers
+from utils.simgpu.cluster import current
+from utils.simgpu.copies import copy_to_host
+from utils.simgpu.operators import run
+from utils.simgpu.placement import moved_if_guessed
+from utils.simgpu.tensor import SimTensor, check_cluster
+
+aten = torch.ops.aten
+
+
+def _to_copy(func: Any, args: tuple, kwargs: dict) -> Any:
+    """A new type or layout; or a copy to the CPU. (Copies between simulated GPUs come through ``SimTensor.to``.)"""
+    device = kwargs.get("device")
+    kept = {name: value for name, value in kwargs.items() if name not in ("device", "pin_memory", "non_blocking")}
+    if device is None or torch.device(device).type == "simgpu":
+        return run(func, args, kept)
+    source = args[0] if kwargs.get("dtype") in (None, args[0].dtype) else run(func, args, kept)
+    if torch.device(device).type == "meta":
+        return torch.empty_like(source.raw, device="meta")
+    return copy_to_host(source).to(device, memory_format=kwargs.get("memory_format") or torch.preserve_format)
+
+
+def _copy_(func: Any, args: tuple, kwargs: dict) -> Any:
+    target, source, *_ = args
+    cluster = current()
+    if not isinstance(target, SimTensor):
+        return target.copy_(copy_to_host(source))
+    if not isinstance(source, SimTensor):
+        check_cluster(target)
+        if source.dim() == 0:  # a number: part of the launch
+            return run(aten.fill_.Scalar, (target, source.item()), {}) if not source.is_meta else target
+        if cluster.numbers:
+            target.raw.copy_(source)
+        non_blocking = bool(args[2]) if len(args) > 2 else bool(kwargs.get("non_blocking"))
+        target.allocation.last_write = transfers.from_host(cluster, target.gpu, source, non_blocking)
+        return target
+    if moved_if_guessed(target, source.allocation.memory):
+        return run(func, args, kwargs)
+    check_cluster(source)
+    check_cluster(target)
+    target.raw.copy_(source.raw)
+    nbytes = source.nbytes
+    target.allocation.last_write = transfers.between_gpus(cluster, source.allocation, target.gpu, nbytes)
+    return target
+
+
+def _item(func: Any, args: tuple, kwargs: dict) -> Any:
+    (tensor,) = args
+    check_cluster(tensor)
+    cluster = current()
+    if not cluster.numbers:
+        raise RuntimeError(
+            "this cluster keeps only shapes (numbers=False), so no tensor has a value to read (.item(), float(), "
+            "if …): leave it out, or make the cluster with numbers=True"
+        )
+    transfers.to_host(cluster, tensor.allocation, tensor.nbytes)
+    return func(tensor.raw)
+
+
+def _conjugate(func: Any, args: tuple, kwargs: dict) -> Any:
+    """Torch only marks a tensor as conjugated (or negated); the mark would be lost, so it is done at once."""
+    return run(aten.conj_physical.default if func._overloadpacket is aten._conj else aten.neg.default, args, kwargs)
+
+
+def _nothing(func: Any, args: tuple, kwargs: dict) -> None:
+    """``record_stream``: simulated memory is never used twice at the same time."""
+
+
+def _refuse(func: Any, args: tuple, kwargs: dict) -> Any:
+    name = func._overloadpacket.__name__
+    raise NotImplementedError(
+        f"a simulated GPU cannot do {name}, which changes a tensor's storage in place: make a new tensor instead"
+    )
+
+
+SPECIAL = {
+    aten._to_copy: _to_copy,
+    aten.copy_: _copy_,
+    aten._local_scalar_dense: _item,
+    aten._conj: _conjugate,
+    aten._neg_view: _conjugate,
+    aten.record_stream: _nothing,
+    aten.resize_: _refuse,
+    aten.set_: _refuse,
+}
+
+
+def dispatch(func: Any, args: tuple, kwargs: dict) -> Any:
+    """Run one operator that has a simulated tensor among its inputs."""
+    special = SPECIAL.get(func._overloadpacket)
+    return run(func, args, kwargs) if special is None else special(func, args, kwargs)
+
+
+def connect() -> None:
+    """``SimTensor`` hands its operators to ``dispatch``."""
+    SimTensor.run_operator = staticmethod(dispatch)

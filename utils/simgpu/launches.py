@@ -1,0 +1,73 @@
+"""An operator's way onto its GPU's timeline: its costs, and what it waits for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from utils.simgpu import costs
+from utils.simgpu.cluster import Cluster, SimulatedGPU
+from utils.simgpu.overloads import Operator
+from utils.simgpu.phases import phase_now
+from utils.simgpu.tensor import SimTensor
+from utils.simgpu.work import Work
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """The tensors in a value: itself, or those in a list or tuple, however deep."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [tensor for each in value for tensor in tensors_in(each)]
+    return []
+
+
+def launch_operator(
+    operator: Operator,
+    inputs: list[SimTensor],
+    args: tuple,
+    kwargs: dict,
+    out: Any,
+    gpu: SimulatedGPU,
+    cluster: Cluster,
+) -> Work:
+    """Put an operator on its GPU's timeline."""
+    outputs = tensors_in(out)
+    flop = costs.flops(operator.packet, args, kwargs, out)
+    into = kwargs.get("out")  # only written
+    nbytes = costs.traffic(operator.packet, inputs if into is None else [t for t in inputs if t is not into], outputs)
+    kind = costs.kind_of_number(operator.packet, inputs[0].dtype) if flop else ""
+    seconds = costs.seconds(gpu.model, flop, kind, nbytes)
+    work = _launch(operator.name, seconds, flop, nbytes, inputs, gpu, cluster)
+    if operator.data_dependent:  # how large its output is must be known on the host
+        cluster.synchronize(gpu.index)
+    return work
+
+
+def _launch(
+    name: str, seconds: float, flop: int, nbytes: int, inputs: list[SimTensor], gpu: SimulatedGPU, cluster: Cluster
+) -> Work:
+    return cluster.clock.launch(
+        name,
+        phase_now(),
+        gpu.name,
+        seconds,
+        gpus=(gpu.index,),
+        queues=(cluster.current_stream(gpu.index),),
+        needs=[tensor.allocation.last_write for tensor in inputs],
+        flops=flop,
+        nbytes=nbytes,
+    )
+
+
+def launch_foreach(operator: Operator, args: tuple, inputs: list[SimTensor], cluster: Cluster) -> None:
+    """A ``_foreach`` operator over several GPUs is one launch on each."""
+    for gpu in sorted({tensor.gpu for tensor in inputs}):
+        mine = [tensor for tensor in inputs if tensor.gpu == gpu]
+        home = cluster.gpus[gpu]
+        written = [tensor for tensor in tensors_in(args[0]) if tensor.gpu == gpu]
+        nbytes = sum(tensor.nbytes for tensor in (*mine, *written))
+        work = _launch(operator.name, costs.seconds(home.model, 0, "", nbytes), 0, nbytes, mine, home, cluster)
+        for tensor in written:
+            tensor.allocation.last_write = work

@@ -1,0 +1,46 @@
+"""Optimizers on simulated GPUs: their steps are a phase of their own, and what they keep is their state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from utils.simgpu import memory
+from utils.simgpu.phases import set_in_optimizer
+from utils.simgpu.tensor import SimTensor
+
+
+def before_step(*_: Any) -> None:
+    """What an optimizer allocates in its step and keeps is its state; the rest of the step is "other"."""
+    set_in_optimizer(True)
+
+
+def after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """What the optimizer has kept is known now."""
+    set_in_optimizer(False)
+    for state in optimizer.state.values():
+        for value in state.values():
+            if isinstance(value, SimTensor):
+                value.allocation.label.kind = memory.OPTIMIZER_STATE
+
+
+def grouping(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``torch._C._group_tensors_by_device_and_dtype``, which in C++ cannot tell simulated GPUs apart."""
+
+    def group(tensorlists: list, with_indices: bool = False) -> Any:
+        if not any(isinstance(tensor, SimTensor) for tensors in tensorlists for tensor in tensors):
+            return original(tensorlists, with_indices)
+        groups: dict = {}
+        for i, tensor in enumerate(tensorlists[0]):
+            key = (tensor.device, tensor.dtype) if tensor is not None else (None, None)
+            lists, indices = groups.setdefault(key, ([[] for _ in tensorlists], []))
+            for mine, theirs in zip(lists, tensorlists, strict=True):
+                if theirs:
+                    mine.append(theirs[i])
+            if with_indices:
+                indices.append(i)
+        return groups
+
+    return group

@@ -1,0 +1,59 @@
+"""What is the same at every call of an operator, looked up once for each overload."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+
+_FREE = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided, aten.lift_fresh}
+_FREE |= {aten.detach, aten._unsafe_view, aten._reshape_alias, aten.is_same_size, aten.lift, aten.alias}
+MAY_READ_HOST_TENSORS = {
+    aten._pack_padded_sequence,
+    aten.index,
+    aten.index_put_,
+    aten.index_put,
+    aten._index_put_impl_,
+    aten._unsafe_index,
+}
+
+
+class Operator:
+    """What is the same at every call of one overload, looked up once."""
+
+    __slots__ = (
+        "asks_anew",
+        "data_dependent",
+        "foreach",
+        "free",
+        "metadata_changes",
+        "name",
+        "packet",
+        "random",
+    )
+
+    def __init__(self, func: Any) -> None:
+        self.packet = func._overloadpacket
+        self.name = self.packet.__name__
+        self.free = func.is_view or self.packet in _FREE
+        self.foreach = self.name.startswith("_foreach")
+        self.random = torch.Tag.nondeterministic_seeded in func.tags
+        self.metadata_changes = torch.Tag.inplace_view in func.tags
+        # Views must share their input's storage; the others change what they are given.
+        self.asks_anew = self.free or self.metadata_changes or "out" in func._schema.overload_name
+        self.data_dependent = (
+            torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
+        )
+
+
+_operators: dict[Any, Operator] = {}
+
+
+def operator_of(func: Any) -> Operator:
+    """The facts about an overload."""
+    operator = _operators.get(func)
+    if operator is None:
+        operator = _operators[func] = Operator(func)
+    return operator

@@ -1,0 +1,68 @@
+"""Random numbers of simulated GPUs.
+
+GPU 0 draws from the CPU's generator, so that a program on one simulated GPU gives the CPU's numbers. Each other GPU has
+a generator of its own, so that threads that run at the same time give the same numbers every time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from utils.simgpu.cluster import SimulatedGPU, current, exists
+
+_random_lock = threading.Lock()
+
+
+def _fresh_state(seed: int) -> torch.Tensor:
+    return torch.Generator().manual_seed(seed).get_state()
+
+
+def manual_seed_all(seed: int) -> None:
+    """Seed every simulated GPU (``torch.manual_seed`` does this too)."""
+    if exists():
+        for gpu in current().gpus[1:]:
+            gpu.random_state = _fresh_state(seed)
+
+
+def manual_seed(seed: int) -> None:
+    """Seed the current GPU."""
+    set_rng_state(_fresh_state(seed))
+
+
+def get_rng_state(gpu: int | str | torch.device | None = "simgpu") -> torch.Tensor:
+    """The state of a GPU's random numbers."""
+    home = current().gpus[current().index(gpu)]
+    if home.index == 0:
+        return torch.get_rng_state()
+    if home.random_state is None:
+        home.random_state = _fresh_state(torch.initial_seed())
+    return home.random_state
+
+
+def set_rng_state(state: torch.Tensor, gpu: int | str | torch.device | None = "simgpu") -> None:
+    """Set the state of a GPU's random numbers."""
+    home = current().gpus[current().index(gpu)]
+    if home.index == 0:
+        torch.set_rng_state(state)
+    else:
+        home.random_state = state.clone()
+
+
+@contextmanager
+def random_numbers_of(gpu: SimulatedGPU) -> Iterator[None]:
+    """Inside, torch's CPU operators draw the random numbers of a simulated GPU."""
+    with _random_lock:
+        if gpu.index == 0:
+            yield
+            return
+        outer = torch.get_rng_state()
+        torch.set_rng_state(get_rng_state(gpu.index))
+        try:
+            yield
+        finally:
+            gpu.random_state = torch.get_rng_state()
+            torch.set_rng_state(outer)
