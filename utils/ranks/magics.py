@@ -20,7 +20,6 @@ from utils.ranks.errors import BadRequest
 from utils.ranks.options import OPTIONS, check_source, parse, rank_list
 from utils.ranks.processes import check_gpus, check_shape
 from utils.ranks.status import Status, world_status
-from utils.ranks.values import dumps_plain
 from utils.ranks.views import default_view
 from utils.ranks.words import label
 from utils.ranks.world import DEFAULT_TIMEOUT, World
@@ -168,11 +167,7 @@ class RanksMagics(Magics):
     def _push(self, name: str) -> None:
         if name not in self.shell.user_ns:
             raise BadRequest(f"This notebook has no variable {name!r} to push.")
-        try:
-            blob = dumps_plain(self.shell.user_ns[name])
-        except Exception as error:
-            raise BadRequest(f"{name!r} cannot be sent to the ranks: {error}") from None
-        self._living().push(name, blob)
+        self._living().push(name, self.shell.user_ns[name])
 
     def _stop(self) -> None:
         self.close()

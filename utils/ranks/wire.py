@@ -39,7 +39,7 @@ class Channel:
         self.sock = sock
         self.eof = False
         self.pending = 0
-        self._lock = threading.Lock()
+        self._lock, self._reading = threading.Lock(), threading.Lock()
         self._outgoing: deque[memoryview] = deque()
         self._incoming = bytearray()
         _open_channels.add(self)
@@ -129,6 +129,10 @@ class Channel:
 
         Bytes of an unfinished message are kept, so that a slow or stopped sender never blocks the reader.
         """
+        with self._reading:
+            return self._take()
+
+    def _take(self) -> list[tuple[Message, bytes]]:
         end = len(self._incoming) + _READ_AT_ONCE
         try:
             while len(self._incoming) < end and (chunk := self.sock.recv(1 << 20, socket.MSG_DONTWAIT)):
