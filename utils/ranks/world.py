@@ -17,8 +17,8 @@ from utils.ranks.errors import BadRequest
 from utils.ranks.failures import DEVICE_LOST, KEPT, LOST, REMADE, Outcome, failure
 from utils.ranks.gather import Gathering
 from utils.ranks.interrupts import InterruptFlag, interrupts
-from utils.ranks.processes import Processes, RankHandle, check_shape
-from utils.ranks.transcript import Transcript
+from utils.ranks.processes import Processes, check_shape
+from utils.ranks.transcript import Output, Transcript
 from utils.ranks.values import dumps_plain, sources_of
 from utils.ranks.views import Quiet, View
 from utils.ranks.words import label
@@ -57,9 +57,9 @@ class World:
         self._numbers = itertools.count(1)
         self._cells = itertools.count(1)
         self._generation = 0
-        self._busy = threading.Lock()
+        self._busy, self._group_lost = threading.Lock(), False
         self._flag: InterruptFlag | None = None  # of the command that runs now
-        self._group_lost = False
+        self.last_failure: tuple[BaseException, list[Output]] | None = None  # and all that the ranks had printed
         starter, reason = starters.starter(start or starters.default_method()), ""
         with interrupts() as flag:
             try:
@@ -71,20 +71,16 @@ class World:
         self.note = " ".join(filter(None, (reason, self._processes.note, hidden_module())))
 
     @property
-    def _handles(self) -> list[RankHandle]:
-        return self._processes.handles
-
-    @property
     def pids(self) -> list[int]:
-        return [handle.pid for handle in self._handles]
+        return [handle.pid for handle in self._processes.handles]
 
     @property
     def devices(self) -> list[str]:
-        return [handle.device for handle in self._handles]
+        return [handle.device for handle in self._processes.handles]
 
     @property
     def open(self) -> bool:
-        return bool(self._handles)
+        return bool(self._processes.handles)
 
     def dead_ranks(self) -> dict[int, str]:
         """Ranks that are gone, and how they went."""
@@ -191,10 +187,10 @@ class World:
 
     def complete(self, text: str) -> list[str]:
         """Names and attributes on rank 0 that begin with ``text``; empty if it does not answer at once."""
-        if not self._handles or not self._busy.acquire(blocking=False):
+        if not self._processes.handles or not self._busy.acquire(blocking=False):
             return []
         try:
-            return ask_for_completions(self._handles[0].channel, next(self._numbers), text)
+            return ask_for_completions(self._processes.handles[0].channel, next(self._numbers), text)
         finally:
             self._busy.release()
 
@@ -219,7 +215,7 @@ class World:
         ranks = self._choose(only)
         if not self._busy.acquire(blocking=False):
             raise BadRequest("The ranks are busy with another cell; wait until it has ended (%ranks wait).")
-        if not self._handles:
+        if not self._processes.handles:
             self._busy.release()
             raise BadRequest("This world is closed.")
 
@@ -246,10 +242,12 @@ class World:
     ) -> list[Outcome]:
         number = next(self._numbers)
         transcript = Transcript(range(self.size), view.line)
-        gathering = Gathering(self._handles, ranks, number, timeout, transcript, flag, lambda: view.update(transcript))
+        gathering = Gathering(
+            self._processes.handles, ranks, number, timeout, transcript, flag, lambda: view.update(transcript)
+        )
         for rank in ranks:
             try:
-                self._handles[rank].channel.send({"cell": number, **message}, blob)
+                self._processes.handles[rank].channel.send({"cell": number, **message}, blob)
             except OSError:
                 pass  # dead: the gathering finds out how
         outcomes = gathering.run()
@@ -261,7 +259,9 @@ class World:
             survives = self._recover(outcomes) if message.get("lasting", True) else ""
             if not survives:
                 self._processes.close()
-            raise failure(message["do"] == "call", outcomes, gathering.stopped_by, timeout, survives)
+            error = failure(message["do"] == "call", outcomes, gathering.stopped_by, timeout, survives)
+            self.last_failure = error, transcript.outputs()
+            raise error
         return outcomes
 
     def _recover(self, outcomes: list[Outcome]) -> str:
@@ -289,8 +289,8 @@ class World:
         everyone = list(range(self.size))
         unheard = InterruptFlag()  # stopped half-way, it would cost the ranks their variables
         try:
-            gathering = Gathering(self._handles, everyone, number, REMAKE_TIMEOUT, Transcript([]), unheard)
-            for handle in self._handles:
+            gathering = Gathering(self._processes.handles, everyone, number, REMAKE_TIMEOUT, Transcript([]), unheard)
+            for handle in self._processes.handles:
                 handle.channel.send({"do": "remake", "cell": number, "generation": self._generation})
             outcomes = gathering.run()
         finally:
