@@ -126,6 +126,7 @@ class Rank:
             signal.signal(signal.SIGINT, self._on_interrupt)  # a library may have put its own in place
             answer: dict[str, Any] = {"event": "done", "cell": message["cell"], "ok": True}
             result = b""
+            self._try(self.iopub.begin, None)
             try:
                 self._running = True
                 try:
