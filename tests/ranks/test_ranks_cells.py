@@ -140,9 +140,7 @@ def test_a_data_loader_with_workers_runs_on_ranks(world):
 
 
 def test_pull_and_push(world):
-    import cloudpickle
-
-    world.push("given", cloudpickle.dumps({"a": [1, 2]}))
+    world.push("given", {"a": [1, 2]})
     assert world.run_cell("given['a'][1] + rank") == {0: "2", 1: "3", 2: "4", 3: "5"}
     world.run_cell("class Thing:\n    def __init__(self): self.rank = rank\nthing = Thing()\nt = torch.ones(2) * rank")
     assert [thing.rank for thing in world.pull("thing")] == [0, 1, 2, 3]

@@ -167,6 +167,66 @@ def test_help_and_completion(kernel):
     assert "long_name_of_mine.requires_grad" in completions("%%ranks\nlong_name_of_mine.requires_gr")
 
 
+def test_a_cell_in_the_background_leaves_the_prompt_free(kernel, tmp_path):
+    kernel.run("%%ranks -n 2\nkept = rank")
+    wait = f"import os, time\nwhile not os.path.exists('{tmp_path}/go'): time.sleep(0.01)\n"
+    text = kernel.text(f"%%ranks --bg\nprint('begun', rank)\n{wait}rank + 5")
+    assert "runs in the background" in text and "begun" not in text
+    assert kernel.text("6 * 7") == "42\n"
+    assert "still runs in the background" in kernel.text("%%ranks\n1")
+    assert "still runs in the background" in kernel.text("%%ranks -n 3\n1")
+    assert "busy with another cell" in kernel.text("%ranks pull kept")
+    assert eventually(lambda: kernel.text("%ranks log") == "rank 0: begun 0\nrank 1: begun 1\n")
+    (tmp_path / "go").touch()
+    assert kernel.text("%ranks wait") == "rank 0: begun 0\nrank 1: begun 1\nrank 0: 5\nrank 1: 6\n"
+    assert "No cell runs in the background" in kernel.text("%ranks wait")
+    assert kernel.text("%%ranks\nkept") == "rank 0: 0\nrank 1: 1\n"
+
+
+def test_an_error_in_the_background_is_raised_by_the_wait_and_logged(kernel):
+    kernel.run("%%ranks -n 2\n1")
+    assert "No cell of these ranks has failed" in kernel.text("%ranks restart\n%ranks log")
+    kernel.run("%%ranks --bg\nprint('before')\nif rank == 1: raise ValueError('boom')")
+    outputs = kernel.run("%ranks wait")
+    assert (outputs[-1]["ename"], outputs[-1]["evalue"]) == ("RankError", "rank 1 failed: ValueError: boom")
+    for _ in range(2):
+        log = kernel.text("%ranks log")
+        assert "ranks 0, 1: before" in log and "raise ValueError('boom')" in log
+        kernel.run("%%ranks\n1")
+
+
+def test_the_stop_button_ends_a_cell_that_is_waited_for(kernel):
+    kernel.run("%%ranks -n 2\nkept = rank")
+    kernel.run("%%ranks --bg --timeout 0\nimport time; time.sleep(1000)")
+    request = kernel.start("%ranks wait")
+    time.sleep(1)
+    os.kill(kernel.pid, signal.SIGINT)
+    assert kernel.finish(request, 30)[-1]["ename"] == "RanksInterrupted"
+    assert kernel.text("%%ranks\nkept") == "rank 0: 0\nrank 1: 1\n"
+
+
+def test_stop_ends_a_cell_in_the_background(kernel):
+    kernel.run("%%ranks -n 2 --bg --timeout 0\nimport time; time.sleep(1000)")
+    kernel.run("%ranks stop")
+    assert kernel.text("%%ranks\nrank") == "rank 0: 0\nrank 1: 1\n"
+
+
+@pytest.mark.parametrize("flavour", ["auto", "notebook"])
+def test_a_progress_bar_is_live_and_leaves_one_line(flavour):
+    with Kernel(RANKS_LIVE="1") as kernel:
+        kernel.run("%load_ext utils")
+        loop = f"import time\nfrom tqdm.{flavour} import tqdm\nfor _ in tqdm(range(10)): time.sleep(0.15)"
+        request = kernel.start(f"%%ranks -n 2\n{loop}")
+        seen = []
+        while not seen or "10/10" not in seen[-1]:
+            message = kernel.client.get_iopub_msg(timeout=30)
+            if message["msg_type"] == "stream":
+                seen.append(message["content"]["text"])
+        assert any(re.search(r"rank 1: .* [1-9]/10 ", text) for text in seen), "live"
+        text = as_text(kernel.finish(request, 30))
+        assert len(re.findall("10/10", text)) == text.count("\n") <= 2
+
+
 @pytest.mark.parametrize("to_group", [False, True], ids=["to the kernel alone", "to its process group"])
 def test_the_stop_button_ends_with_the_table_and_keeps_variables(kernel, to_group, tmp_path):
     kernel.run("%%ranks -n 2\nkept = rank")

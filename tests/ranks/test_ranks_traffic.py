@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import threading
 import time
@@ -55,7 +54,7 @@ def test_a_large_push_meets_a_flood_of_output(start):
     with World(2, start=start) as world:
         world.run_cell(FLOOD)
         time.sleep(1.5)  # the flood has filled what there is between the rank and the notebook
-        world.push("x", pickle.dumps(b"a" * 20_000_000))
+        world.push("x", b"a" * 20_000_000)
         assert world.run_cell("len(x)") == {0: "20000000", 1: "20000000"}
 
 
@@ -72,7 +71,7 @@ def test_a_push_to_a_stopped_rank_ends_at_an_interrupt(interrupted_after):
         os.kill(world.pids[1], signal.SIGSTOP)
         interrupted_after(1)
         with pytest.raises(KeyboardInterrupt):
-            world.push("x", pickle.dumps(b"a" * 20_000_000))
+            world.push("x", b"a" * 20_000_000)
 
 
 def test_a_flood_that_never_ends_can_be_timed_out(start):

@@ -7,6 +7,7 @@ status.py      the table that %ranks shows
 launch.py      utils.launch: one function on fresh ranks
 world.py       … a World: N rank processes, and what is sent to them; knows nothing of IPython
 processes.py   the processes of a world: started and ended together
+background.py  work that goes on while the prompt is free
 gather.py      waiting for the ranks: answers, time-outs, interrupts, deaths
 interrupts.py  Ctrl-C and the stop button while ranks work
 transcript.py  what the ranks printed and showed, put in rank order
@@ -24,12 +25,14 @@ iopub.py       the rank's streams: what it prints, on its way to the notebook
 display.py     the rank's values, figures and rich output
 figures.py     a matplotlib backend for ranks
 values.py      values on their way between the notebook and its ranks
+completions.py names that live in a rank, while the reader types
 locate.py      where a rank is: which line of the reader's code, which collective
 flight.py      collectives that were begun and have not ended
 tracebacks.py  tracebacks with the cell's lines, and without ours
 groups.py      the rank's process group: made, and made again
 device.py      whether a rank can still use its GPU
 connections.py the rank's connections to others, and how they are cut when a collective is stuck
+clash.py       a module of the reader's own that has the name of this package
 gpus.py        the GPUs that ranks can use
 ports.py       ports of this machine that nobody uses
 """

@@ -34,6 +34,7 @@ class DisplayPublisher:
         global publisher
         publisher = self
         sys.meta_path.insert(0, _AfterImport("IPython.core.display_functions", self._adopt_ipython))
+        sys.meta_path.insert(0, _AfterImport("tqdm.notebook", _plain_bars))
 
     def value(self, value: Any) -> str | None:
         """The value of a cell's last line: shown at once if it is rich, else its text is returned."""
@@ -117,6 +118,14 @@ class DisplayPublisher:
         module.update_display = lambda thing, *, display_id, **options: self.display(
             thing, display_id=display_id, update=True, **options
         )
+
+
+def _plain_bars(module: Any) -> None:
+    """Progress bars of text for those who ask for widgets, which cannot leave a rank."""
+    from tqdm import std
+
+    module.tqdm = module.tqdm_notebook = std.tqdm
+    module.trange = module.tnrange = std.trange
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):

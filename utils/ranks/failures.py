@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from utils.ranks.errors import RankError, RankFailure
+from utils.ranks.errors import RankError, RankFailure, RanksInterrupted, RankTimeout
 from utils.ranks.locate import nowhere
 from utils.ranks.words import label, text_table
 
@@ -107,6 +107,19 @@ def failure_of(outcome: Outcome) -> RankFailure:
         place["line"],
         place["code"],
     )
+
+
+def failure(
+    of_function: bool, outcomes: Sequence[Outcome], stopped_by: str | None, timeout: float | None, what_survives: str
+) -> RankError | RanksInterrupted:
+    """The exception for a cell or function that has failed, or was stopped by "time-out" or "interrupt"."""
+    work, option = ("function", "timeout=") if of_function else ("cell", "--timeout ")
+    if stopped_by == "interrupt":
+        return RanksInterrupted(f"the {work} was interrupted", hang_report(outcomes, what_survives))
+    if stopped_by == "time-out" and timeout:
+        sentence = f"the {work} did not end within {timeout:g} s ({option}{2 * timeout:g} would give it twice as long)"
+        return RankTimeout(sentence, [], hang_report(outcomes, what_survives))
+    return rank_error(outcomes, what_survives)
 
 
 def rank_error(outcomes: Sequence[Outcome], what_survives: str) -> RankError:

@@ -14,7 +14,7 @@ from utils.ranks.failures import Outcome
 from utils.ranks.interrupts import InterruptFlag
 from utils.ranks.lifetimes import send_signal
 from utils.ranks.transcript import Transcript
-from utils.ranks.wire import wait_for
+from utils.ranks.wire import Listener
 
 if TYPE_CHECKING:
     from utils.ranks.processes import RankHandle
@@ -50,6 +50,11 @@ class Gathering:
         self._transcript = transcript
         self._flag = flag
         self._on_output = on_output or (lambda: None)
+        self._handle_of: dict[Any, RankHandle] = {handle.channel: handle for handle in handles}
+        starter = handles[0].starter.channel()
+        sources = [*self._handle_of, *([starter] if starter is not None else []), flag]
+        self._listener = Listener(source for source in sources if source.fileno() >= 0)
+        self._looked_at = 0.0  # whether ranks are alive
         self._places: dict[int, dict[str, Any] | None] = {}
         self._stopped: set[int] = set()
         self.stopped_by: str | None = None
@@ -118,20 +123,20 @@ class Gathering:
     # ------------------------------------------------------------------ messages
     def _listen(self, seconds: float) -> None:
         """Wait for news up to so long, and take all that there is."""
-        channels = {h.channel: h for h in self._handles if not h.channel.eof and h.channel.fileno() >= 0}
-        starter_channel = self._handles[0].starter.channel()
-        sources: list[Any] = [*channels, self._flag]
-        if starter_channel is not None and not starter_channel.eof:
-            sources.append(starter_channel)
-        readable = wait_for(sources, seconds)
+        readable = self._listener.wait(seconds)
         self._flag.clear()
-        for channel in readable:
-            if channel in channels:
-                handle = channels[channel]
-                for message, blob in channel.take():
+        news = False
+        for source in readable:
+            if handle := self._handle_of.get(source):
+                for message, blob in handle.channel.take():
                     self._on_message(handle, message, blob)
-        for rank in list(self._pending):
-            self._check_alive(self._handles[rank])
+                news |= handle.channel.eof
+            else:  # the process that forks ranks may tell of one that has ended
+                news |= source is not self._flag
+        if news or time.monotonic() > self._looked_at + TICK:
+            self._looked_at = time.monotonic()
+            for rank in list(self._pending):
+                self._check_alive(self._handles[rank])
         self._on_output()
 
     def _on_message(self, handle: RankHandle, message: dict[str, Any], blob: bytes) -> None:

@@ -93,25 +93,28 @@ class IOPub:
                     self._selector.unregister(pipe)
                     del self._pipes[pipe]
 
-    def flush(self) -> None:
+    def flush(self, more: bool = False) -> None:
         with self._lock:
             if self._parts:
                 parts = [(stream, "".join(texts)) for stream, texts in self._parts]
                 self._parts, self._size = [], 0
-                self._send({"event": "output", "parts": parts})
+                self._send({"event": "output", "parts": parts}, more=more)
             self._sent_at = monotonic()
 
+    def begin(self) -> None:
+        """A cell begins: what it prints first may wait a moment for what it prints next, or for its end."""
+        self._sent_at = monotonic()
+
     def finish(self) -> None:
-        """Everything that the cell has written leaves for the notebook, C's own buffers included."""
+        """Everything that the cell has written is collected, C's own buffers included."""
         self._libc.fflush(None)
         self.drain_pipes()
-        self.flush()
 
     def send(self, message: dict[str, Any], blob: bytes = b"") -> None:
         """Send a message behind all the text that came before it."""
         with self._lock:
             self.drain_pipes()
-            self.flush()
+            self.flush(more=True)
             self._send(message, blob)
 
     def postpone_interrupt(self) -> bool:
@@ -119,19 +122,19 @@ class IOPub:
         self._interrupted = self._sending
         return self._sending
 
-    def _send(self, message: dict[str, Any], blob: bytes = b"") -> None:
+    def _send(self, message: dict[str, Any], blob: bytes = b"", more: bool = False) -> None:
         if threading.get_ident() != self._main_thread:
-            self._channel.send(message, blob)
+            self._channel.send(message, blob, more)
         else:
             self._sending = True
             try:
-                self._channel.send(message, blob)
+                self._channel.send(message, blob, more)
             finally:
                 self._sending = False
             if self._interrupted:
                 self._interrupted = False
                 raise KeyboardInterrupt
-        if self._channel.pending:
+        if self._channel.pending and not more:
             self.wakeup.set()
 
     def _add(self, stream: str, text: str) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import linecache
+import inspect
 from collections.abc import Callable
 from typing import Any
 
-from utils.ranks.values import dumps_plain
 from utils.ranks.views import Quiet, default_view
 from utils.ranks.world import DEFAULT_TIMEOUT, World
 
@@ -35,20 +34,27 @@ def launch(
         show_output: show what the ranks print (in rank order, when all are done).
 
     Raises:
+        TypeError: no function, or an option that is a parameter of the function too.
         RankError: a rank raised or was killed; the one that failed first is first in ``failures``.
         RankTimeout: the time-out passed; ``report`` says which rank waited where, for whom.
         RanksInterrupted: the reader stopped it.
     """
-    if not callable(function):
-        raise TypeError(f"launch() takes a function and its arguments, not {type(function).__name__!r} first.")
-    blob = dumps_plain((function, args, kwargs))
+    given = {"ranks": ranks != 4, "nodes": nodes != 1, "backend": backend != "auto"}
+    given |= {"timeout": timeout != DEFAULT_TIMEOUT, "show_output": not show_output}
+    for name in _parameters(function) & {name for name, is_given in given.items() if is_given}:
+        raise TypeError(
+            f"{name}= is an option of launch() and a parameter of the function too. For the function, write "
+            f"functools.partial(function, {name}=…); launch's own can then stay beside it."
+        )
     view = default_view(live=False) if show_output else Quiet()
-    with World(ranks, nodes, backend) as world:
-        return world.call(blob, _sources(function), timeout, view)
+    with World(ranks, nodes, backend, timeout=timeout) as world:
+        return world.run_last(function, args, kwargs, view)
 
 
-def _sources(function: Callable[..., Any]) -> dict[str, str]:
-    """The source of the notebook cell that defines the function, so that tracebacks show its lines."""
-    code = getattr(function, "__code__", None)
-    entry = linecache.cache.get(code.co_filename) if code is not None else None
-    return {code.co_filename: "".join(entry[2])} if code is not None and entry and len(entry) == 4 else {}
+def _parameters(function: Callable[..., Any]) -> set[str]:
+    """Names of the parameters that a caller may still give by name."""
+    try:
+        names = set(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return set()
+    return names - set(getattr(function, "keywords", ()))  # those that functools.partial has given

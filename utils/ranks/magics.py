@@ -9,6 +9,7 @@ import argparse
 import atexit
 import difflib
 import re
+from concurrent.futures import Future
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -20,12 +21,11 @@ from utils.ranks.errors import BadRequest
 from utils.ranks.options import OPTIONS, check_source, parse, rank_list
 from utils.ranks.processes import check_gpus, check_shape
 from utils.ranks.status import Status, world_status
-from utils.ranks.values import dumps_plain
-from utils.ranks.views import default_view
+from utils.ranks.views import Held, default_view, show
 from utils.ranks.words import label
 from utils.ranks.world import DEFAULT_TIMEOUT, World
 
-COMMANDS = ("status", "pull", "push", "stop", "restart")
+COMMANDS = ("status", "pull", "push", "wait", "log", "stop", "restart")
 DEFAULT_RANKS = 4
 
 
@@ -54,6 +54,7 @@ class RanksMagics(Magics):
         super().__init__(shell)
         self.world: World | None = None
         self._wanted: tuple[int, int, str] = (DEFAULT_RANKS, 1, "auto")
+        self._background: tuple[World, Future[dict[int, str]], Held] | None = None
         atexit.register(self.close)
 
     @magic_arguments()
@@ -62,10 +63,11 @@ class RanksMagics(Magics):
     @argument("--only", metavar="RANKS", help="Run on these ranks alone, for example 0,2 or 1-3.")
     @argument("--backend", help="auto (the default), gloo or nccl.")
     @argument("--timeout", type=float, help=f"Seconds the cell may take (default {DEFAULT_TIMEOUT:g}; 0: no limit).")
+    @argument("--bg", action="store_true", help="Run it in the background: the prompt is free, %%ranks wait waits.")
     @argument(
         "command",
         nargs="*",
-        help="For %%ranks with one percent sign: status, pull NAME, push NAME, stop, restart.",
+        help="For %%ranks with one percent sign: status, pull NAME, push NAME, wait, log, stop, restart.",
     )
     @line_cell_magic
     def ranks(self, line: str, cell: str | None = None) -> Any:
@@ -75,12 +77,15 @@ class RanksMagics(Magics):
         %%ranks                 the same ranks again
         %%ranks --only 0,2      on some of them
         %%ranks -n 4 --nodes 2  the same four ranks, presented as two nodes of two
+        %%ranks --bg            in the background: other cells can run meanwhile in the notebook
 
         In a rank these names exist: rank, world_size, local_rank, device, torch, dist, display.
 
         %ranks                  status: ranks, pids, backend, devices, memory
         %ranks pull NAME        NAME becomes a list here: its value on rank 0, on rank 1, …
         %ranks push NAME        every rank gets this notebook's NAME
+        %ranks wait             wait for the cell in the background; shows its output and value, raises its error
+        %ranks log              of a cell in the background, what it has printed so far; else the last failure again
         %ranks stop             end the ranks
         %ranks restart          new ranks, without variables
         """
@@ -97,6 +102,8 @@ class RanksMagics(Magics):
             extra = " ".join(options.command)
             raise BadRequest(f"%%ranks takes options only, not {extra!r}; the code belongs on the lines below.")
         check_source(source)
+        if self._in_background():
+            raise BadRequest("A cell still runs in the background: %ranks wait waits for it, %ranks stop ends it.")
         shape = self._shape(options)
         check_shape(*shape)
         only = None if options.only is None else rank_list(options.only, shape[0])
@@ -106,8 +113,15 @@ class RanksMagics(Magics):
             raise BadRequest("--timeout takes seconds: a positive number, or 0 for no limit.")
         # (IPython counts execution_count up before or after the cell runs, depending on its version.)
         file = f"<cell {len(self.shell.user_ns['In']) - 1} on ranks>"
-        values = world.run_cell(source, file, only, timeout or None, default_view(live=True))
-        return Values(values) if values else None
+        if options.bg:
+            view = Held()
+            self._background = world, world.submit_cell(source, file, only, timeout or None, view), view
+            print("The cell runs in the background: %ranks wait waits for it, %ranks log shows what there is so far.")
+            return None
+        return _shown(world.run_cell(source, file, only, timeout or None, default_view(live=True)))
+
+    def _in_background(self) -> bool:
+        return self._background is not None and not self._background[1].done()
 
     def _shape(self, options: argparse.Namespace) -> tuple[int, int, str]:
         size, nodes, backend = self._wanted
@@ -146,7 +160,7 @@ class RanksMagics(Magics):
             raise BadRequest(
                 f"%ranks knows {', '.join(COMMANDS)}, not {command!r}.{hint} (A cell on ranks begins with %%ranks.)"
             )
-        if any(getattr(options, name) is not None for name in ("n", "nodes", "only", "backend", "timeout")):
+        if options.bg or any(vars(options)[name] is not None for name in ("n", "nodes", "only", "backend", "timeout")):
             raise BadRequest("Options such as -n belong to a cell that begins with %%ranks (two percent signs).")
         if command in ("pull", "push"):
             if len(names) != 1:
@@ -168,11 +182,29 @@ class RanksMagics(Magics):
     def _push(self, name: str) -> None:
         if name not in self.shell.user_ns:
             raise BadRequest(f"This notebook has no variable {name!r} to push.")
+        self._living().push(name, self.shell.user_ns[name])
+
+    def _wait(self) -> Values | None:
+        if self._background is None:
+            raise BadRequest("No cell runs in the background: begin one with %%ranks --bg.")
+        world, future, view = self._background
         try:
-            blob = dumps_plain(self.shell.user_ns[name])
-        except Exception as error:
-            raise BadRequest(f"{name!r} cannot be sent to the ranks: {error}") from None
-        self._living().push(name, blob)
+            view.show_until(future)
+        except KeyboardInterrupt:
+            world.interrupt()
+            view.show_until(future)
+        self._background = None
+        return _shown(future.result())
+
+    def _log(self) -> None:
+        if self._background is not None and self._in_background():
+            show(self._background[2].outputs())
+            return
+        if self.world is None or self.world.last_failure is None:
+            raise BadRequest("No cell of these ranks has failed so far.")
+        error, outputs = self.world.last_failure
+        show(outputs)
+        print("\n".join(error._render_traceback_()))  # type: ignore[attr-defined]
 
     def _stop(self) -> None:
         self.close()
@@ -211,6 +243,10 @@ class RanksMagics(Magics):
             "matched_fragment": word,
             "suppress": False,
         }
+
+
+def _shown(values: dict[int, str]) -> Values | None:
+    return Values(values) if values else None
 
 
 def _describe(shape: tuple[int, int, str]) -> str:

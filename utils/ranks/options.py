@@ -18,7 +18,7 @@ from IPython.core.magic_arguments import parse_argstring
 from utils.ranks.errors import BadRequest
 from utils.ranks.words import label
 
-OPTIONS = ("-n", "--nodes", "--only", "--backend", "--timeout")
+OPTIONS = ("-n", "--nodes", "--only", "--backend", "--timeout", "--bg")
 
 
 class CellSyntaxError(Exception):

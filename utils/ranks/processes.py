@@ -169,10 +169,14 @@ class Processes:
         codes = {handle.rank: handle.exit_code() for handle in self.handles}
         return {rank: how_it_ended(code) for rank, code in codes.items() if code is not None}
 
-    def close(self) -> None:
-        """End all ranks, and whatever processes they started."""
+    def kill(self) -> None:
+        """Let all ranks end now; ``close`` is still to come."""
         for handle in self.handles:
             handle.kill()
+
+    def close(self) -> None:
+        """End all ranks, and whatever processes they started."""
+        self.kill()
         end = time.monotonic() + 5
         while time.monotonic() < end and any(handle.exit_code() is None for handle in self.handles):
             time.sleep(0.002)

@@ -24,13 +24,14 @@ from time import monotonic
 from typing import Any, NoReturn
 
 from utils.ranks import groups, locate, surroundings
+from utils.ranks.completions import completions
 from utils.ranks.device import device_lost
 from utils.ranks.display import DisplayPublisher
 from utils.ranks.errors import BadRequest
 from utils.ranks.flight import unfinished_collective
 from utils.ranks.iopub import IOPub, OutStream
 from utils.ranks.tracebacks import remember_source, traceback_text
-from utils.ranks.values import completions, dumps
+from utils.ranks.values import dumps
 from utils.ranks.wire import Channel, wait_for
 
 _LEAST_RECURSION = 500  # frames that this program's own work needs, and more
@@ -125,6 +126,7 @@ class Rank:
             signal.signal(signal.SIGINT, self._on_interrupt)  # a library may have put its own in place
             answer: dict[str, Any] = {"event": "done", "cell": message["cell"], "ok": True}
             result = b""
+            self._try(self.iopub.begin, None)
             try:
                 self._running = True
                 try:
@@ -192,6 +194,9 @@ class Rank:
         if getattr(function, "__module__", None) == "__main__":
             # (A notebook may have a `rank` too, left over from a loop, say: on a rank, it means this rank's number.)
             function.__globals__.update(self.given)
+        else:
+            for name, value in self.given.items():
+                getattr(function, "__globals__", {}).setdefault(name, value)
         result = function(*args, **kwargs)
         self.publisher.figures()
         return dumps(result)

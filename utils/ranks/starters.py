@@ -121,7 +121,7 @@ class Zygote:
     def _read(self) -> None:
         if self._channel.eof:
             return
-        for message, _ in self._channel.take():
+        for message, _ in self._channel.take():  # (whole, also for two threads that look at their worlds)
             if message["event"] == "ready":
                 self.threads = message["threads"]
             elif message["event"] == "forked":

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import linecache
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 
@@ -38,15 +40,8 @@ def dumps_plain(value: Any) -> bytes:
     return cloudpickle.dumps(value)
 
 
-def completions(text: str, namespace: dict[str, Any]) -> list[str]:
-    """Names and attributes in this rank that begin with ``text``."""
-    found: list[str] = []
-    try:
-        import rlcompleter
-
-        completer = rlcompleter.Completer(namespace)
-        while len(found) < 300 and (match := completer.complete(text, len(found))) is not None:
-            found.append(match)
-    except Exception:
-        pass  # a property that raises: no completions
-    return [match.rstrip("( ") for match in found]
+def sources_of(function: Callable[..., Any]) -> dict[str, str]:
+    """The source of the notebook cell that defines the function, so that tracebacks show its lines."""
+    code = getattr(function, "__code__", None)
+    entry = linecache.cache.get(code.co_filename) if code is not None else None
+    return {code.co_filename: "".join(entry[2])} if code is not None and entry and len(entry) == 4 else {}

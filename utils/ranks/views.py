@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from concurrent.futures import Future, wait
 from typing import Any
 
 from utils.ranks.transcript import Output, Transcript
@@ -63,7 +64,7 @@ class Notebook(View):
         fingerprint = str(outputs)
         if outputs and fingerprint != self._drawn:
             self._clear(wait=True)
-            _show(outputs)
+            show(outputs)
             self._drawn = fingerprint
         self._drawn_at = time.monotonic()
 
@@ -73,12 +74,42 @@ class Notebook(View):
             if self._drawn == str(outputs):
                 return
             self._clear(wait=bool(outputs))
-        _show(outputs)
+        show(outputs)
 
     def _clear(self, wait: bool) -> None:
         from IPython.display import clear_output
 
         clear_output(wait=wait)
+
+
+class Held(View):
+    """Keeps the output of a cell in the background until somebody asks for it."""
+
+    def __init__(self) -> None:
+        self._transcript = Transcript([])
+
+    def update(self, transcript: Transcript) -> None:
+        self._transcript = transcript
+
+    finish = update
+
+    def outputs(self) -> list[Output]:
+        """What there is so far, in rank order."""
+        while True:
+            try:
+                return self._transcript.outputs()
+            except RuntimeError:
+                continue  # it has grown meanwhile
+
+    def show_until(self, future: Future[Any]) -> None:
+        """Show what comes, live where that is wanted, until the future is done."""
+        view = default_view(live=True)
+        while not wait([future], LIVE_EVERY).done:
+            view.update(self._transcript)
+        if isinstance(view, Notebook):
+            view.finish(self._transcript)
+        else:
+            show(self.outputs())
 
 
 def live_wanted() -> bool:
@@ -99,7 +130,8 @@ def default_view(live: bool) -> View:
     return Notebook(live and live_wanted()) if in_notebook() else Terminal()
 
 
-def _show(outputs: list[Output]) -> None:
+def show(outputs: list[Output]) -> None:
+    """On the page, or in a terminal as text."""
     from IPython.display import publish_display_data
 
     for output in outputs:

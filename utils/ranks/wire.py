@@ -9,6 +9,7 @@ No side ever waits for the other to read: what does not leave at once is kept, a
 from __future__ import annotations
 
 import array
+import itertools
 import json
 import os
 import selectors
@@ -39,7 +40,7 @@ class Channel:
         self.sock = sock
         self.eof = False
         self.pending = 0
-        self._lock = threading.Lock()
+        self._lock, self._reading = threading.Lock(), threading.Lock()
         self._outgoing: deque[memoryview] = deque()
         self._incoming = bytearray()
         _open_channels.add(self)
@@ -51,8 +52,11 @@ class Channel:
         self.sock.close()
 
     # ------------------------------------------------------------------ sending
-    def send(self, message: Message, blob: bytes = b"") -> None:
+    def send(self, message: Message, blob: bytes = b"", more: bool = False) -> None:
         """Send one message without ever waiting: see ``write`` for what does not leave at once.
+
+        Args:
+            more: the next message follows at once, and both may leave together.
 
         Raises:
             OSError: the other side is gone.
@@ -62,7 +66,8 @@ class Channel:
         with self._lock:
             self._outgoing.extend(part for part in parts if part.nbytes)
             self.pending += sum(part.nbytes for part in parts)
-            self._write()
+            if not more:
+                self._write()
 
     def write(self) -> None:
         """Let leave what the socket takes now. Raises OSError when the other side is gone."""
@@ -80,11 +85,11 @@ class Channel:
     def _write(self) -> None:
         try:
             while self._outgoing:
-                sent = self.sock.send(self._outgoing[0], socket.MSG_DONTWAIT)
+                sent = self.sock.sendmsg(list(itertools.islice(self._outgoing, 16)), [], socket.MSG_DONTWAIT)
                 self.pending -= sent
-                if sent == self._outgoing[0].nbytes:
-                    self._outgoing.popleft()
-                else:
+                while self._outgoing and sent >= self._outgoing[0].nbytes:
+                    sent -= self._outgoing.popleft().nbytes
+                if sent:
                     self._outgoing[0] = self._outgoing[0][sent:]
         except BlockingIOError:
             pass
@@ -129,6 +134,10 @@ class Channel:
 
         Bytes of an unfinished message are kept, so that a slow or stopped sender never blocks the reader.
         """
+        with self._reading:
+            return self._take()
+
+    def _take(self) -> list[tuple[Message, bytes]]:
         end = len(self._incoming) + _READ_AT_ONCE
         try:
             while len(self._incoming) < end and (chunk := self.sock.recv(1 << 20, socket.MSG_DONTWAIT)):
@@ -197,23 +206,48 @@ class Wakeup:
         os.close(self._write_end)
 
 
-def wait_for(sources: Iterable[Any], seconds: float | None = None) -> list[Any]:
-    """Those of these channels, wake-ups and file descriptors that can be read; waits for one up to so long.
+class Listener:
+    """Waits for several channels, wake-ups and file descriptors, again and again.
 
     What channels have not sent yet leaves meanwhile, as fast as the other sides read it.
     """
-    with selectors.PollSelector() as selector:  # (it has no file descriptor of its own, which a child could inherit)
+
+    def __init__(self, sources: Iterable[Any]) -> None:
+        self._selector = selectors.PollSelector()  # (it has no file descriptor, which a child could inherit)
+        self._channels: dict[Channel, bool] = {}  # and whether we wait until they can send
         for source in sources:
-            unsent = isinstance(source, Channel) and source.pending
-            selector.register(source, selectors.EVENT_READ | (selectors.EVENT_WRITE if unsent else 0))
-        ready = selector.select(seconds)
-    for key, events in ready:
-        if events & selectors.EVENT_WRITE:
-            try:
-                key.fileobj.write()
-            except OSError:
-                key.fileobj.eof = True
-    return [key.fileobj for key, events in ready if events & selectors.EVENT_READ]
+            self._selector.register(source, selectors.EVENT_READ)
+            if isinstance(source, Channel):
+                self._channels[source] = False
+
+    def wait(self, seconds: float | None = None) -> list[Any]:
+        """Those that can be read; waits for one up to so long. A channel at its end is left out from then on."""
+        for channel, writes in list(self._channels.items()):
+            if channel.eof or channel.fileno() < 0:
+                self._forget(channel)
+            elif writes != bool(channel.pending):
+                self._channels[channel] = not writes
+                events = selectors.EVENT_READ | (0 if writes else selectors.EVENT_WRITE)
+                self._selector.modify(channel, events)
+        readable = []
+        for key, events in self._selector.select(seconds):
+            if events & selectors.EVENT_WRITE:
+                try:
+                    key.fileobj.write()  # type: ignore[union-attr]
+                except OSError:
+                    key.fileobj.eof = True  # type: ignore[union-attr]
+            if events & selectors.EVENT_READ:
+                readable.append(key.fileobj)
+        return readable
+
+    def _forget(self, channel: Channel) -> None:
+        del self._channels[channel]
+        self._selector.unregister(channel)
+
+
+def wait_for(sources: Iterable[Any], seconds: float | None = None) -> list[Any]:
+    """Those of these channels, wake-ups and file descriptors that can be read: see ``Listener``."""
+    return Listener(sources).wait(seconds)
 
 
 def pair() -> tuple[Channel, socket.socket]:

@@ -5,22 +5,26 @@ from __future__ import annotations
 import itertools
 import pickle
 import threading
-import time
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
 
 from utils.ranks import starters
-from utils.ranks.errors import BadRequest, RanksInterrupted, RankTimeout
-from utils.ranks.failures import DEVICE_LOST, KEPT, LOST, REMADE, Outcome, hang_report, rank_error
+from utils.ranks.background import in_background
+from utils.ranks.clash import hidden_module
+from utils.ranks.completions import ask_for_completions
+from utils.ranks.errors import BadRequest
+from utils.ranks.failures import DEVICE_LOST, KEPT, LOST, REMADE, Outcome, failure
 from utils.ranks.gather import Gathering
 from utils.ranks.interrupts import InterruptFlag, interrupts
-from utils.ranks.processes import Processes, RankHandle, check_shape
-from utils.ranks.transcript import Transcript
+from utils.ranks.processes import Processes, check_shape
+from utils.ranks.transcript import Output, Transcript
+from utils.ranks.values import dumps_plain, sources_of
 from utils.ranks.views import Quiet, View
-from utils.ranks.wire import wait_for
 from utils.ranks.words import label
 
 DEFAULT_TIMEOUT = 60.0  # seconds a cell may take, unless told otherwise
+AS_WORLD = -1.0
 REMAKE_TIMEOUT = 20.0
 
 
@@ -32,19 +36,30 @@ class World:
         nodes: present the ranks as this many nodes (LOCAL_RANK, GROUP_RANK, … tell them so).
         backend: "auto" (NCCL with a GPU for every rank, else gloo on the CPU), "gloo" or "nccl".
         start: "fork" or "spawn"; by default fork on Linux.
+        timeout: seconds that a function, or a cell that is told nothing else, may take; None or 0 for no limit.
 
     Raises:
         BadRequest: the world cannot be had; the text says why and what to do.
+
+    ``world["x"]`` is the list of what ``x`` is on each rank; ``world["x"] = value`` gives ``x`` to every rank.
     """
 
-    def __init__(self, size: int = 4, nodes: int = 1, backend: str = "auto", start: str | None = None) -> None:
+    def __init__(
+        self,
+        size: int = 4,
+        nodes: int = 1,
+        backend: str = "auto",
+        start: str | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT,
+    ) -> None:
         check_shape(size, nodes, backend)
-        self.size, self.nodes = size, nodes
+        self.size, self.nodes, self.timeout = size, nodes, timeout
         self._numbers = itertools.count(1)
         self._cells = itertools.count(1)
         self._generation = 0
-        self._busy = threading.Lock()
-        self._group_lost = False
+        self._busy, self._group_lost = threading.Lock(), False
+        self._flag: InterruptFlag | None = None  # of the command that runs now
+        self.last_failure: tuple[BaseException, list[Output]] | None = None  # and all that the ranks had printed
         starter, reason = starters.starter(start or starters.default_method()), ""
         with interrupts() as flag:
             try:
@@ -52,23 +67,20 @@ class World:
             except starters.CannotFork as error:
                 reason = f"The ranks are started as new processes, which is slower: {error}."
                 self._processes = Processes(starters.starter("spawn"), size, nodes, backend, flag)
-        self.backend, self.note = self._processes.backend, f"{reason} {self._processes.note}".strip()
-
-    @property
-    def _handles(self) -> list[RankHandle]:
-        return self._processes.handles
+        self.backend = self._processes.backend
+        self.note = " ".join(filter(None, (reason, self._processes.note, hidden_module())))
 
     @property
     def pids(self) -> list[int]:
-        return [handle.pid for handle in self._handles]
+        return [handle.pid for handle in self._processes.handles]
 
     @property
     def devices(self) -> list[str]:
-        return [handle.device for handle in self._handles]
+        return [handle.device for handle in self._processes.handles]
 
     @property
     def open(self) -> bool:
-        return bool(self._handles)
+        return bool(self._processes.handles)
 
     def dead_ranks(self) -> dict[int, str]:
         """Ranks that are gone, and how they went."""
@@ -76,7 +88,14 @@ class World:
 
     def close(self) -> None:
         """End all ranks, and whatever processes they started."""
-        self._processes.close()
+        self._processes.kill()
+        with self._busy:  # work in the background notices
+            self._processes.close()
+
+    def interrupt(self) -> None:
+        """Stop what runs in the background, as the stop button does with a cell."""
+        if self._flag is not None:
+            self._flag.strike()
 
     def __enter__(self) -> World:
         return self
@@ -90,7 +109,7 @@ class World:
         source: str,
         file: str | None = None,
         only: Sequence[int] | None = None,
-        timeout: float | None = DEFAULT_TIMEOUT,
+        timeout: float | None = AS_WORLD,
         view: View | None = None,
     ) -> dict[int, str]:
         """Run source code on the ranks; return the text of the last line's value for each rank that has one.
@@ -99,55 +118,81 @@ class World:
             source: Python code, run in each rank's lasting namespace.
             file: the name that tracebacks give to it, each time another.
             only: these ranks alone; all if None.
-            timeout: seconds, None for no limit.
+            timeout: seconds; None for no limit; by default the world's.
             view: where output goes.
 
         Raises:
             RankError, RankTimeout, RanksInterrupted: see ``utils.ranks.errors``.
         """
-        ranks = self._choose(only)
-        file = file or f"<cell {next(self._cells)} on ranks>"
-        outcomes = self._command({"do": "cell", "source": source, "file": file}, b"", ranks, timeout, view)
-        return {outcome.rank: outcome.value for outcome in outcomes if outcome.value is not None}
+        return self._cell(source, file, only, timeout, view)()
 
-    def call(self, blob: bytes, sources: dict[str, str], timeout: float | None, view: View | None = None) -> list[Any]:
-        """Call a pickled ``(function, args, kwargs)`` on every rank; return what each returned, rank 0 first.
+    def submit_cell(self, source: str, *args: Any, **options: Any) -> Future[dict[int, str]]:
+        """As ``run_cell``, but in the background: a future of the values."""
+        return in_background(self._cell(source, *args, **options))
 
-        For worlds that end with the call: after a failure this one is closed.
+    def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+        """Call ``function(*args, **kwargs)`` on every rank; return what each returned, rank 0 first.
+
+        The function may be defined in a notebook cell; on a rank it finds rank, world_size, device, torch, dist, ….
+
+        Raises:
+            RankError, RankTimeout, RanksInterrupted: see ``utils.ranks.errors``.
         """
-        outcomes = self._command({"do": "call", "sources": sources}, blob, self._choose(None), timeout, view)
-        return [pickle.loads(outcome.blob) for outcome in outcomes]
+        return self._call(function, args, kwargs)()
+
+    def submit(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[list[Any]]:
+        """As ``run``, but in the background: a future of what each rank returned."""
+        return in_background(self._call(function, args, kwargs))
+
+    def run_last(self, function: Callable[..., Any], args: Any, kwargs: Any, view: View) -> list[Any]:
+        """As ``run``, for a world that ends with the call: a failure closes it."""
+        return self._call(function, args, kwargs, view, lasting=False)()
+
+    def _cell(
+        self,
+        source: str,
+        file: str | None = None,
+        only: Sequence[int] | None = None,
+        timeout: float | None = AS_WORLD,
+        view: View | None = None,
+    ) -> Callable[[], dict[int, str]]:
+        message = {"do": "cell", "source": source, "file": file or f"<cell {next(self._cells)} on ranks>"}
+        work = self._begin(message, b"", only, self.timeout if timeout == AS_WORLD else timeout, view)
+        return lambda: {outcome.rank: outcome.value for outcome in work() if outcome.value is not None}
+
+    def _call(
+        self, function: Callable[..., Any], args: Any, kwargs: Any, view: View | None = None, lasting: bool = True
+    ) -> Callable[[], list[Any]]:
+        if not callable(function):
+            raise TypeError(f"This takes a function and its arguments, not {type(function).__name__!r} first.")
+        message = {"do": "call", "sources": sources_of(function), "lasting": lasting}
+        work = self._begin(message, dumps_plain((function, args, kwargs)), None, self.timeout, view)
+        return lambda: [pickle.loads(outcome.blob) for outcome in work()]
 
     def pull(self, expression: str, only: Sequence[int] | None = None) -> list[Any]:
         """The value of a name (or expression) on each rank, rank 0 first."""
-        ranks = self._choose(only)
-        outcomes = self._command({"do": "pull", "expression": expression}, b"", ranks, DEFAULT_TIMEOUT, None)
-        return [pickle.loads(outcomes[rank].blob) for rank in ranks]
+        outcomes = self._begin({"do": "pull", "expression": expression}, b"", only, self.timeout)()
+        return [pickle.loads(outcome.blob) for outcome in outcomes if outcome.state == "finished"]
 
-    def push(self, name: str, blob: bytes) -> None:
-        """Give a pickled value to every rank under this name."""
-        self._command({"do": "push", "name": name}, blob, self._choose(None), DEFAULT_TIMEOUT, None)
+    def push(self, name: str, value: Any) -> None:
+        """Give a value to every rank under this name. Raises BadRequest if it cannot be sent."""
+        try:
+            blob = dumps_plain(value)
+        except Exception as error:
+            raise BadRequest(f"{name!r} cannot be sent to the ranks: {error}") from None
+        self._begin({"do": "push", "name": name}, blob, None, self.timeout)()
+
+    __getitem__ = pull
+    __setitem__ = push
 
     def complete(self, text: str) -> list[str]:
         """Names and attributes on rank 0 that begin with ``text``; empty if it does not answer at once."""
-        if not self._handles or not self._busy.acquire(blocking=False):
+        if not self._processes.handles or not self._busy.acquire(blocking=False):
             return []
         try:
-            channel = self._handles[0].channel
-            ask = next(self._numbers)
-            channel.send({"do": "complete", "text": text, "ask": ask})
-            end = time.monotonic() + 0.5
-            while (left := end - time.monotonic()) > 0 and wait_for([channel], left):
-                for message, _ in channel.take():
-                    if message["event"] == "completions" and message["ask"] == ask:
-                        return list(message["matches"])
-                if channel.eof:
-                    break
-        except OSError:
-            pass
+            return ask_for_completions(self._processes.handles[0].channel, next(self._numbers), text)
         finally:
             self._busy.release()
-        return []
 
     def _choose(self, only: Sequence[int] | None) -> list[int]:
         ranks = list(range(self.size)) if only is None else sorted(set(only))
@@ -158,20 +203,33 @@ class World:
             )
         return ranks
 
-    def _command(
-        self, message: dict[str, Any], blob: bytes, ranks: list[int], timeout: float | None, view: View | None
-    ) -> list[Outcome]:
-        if not self._handles:
-            raise BadRequest("This world is closed.")
+    def _begin(
+        self,
+        message: dict[str, Any],
+        blob: bytes,
+        only: Sequence[int] | None,
+        timeout: float | None,
+        view: View | None = None,
+    ) -> Callable[[], list[Outcome]]:
+        """Take hold of the ranks for one command, or refuse; gives what does the work and lets go of them."""
+        ranks = self._choose(only)
         if not self._busy.acquire(blocking=False):
-            raise BadRequest("The ranks are busy with another cell; wait until it has ended.")
-        try:
-            with interrupts() as flag:
-                if self._group_lost:
-                    self._remake()
-                return self._gather(message, blob, ranks, timeout, view or Quiet(), flag)
-        finally:
+            raise BadRequest("The ranks are busy with another cell; wait until it has ended (%ranks wait).")
+        if not self._processes.handles:
             self._busy.release()
+            raise BadRequest("This world is closed.")
+
+        def work() -> list[Outcome]:
+            try:
+                with interrupts() as self._flag:
+                    if self._group_lost:
+                        self._remake()
+                    return self._gather(message, blob, ranks, timeout, view or Quiet(), self._flag)
+            finally:
+                self._flag = None
+                self._busy.release()
+
+        return work
 
     def _gather(
         self,
@@ -184,10 +242,12 @@ class World:
     ) -> list[Outcome]:
         number = next(self._numbers)
         transcript = Transcript(range(self.size), view.line)
-        gathering = Gathering(self._handles, ranks, number, timeout, transcript, flag, lambda: view.update(transcript))
+        gathering = Gathering(
+            self._processes.handles, ranks, number, timeout, transcript, flag, lambda: view.update(transcript)
+        )
         for rank in ranks:
             try:
-                self._handles[rank].channel.send({"cell": number, **message}, blob)
+                self._processes.handles[rank].channel.send({"cell": number, **message}, blob)
             except OSError:
                 pass  # dead: the gathering finds out how
         outcomes = gathering.run()
@@ -195,38 +255,21 @@ class World:
         view.finish(transcript)
         self._group_lost = not all(gathering.groups_alive.values())
         if gathering.stopped_by or any(o.state in ("raised", "killed", "stopped") for o in outcomes):
-            self._fail(message["do"], outcomes, gathering.stopped_by, timeout)
+            # First the ranks are brought into a state for the next cell.
+            survives = self._recover(outcomes) if message.get("lasting", True) else ""
+            if not survives:
+                self._processes.close()
+            error = failure(message["do"] == "call", outcomes, gathering.stopped_by, timeout, survives)
+            self.last_failure = error, transcript.outputs()
+            raise error
         return outcomes
-
-    def _fail(
-        self,
-        what: str,
-        outcomes: list[Outcome],
-        stopped_by: str | None,
-        timeout: float | None,
-    ) -> NoReturn:
-        """Bring the ranks back into a state for the next cell, then raise what happened."""
-        if what == "call":
-            self.close()
-            survives, option = "", "timeout="
-        else:
-            survives, option = self._recover(outcomes), "--timeout "
-        work = "function" if what == "call" else "cell"
-        if stopped_by == "interrupt":
-            raise RanksInterrupted(f"the {work} was interrupted", hang_report(outcomes, survives))
-        if stopped_by == "time-out":
-            sentence = (
-                f"the {work} did not end within {timeout:g} s ({option}{2 * timeout:g} would give it twice as long)"
-            )
-            raise RankTimeout(sentence, [], hang_report(outcomes, survives))
-        raise rank_error(outcomes, survives)
 
     def _recover(self, outcomes: list[Outcome]) -> str:
         if any(outcome.state == "killed" for outcome in outcomes):
-            self.close()
+            self._processes.close()
             return LOST
         if any(outcome.error is not None and outcome.error["device_lost"] for outcome in outcomes):
-            self.close()
+            self._processes.close()
             return DEVICE_LOST
         took_part = [outcome for outcome in outcomes if outcome.state != "absent"]
         places = {(o.state, o.error["ename"] if o.error else "", o.where()["line"]) for o in took_part}
@@ -235,7 +278,7 @@ class World:
         try:
             self._remake()
         except Exception:
-            self.close()
+            self._processes.close()
             return LOST
         return REMADE
 
@@ -246,8 +289,8 @@ class World:
         everyone = list(range(self.size))
         unheard = InterruptFlag()  # stopped half-way, it would cost the ranks their variables
         try:
-            gathering = Gathering(self._handles, everyone, number, REMAKE_TIMEOUT, Transcript([]), unheard)
-            for handle in self._handles:
+            gathering = Gathering(self._processes.handles, everyone, number, REMAKE_TIMEOUT, Transcript([]), unheard)
+            for handle in self._processes.handles:
                 handle.channel.send({"do": "remake", "cell": number, "generation": self._generation})
             outcomes = gathering.run()
         finally:
