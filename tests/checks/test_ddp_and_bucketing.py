@@ -177,7 +177,6 @@ def _optimizer():
 def test_ranks_that_really_hang_end_with_the_table(tmp_path, monkeypatch):
     run(_optimizer, ranks=1, timeout=60)  # imports half of torch, and from now on ranks begin with that
     monkeypatch.setenv("COURSE_PROGRESS", str(tmp_path / "progress.json"))
-    monkeypatch.setattr(ddp_and_bucketing, "SECONDS", 6)
     answer = tmp_path / "hangs.py"
     answer.write_text(
         "def average_used(model):\n    if rank != 1:\n        dist.barrier()\n    dist.all_reduce(model.never.bias)"

@@ -41,10 +41,8 @@ class Threads:
 
     def __init__(self, until: float) -> None:
         self._until = until
-        self._main, self._own = (
-            os.getpid(),
-            threading.get_native_id(),
-        )
+        self._main = os.getpid()  # after a fork, Python still has the former number of its main thread
+        self._own = threading.get_native_id()
         self._asked, self._used = time.monotonic(), self._seconds_of_core()
         self._turns: dict[int, int] = {}  # how often each thread was given a core
 
@@ -64,7 +62,7 @@ class Threads:
             return quiet and (in_a_collective or not main_counts)
         turns, self._turns = self._turns, {}
         python = {thread.native_id for thread in threading.enumerate() if thread.name != "notebook"}
-        for task in _numbers(_TASKS):
+        for task in map(int, os.listdir(_TASKS)):
             if task == self._own or (task == self._main and not main_counts):
                 continue
             try:
@@ -109,10 +107,6 @@ class Threads:
         if kind == "futex" and value and operation & 127 == _BITSET:
             return _seconds_at(value) - (time.time() if operation & _REALTIME else time.monotonic())
         return _seconds_at(value) if kind and value else math.inf
-
-
-def _numbers(folder: Path) -> list[int]:
-    return [int(name) for name in os.listdir(folder)]
 
 
 def _seconds_at(address: int) -> float:
