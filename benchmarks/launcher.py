@@ -6,7 +6,7 @@ kernel and its idle ranks. Runs are paired: in each round every contestant runs 
 round to round. Times and memory depend on the machine, so what counts are the ratios.
 
     make benchmarks                          everything, about ten minutes on two cores
-    python benchmarks/launcher.py --quick    two rounds, to see that it works
+    python benchmarks/launcher.py --quick    one round with few ranks, to see that it works
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from fresh_kernel import FreshKernel, RunFailed
 from report import Run
 
 RANKS = 4
-OTHER_SIZES = (2, 16)
-ROUNDS, QUICK_ROUNDS, FEWEST_ROUNDS = 7, 2, 7
-GROWTH_ROUNDS, QUICK_GROWTH_ROUNDS = 3, 1
+OTHER_SIZES, QUICK_SIZES = (2, 16), (2, 3)
+ROUNDS, QUICK_ROUNDS, FEWEST_ROUNDS = 7, 1, 7
+GROWTH_ROUNDS = 3
 FIRST_TIMEOUT, FIRST_TIMEOUT_PER_RANK, NEXT_TIMEOUT = 60.0, 8.0, 30.0  # seconds
 IDLE_SECONDS = 0.5  # before memory is read, so that what was started has come to rest
 ATTEMPTS = 5
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         signal.signal(number, lambda received, _: sys.exit(128 + received))
 
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
-    growth_rounds = min(rounds, QUICK_GROWTH_ROUNDS if options.quick else GROWTH_ROUNDS)
+    growth_rounds = min(rounds, GROWTH_ROUNDS)
     facts = here.facts([one.package for one in chosen])
     notes: list[str] = []
     if rounds < FEWEST_ROUNDS:
@@ -124,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 _say(f"not counted: {contestant.name}")
                 _measure_surely(contestant, RANKS, -1, folder, notes)
         runs = play(chosen, [RANKS], rounds, folder, notes)
-        runs += play(chosen, OTHER_SIZES, growth_rounds, folder, notes)
+        runs += play(chosen, QUICK_SIZES if options.quick else OTHER_SIZES, growth_rounds, folder, notes)
 
     if not runs:
         sys.exit("No run gave a result:\n" + "\n".join(notes))
@@ -142,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--rounds", type=int, help=f"paired runs on {RANKS} ranks (default {ROUNDS})")
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds, and fewer for the growth")
+    parser.add_argument("--quick", action="store_true", help="one round, and few ranks for the growth")
     parser.add_argument("--only-ours", action="store_true", help="this project alone: figures without ratios")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every run's figures to this file too")
     options = parser.parse_args(arguments)

@@ -25,10 +25,10 @@ def test_the_launcher_benchmark_prints_figures_of_this_project(tmp_path: Path) -
     command = [sys.executable, str(PROGRAM), "--quick", "--only-ours", "--json", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-    for words in ("machine", "torch", "first result", "next cell", "memory of kernel", "2 ranks", "16 ranks"):
+    for words in ("machine", "torch", "first result", "next cell", "memory of kernel", "2 ranks", "3 ranks"):
         assert words in done.stdout
     runs = json.loads(file.read_text())["runs"]
-    assert [run["ranks"] for run in runs] == [4, 4, 2, 16]
+    assert [run["ranks"] for run in runs] == [4, 2, 3]
     assert all(run["first"] > 0 and run["next"] > 0 and run["memory"] > 1e6 for run in runs)
     assert [run["processes"] for run in runs] == [run["ranks"] + 2 for run in runs]  # the kernel, and what forks
 
@@ -39,17 +39,17 @@ def test_the_launcher_benchmark_leaves_nothing_behind_when_it_is_ended(tmp_path:
     program = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
         started: list[psutil.Process] = []
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while len(started) < 3 and time.monotonic() < deadline:  # the kernel, what forks, a rank
             started = psutil.Process(program.pid).children(recursive=True)
             time.sleep(0.02)
         assert len(started) >= 3
         program.send_signal(signal.SIGTERM)
-        assert program.wait(60) == 128 + signal.SIGTERM
+        assert program.wait(120) == 128 + signal.SIGTERM
     finally:
         program.kill()
         program.communicate()
-    _, alive = psutil.wait_procs(started, timeout=10)
+    _, alive = psutil.wait_procs(started, timeout=60)
     assert alive == []
     assert list(tmp_path.iterdir()) == []
 

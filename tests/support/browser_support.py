@@ -1,8 +1,9 @@
 """A real JupyterLab server and a real browser for tests: what a learner's hands and eyes would do.
 
 ``LabServer`` starts JupyterLab on a free loopback port with a token and with folders of its own, so that neither the
-repository nor the settings of whoever runs the tests are touched. ``LabPage`` clicks what a learner would click and
-reads the notebook as the page holds it.
+repository nor the settings of whoever runs the tests are touched. ``LabWindow`` is JupyterLab in a browser: loaded
+once, it shows one notebook at a time. ``LabPage``, such a notebook, clicks what a learner would click and reads the
+notebook as the page holds it.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ SETTINGS = {
 # Set by pytest, make or a caller; a kernel that sees them would not behave as a learner's does.
 NOT_FOR_KERNELS = ("PYTEST_VERSION", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "RANKS_LIVE", "COURSE_ANSWERS")
 
+SECONDS = 120.0  # a bound on hanging, not on speed
 NOTEBOOK = "window.jupyterapp?.shell?.currentWidget"
-# From somewhere in the page: the text that a reader sees, without the colour codes and prompts.
 # The element that scrolls the notebook.
 _SCROLLER = """() => {
     let e = document.querySelector('.jp-Notebook .jp-Cell');
@@ -97,7 +98,7 @@ class LabServer:
                 command, env=environment, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
         try:
-            self._wait_until_up(60)
+            self._wait_until_up(SECONDS)
         except BaseException:
             self.stop()
             raise
@@ -165,40 +166,81 @@ def seen_text(output: dict[str, Any]) -> str:
     return _ESCAPES.sub("", "".join(text))
 
 
-class LabPage:
-    """A notebook open in JupyterLab.
+class LabWindow:
+    """JupyterLab in the browser; loading it takes longer than opening a notebook, so it is loaded once.
 
     Attributes:
-        blocked: addresses beyond this machine that the page asked for (and did not get).
-        problems: exceptions in the page's own scripts.
+        blocked: addresses beyond this machine that the open notebook asked for (and did not get).
+        problems: exceptions in the page's own scripts since the notebook was opened.
     """
 
-    def __init__(self, browser: Browser, server: LabServer, path: str, seconds: float = 60) -> None:
+    def __init__(self, browser: Browser, server: LabServer) -> None:
         self.server = server
         self.blocked: list[str] = []
         self.problems: list[str] = []
-        # A new context each time: no cookies, no remembered layout.
+        self._kernel: dict[str, str] = {}
         self.context = browser.new_context(viewport={"width": 1280, "height": 900})
-        self.context.set_default_timeout(seconds * 1000)
+        self.context.set_default_timeout(SECONDS * 1000)
         self.context.route(lambda url: not url.startswith((server.url, "data:", "blob:")), self._block)
         self.page: Page = self.context.new_page()
         self.page.on("pageerror", lambda error: self.problems.append(str(error)))
-        name = Path(path).stem
-        self.page.goto(f"{server.url}lab/workspaces/{name}-{secrets.token_hex(4)}/tree/{path}?token={server.token}")
-        self.page.wait_for_function(f"{NOTEBOOK}?.context?.path === {json.dumps(path)} && {NOTEBOOK}?.context?.isReady")
-        self.wait_for_kernel(seconds)
+        self.load()
 
     def _block(self, route: Route) -> None:
         self.blocked.append(route.request.url)
         route.abort()
 
+    def load(self) -> None:
+        """JupyterLab without any notebook."""
+        self.page.goto(f"{self.server.url}lab/workspaces/{secrets.token_hex(4)}?token={self.server.token}")
+        self.page.evaluate(
+            "() => new Promise(done => { const look = () => window.jupyterapp"
+            " ? window.jupyterapp.restored.then(() => done()) : setTimeout(look, 50); look(); })"
+        )
+
+    def shared_kernel(self) -> dict[str, str]:
+        """A kernel for all notebooks that run nothing: each wants one, for its widgets."""
+        if not self._kernel:
+            start = "async () => (await window.jupyterapp.serviceManager.kernels.startNew({name: 'python3'})).model"
+            self._kernel = self.page.evaluate(start)
+        return self._kernel
+
     def close(self) -> None:
-        """Shut the kernel down, and close the page."""
-        try:
-            self.page.evaluate(f"{NOTEBOOK}?.context?.sessionContext?.shutdown()")
-        except PlaywrightError:
-            pass  # the page is broken; the server ends its kernels at the latest when it stops
         self.context.close()
+
+
+class LabPage:
+    """A notebook open in JupyterLab, with a kernel of its own unless it is only to be looked at."""
+
+    def __init__(self, window: LabWindow, path: str, own_kernel: bool = True) -> None:
+        self.window, self.server, self.page, self.own_kernel = window, window.server, window.page, own_kernel
+        self.blocked, self.problems = window.blocked, window.problems
+        self.blocked.clear()
+        self.problems.clear()
+        document = {"path": path, "factory": "Notebook", "kernel": None if own_kernel else window.shared_kernel()}
+        opening = "async document => { await window.jupyterapp.commands.execute('docmanager:open', document); }"
+        self.page.evaluate(opening, document)
+        self.page.wait_for_function(
+            f"{NOTEBOOK}?.context?.path === {json.dumps(path)} && {NOTEBOOK}?.context?.isReady"
+            f" && {NOTEBOOK}.content.widgets.length === {NOTEBOOK}.context.model.cells.length"
+        )
+        self.wait_for_kernel()
+        # All pictures have come, or will not come.
+        self.page.wait_for_function("[...document.querySelectorAll('.jp-Notebook img')].every(i => i.complete)")
+
+    def close(self) -> None:
+        """Shut the kernel down, and close the notebook without saving it."""
+        try:
+            self.page.evaluate(
+                f"""async own => {{
+                    const notebook = {NOTEBOOK};
+                    if (own) await notebook?.context?.sessionContext?.shutdown();
+                    notebook?.dispose();
+                }}""",
+                self.own_kernel,
+            )
+        except PlaywrightError:  # the page is broken; the server ends its kernels at the latest when it stops
+            self.window.load()
 
     # ------------------------------------------------------------------ what the page holds
     def cells(self) -> list[dict[str, Any]]:
@@ -216,7 +258,7 @@ class LabPage:
         return "".join(seen_text(output) + "\n" for output in self.code_cells()[number]["outputs"])
 
     # ------------------------------------------------------------------ waiting
-    def wait_for_kernel(self, seconds: float) -> None:
+    def wait_for_kernel(self, seconds: float = SECONDS) -> None:
         session = f"{NOTEBOOK}?.context?.sessionContext"
         try:
             self.page.wait_for_function(f"{session}?.session?.kernel?.status === 'idle'", timeout=seconds * 1000)
@@ -227,7 +269,7 @@ class LabPage:
                 f"after {seconds:.0f} s the kernel is not idle but {self.page.evaluate(status)}; processes: {kernels}"
             ) from None
 
-    def wait_until_run(self, seconds: float) -> None:
+    def wait_until_run(self, seconds: float = SECONDS) -> None:
         """Until all code cells have execution counts and the kernel is idle, or a cell failed that was not meant to."""
         done = f"""() => {{
             const cells = {NOTEBOOK}.context.model.toJSON().cells
@@ -241,7 +283,7 @@ class LabPage:
         }}"""
         self.page.wait_for_function(done, timeout=seconds * 1000, polling=250)
 
-    def wait_for_text(self, number: int, text: str, seconds: float) -> str:
+    def wait_for_text(self, number: int, text: str, seconds: float = SECONDS) -> str:
         """Until the cell (counted from 0, code cells only) shows this text; returns all of its text."""
         end = time.monotonic() + seconds
         while text not in (shown := self.text_of(number)):
