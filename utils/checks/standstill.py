@@ -21,7 +21,8 @@ from typing import Any
 from utils.checks.threads import Threads
 
 TICK = 0.1  # seconds between two looks
-STILL = 12  # so many looks without any change: a machine that is too busy for the ranks is too busy for the looks too
+QUIET = 2  # so many looks without a move, and it is asked where the rank is
+STILL = 10  # so many looks without any change: a machine that is too busy for the ranks is too busy for the looks too
 STILL_ELSEWHERE = 40  # … where a rank waits in no collective, but maybe for somebody else
 HUNG = "hung"  # the file that the first rank writes which sees it
 _exit = os._exit  # an answer may run with another one
@@ -117,7 +118,9 @@ class Watch(threading.Thread):
         self.moves = self.looks = 0
         self._until = time.monotonic() + seconds
         self._noting = threading.Lock()
-        self._before: tuple[Any, ...] = ()
+        self._before: tuple[int, int] | None = None
+        self._found: dict[str, Any] = {}
+        self._quiet, self._spun = 0, False
         self._main = threading.main_thread()
         self._threads: Threads | None = None
 
@@ -150,7 +153,8 @@ class Watch(threading.Thread):
                 now["looks"] > before["looks"] + still for now, before in zip(states, first, strict=True)
             ):  # an old note of a rank that does not look any more proves nothing
                 still += 1
-            if stopped and still >= (STILL if all(map(_for_ranks, waiting)) else STILL_ELSEWHERE):
+            sure = all(map(_for_ranks, waiting)) and not self._spun
+            if stopped and still >= (STILL if sure else STILL_ELSEWHERE):
                 self._write(HUNG, json.dumps(states))
                 _exit(1)
             time.sleep(TICK)
@@ -161,16 +165,25 @@ class Watch(threading.Thread):
         self.looks += 1
         notes = {"looks": self.looks, "case": self.case, "inside": self.inside}
         if self.end is not None:  # what other threads of this rank still do may wake another rank
-            self.moves += self._threads is None or not self._threads.all_wait(False, main_counts=False)
+            self.moves += self._threads is None or not self._threads.all_wait(main_counts=False)
             return self.end | notes | {"moves": self.moves}
-        frame = sys._current_frames()[self._main.ident or 0]
-        now = (id(frame), frame.f_lasti)
-        found = place(frames_under(frame))
-        waits = self._threads.all_wait(in_a_collective=found["call"] is not None) and now == self._before
-        self._before = now
+        # Who looks at a frame keeps its tensors for that moment, and some checks count the bytes of tensors. So frames
+        # are looked at only where nothing has moved for some looks.
+        self._quiet = self._quiet + 1 if self._threads.all_wait() else 0
+        spot, found = None, {"line": None, "code": None, "call": None}
+        if self._quiet >= QUIET:
+            frame = sys._current_frames()[self._main.ident or 0]
+            spot = (id(frame), frame.f_lasti)
+            if spot != self._before:
+                self._found = place(frames_under(frame))
+            del frame
+            found = self._found
+        waits = spot is not None and spot == self._before
+        self._before = spot
         self.moves += not waits
         where = {name: found[name] for name in ("line", "code", "call")}
         notes |= {"moves": self.moves, "place": found, "state": "waits" if waits else "runs"}
+        self._spun |= self._threads.spins
         return where | notes
 
     def _note_state(self) -> None:

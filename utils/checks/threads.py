@@ -1,7 +1,7 @@
 """Whether all threads of this process wait, or one of them computes, is about to, sleeps, or reads a disk.
 
 Linux tells in /proc: the state of each thread, the system call that it is in, how often it was given a core. Elsewhere
-only the time that the process has computed is known, so that fewer waits are taken for waits.
+only the time that the process has computed is known, so that a long sleep looks like a wait.
 """
 
 from __future__ import annotations
@@ -45,21 +45,20 @@ class Threads:
         self._own = threading.get_native_id()
         self._asked, self._used = time.monotonic(), self._seconds_of_core()
         self._turns: dict[int, int] = {}  # how often each thread was given a core
+        self._messengers, self.spins = 0.0, False
 
-    def all_wait(self, in_a_collective: bool, main_counts: bool = True) -> bool:
+    def all_wait(self, main_counts: bool = True) -> bool:
         """Whether nothing has happened in this process since the last question, nor will by itself.
 
         Args:
-            in_a_collective: whether the main thread is in a call of torch.distributed: all that is known elsewhere than
-                on Linux.
             main_counts: else only the other threads are looked at.
         """
         now, used = time.monotonic(), self._seconds_of_core()
         elapsed, worked = now - self._asked, used - self._used
         self._asked, self._used = now, used
-        quiet = worked < COMPUTING * max(elapsed, 0.1)
         if not (_CALLS and _TASKS.exists()):
-            return quiet and (in_a_collective or not main_counts)
+            return worked < COMPUTING * max(elapsed, 0.1)
+        quiet, before, self._messengers = True, self._messengers, 0.0
         turns, self._turns = self._turns, {}
         python = {thread.native_id for thread in threading.enumerate() if thread.name != "notebook"}
         for task in map(int, os.listdir(_TASKS)):
@@ -69,7 +68,10 @@ class Threads:
                 quiet = self._waits(task, turns, task in python) and quiet
             except (OSError, ValueError, IndexError):
                 quiet = False  # it has ended since, or begun
-        return quiet
+        # gloo's own thread turns round and round when a message has come that nobody receives.
+        self.spins = self._messengers - before > COMPUTING * max(elapsed, 0.1)
+        worked -= self._messengers - before
+        return quiet and worked < COMPUTING * max(elapsed, 0.1)
 
     def _seconds_of_core(self) -> float:
         return time.process_time() - time.thread_time()  # what the watch itself needs does not count
@@ -77,11 +79,13 @@ class Threads:
     def _waits(self, task: int, turns: dict[int, int], python: bool) -> bool:
         folder, main = _TASKS / str(task), task == self._main
         state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
-        self._turns[task] = int((folder / "schedstat").read_text().split()[2])
+        used, _, self._turns[task] = map(int, (folder / "schedstat").read_text().split())
+        if (folder / "comm").read_text().startswith("gloo_tcp_loop"):
+            self._messengers += used / 1e9
         if state == "R":
             # A thread that looks for messages every few milliseconds is often seen at it. One that is ready, and was
             # given no core since the last look, may have a message in its hands.
-            return not main and self._turns[task] > turns.get(task, self._turns[task])
+            return self._turns[task] > turns.get(task, self._turns[task])
         if state != "S" or (folder / "children").read_text().strip():
             return False
         if not (main or python):
