@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,12 @@ pytestmark = pytest.mark.frameworks
 PROGRAMS = Path(__file__).resolve().parents[2] / "scripts" / "frameworks"
 CLOSE = 1e-5  # of a loss of about 2, in float32, added up in another order: seen 5e-7
 LATE = 180.0  # seconds; each run takes five to ten on a quiet machine
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported_once() -> Iterator[None]:
+    with tf_roles.warm():
+        yield
 
 
 def kept(folder: Path, name: str) -> dict[str, Any]:
@@ -111,6 +118,27 @@ def test_fit_of_keras_3_fails(roles, error):
 
 
 # ---------------------------------------------------------------------- the helper
+def test_processes_do_not_share_what_they_import_change_or_are_told(tmp_path):
+    program = tmp_path / "changes.py"
+    program.write_text(
+        "import os, sys, tensorflow\n"
+        "print(getattr(tensorflow, 'changed', 'fresh'), sys.argv[1:], os.environ.get('ONLY_HERE'), sys.path[0])\n"
+        "tensorflow.changed = 'changed'\n"
+        "os.environ['ONLY_HERE'] = 'set by a process'\n",
+        encoding="utf-8",
+    )
+    for env in {"ONLY_HERE": "yes"}, {}:
+        (ended,) = tf_roles.run(program, 1, workers=0, timeout=LATE, env=env)
+        assert ended.output == f"fresh ['1'] {env.get('ONLY_HERE')} {tmp_path}"
+
+
+def test_without_a_warm_process_a_run_has_one_of_its_own(tmp_path, program, monkeypatch):
+    monkeypatch.setattr(tf_roles, "_warm", None)
+    before = set(psutil.Process().children(recursive=True))
+    assert [one.code for one in tf_roles.run(program, "tell", timeout=60)] == [0, 0]
+    assert set(psutil.Process().children(recursive=True)) <= before
+
+
 ROLE = """
 import json, os, sys, time
 config = json.loads(os.environ.get("TF_CONFIG", "null"))
@@ -166,10 +194,10 @@ def test_a_process_is_killed_when_the_words_come(program):
 
 
 def test_whoever_takes_too_long_is_ended_and_no_process_is_left(program):
+    before = set(psutil.Process().children(recursive=True))
     ended = tf_roles.run(program, "last", timeout=5)
     assert [one.code for one in ended] == [0, None]
-    mine = psutil.Process().children(recursive=True)
-    assert [one for one in mine if str(program) in " ".join(one.cmdline())] == []
+    assert set(psutil.Process().children(recursive=True)) <= before
 
 
 def test_ports_are_different_and_free():

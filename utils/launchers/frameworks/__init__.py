@@ -1,7 +1,8 @@
 """The programs of scripts/frameworks/ with their own launchers: mpiexec, horovodrun, torchrun, TensorFlow's roles.
 
 - ``launch``: ``run`` one of them, and see what came of it (``results``); ``watch``: mpiexec and horovodrun, watched.
-- ``tf_roles``: the processes of a TensorFlow cluster, each started with its TF_CONFIG.
+- ``tf_roles``: the processes of a TensorFlow cluster, each started with its TF_CONFIG; ``tf_warm``: TensorFlow is
+  imported once for all of them.
 - ``horovod_wheel``: builds Horovod against the torch that is installed.
 """
 

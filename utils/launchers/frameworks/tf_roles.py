@@ -4,6 +4,8 @@ TensorFlow has no launcher of its own. Whoever starts the processes tells each o
 ``TF_CONFIG``, the addresses of all and its own place: ``{"cluster": {"worker": [...]}, "task": {"type": "worker",
 "index": 0}}``. ``run("scripts/frameworks/with_multi_worker.py", folder, workers=2)`` does that with free ports of the
 loopback, all processes at once, and returns how each ended and what it printed. No process is left afterwards.
+Importing TensorFlow takes longer than these programs do, so the processes of a run, and of all runs within ``warm()``,
+are forked from one that has imported it (``tf_warm``).
 
 TensorFlow's servers listen on all network cards and do what anybody asks of them. So the processes get a network of
 their own, where the system allows it (``namespaces``): nobody else can reach them, and they reach nobody else.
@@ -13,24 +15,22 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.launchers import namespaces, processes
+from utils.launchers import processes
+from utils.launchers.frameworks import tf_warm
 from utils.ranks.ports import free_ports
 
-MARK = "COURSE_TF_ROLES"  # this environment variable holds the pid of whoever started it all, and a random part
 TIMEOUT = 90.0
 #: Seconds that the others get to end by themselves when one has failed; many wait for the dead one.
 GRACE = 15.0
+_IMPORTED = "tensorflow"
+_warm: tf_warm.Warm | None = None
 Task = tuple[str, int]  # role and number within it
 _NOISE = ("WARNING: All log messages before absl::InitializeLog", "I0000 ", "W0000 ", "E0000 ")
 
@@ -111,14 +111,31 @@ def run(
         One for each process: chief, workers, ps, evaluator.
     """
     counts = {"chief": int(chief), "worker": workers, "ps": ps}
-    command = [sys.executable, str(Path(script).resolve()), *map(str, args)]
-    with tempfile.TemporaryDirectory(prefix="tf-roles-") as folder, namespaces.private_network(command) as here:
-        started = _Started(Path(folder), here, counts, evaluator, env or {})
+    command = [str(Path(script).resolve()), *map(str, args)]
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tf-roles-"))
+        wanted = [_IMPORTED] if _IMPORTED in Path(command[0]).read_text(encoding="utf-8") else []
+        source = _warm or stack.enter_context(tf_warm.started(environment(folder), wanted))
+        started = _Started(Path(folder), source, command, counts, evaluator, env or {})
         try:
             started.wait(timeout, grace, kill)
         finally:
             started.end()
         return started.ended()
+
+
+@contextlib.contextmanager
+def warm() -> Iterator[None]:
+    """TensorFlow is imported once for all runs in this block; they share one network of their own."""
+    global _warm
+    with (
+        tempfile.TemporaryDirectory(prefix="tf-warm-") as folder,
+        tf_warm.started(environment(folder), [_IMPORTED]) as _warm,
+    ):
+        try:
+            yield
+        finally:
+            _warm = None
 
 
 class _Started:
@@ -127,6 +144,7 @@ class _Started:
     def __init__(
         self,
         folder: Path,
+        source: tf_warm.Warm,
         command: Sequence[str],
         counts: Mapping[str, int],
         evaluator: bool,
@@ -134,30 +152,23 @@ class _Started:
     ) -> None:
         ports = iter(free_ports(sum(counts.values())))
         cluster = {role: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for role, count in counts.items() if count}
-        self.folder, self.command, self.env, self.cluster = folder, command, dict(env), cluster
+        self.folder, self.source, self.command, self.env, self.cluster = folder, source, command, dict(env), cluster
         tasks = [(role, index) for role, addresses in cluster.items() for index in range(len(addresses))]
         tasks += [("evaluator", 0)] * evaluator  # it talks to nobody, so nobody has its address
         tasks = tasks or [("worker", 0)]
         self.waits_for = [task for task in tasks if "chief" not in cluster or task[0] in ("chief", "evaluator")]
-        self.mark = processes.new_mark()
-        self.begin = time.monotonic()
         self.logs = {(role, index): folder / f"{role}-{index}.log" for role, index in tasks}
         self.codes: dict[Task, tuple[int | None, float]] = {}
-        self.running: dict[Task, subprocess.Popen[bytes]] = {}
+        self.running: dict[Task, tf_warm.Process] = {}
         for task in tasks:
             self.start(task)
+        self.begin = time.monotonic()  # (TensorFlow is imported now)
 
     def start(self, task: Task) -> None:
         config = {"TF_CONFIG": json.dumps({"cluster": self.cluster, "task": {"type": task[0], "index": task[1]}})}
-        with open(self.logs[task], "ab") as output:
-            self.running[task] = subprocess.Popen(
-                self.command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=environment(self.folder) | (config if self.cluster else {}) | {MARK: self.mark} | self.env,
-                start_new_session=True,
-            )
+        env = environment(self.folder) | (config if self.cluster else {}) | self.env
+        self.logs[task].touch()
+        self.running[task] = self.source.fork(self.command, env, self.logs[task])
 
     def wait(self, timeout: float, grace: float, kill: Kill | None) -> None:
         """Until all have ended that end by themselves, or it takes too long."""
@@ -166,7 +177,7 @@ class _Started:
             if kill and any(kill.after in log.read_text(errors="replace") for log in self.logs.values()):
                 victim = self.running.get((kill.role, kill.index))
                 if victim and victim.poll() is None:
-                    victim.send_signal(signal.SIGKILL)
+                    victim.kill()
                     victim.wait()
                 kill = None
             for task, process in list(self.running.items()):
@@ -182,9 +193,7 @@ class _Started:
         seconds = time.monotonic() - self.begin
         for task, process in self.running.items():
             self.codes[task] = None, seconds
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        processes.kill_all(lambda: processes.marked(MARK, self.mark))
+            process.kill()
         for process in self.running.values():
             process.wait()
 
