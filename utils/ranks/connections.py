@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-import gc
+import functools
 import os
 import socket
 import stat
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import psutil
-
 Address = tuple[str, int]
+_held_by_python: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
+def watch_sockets() -> None:
+    """From now on remember the sockets that Python code makes; those of gloo, NCCL and the stores are C++'s."""
+    make = socket.socket.__init__
+
+    @functools.wraps(make)
+    def make_and_remember(self: socket.socket, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **kwargs)
+        _held_by_python.add(self)
+
+    socket.socket.__init__ = make_and_remember  # type: ignore[method-assign]
 
 
 def abort_communication(pids: Sequence[int]) -> None:
@@ -33,7 +45,7 @@ def abort_communication(pids: Sequence[int]) -> None:
                 group.abort()
             except Exception:
                 pass  # a group without NCCL, or already aborted
-    store, held = os.environ.get("MASTER_PORT"), _held_by_python()
+    store, held = os.environ.get("MASTER_PORT"), {one.fileno() for one in _held_by_python}
     among_ranks = set(_connections(pids))
     for fd, connection in _open_sockets():
         with connection:
@@ -49,6 +61,8 @@ def abort_communication(pids: Sequence[int]) -> None:
 
 def _connections(pids: Sequence[int]) -> Iterator[tuple[Address, Address]]:
     """(local, remote) of every connection that these processes have."""
+    import psutil  # (here, for few ranks ever need it)
+
     for pid in pids:
         try:
             found = psutil.Process(pid).net_connections("tcp")
@@ -60,15 +74,6 @@ def _connections(pids: Sequence[int]) -> Iterator[tuple[Address, Address]]:
 def _plain(address: Any) -> Address:
     """Without what IPv6 adds."""
     return str(address[0]).removeprefix("::ffff:"), int(address[1])
-
-
-def _held_by_python() -> set[int]:
-    """File descriptors of sockets that Python code has made; those of gloo, NCCL and the stores are C++'s."""
-    held = set()
-    for thing in gc.get_objects():
-        if issubclass(type(thing), socket.socket):
-            held.add(thing.fileno())
-    return held
 
 
 def _open_sockets() -> Iterator[tuple[int, socket.socket]]:

@@ -26,7 +26,19 @@ class RankFailure:
     code: str | None
 
 
-class RankError(RuntimeError):
+class _Reported:
+    """An exception with a report that tells more than its traceback, which leads through this package."""
+
+    report: str = ""
+
+    def report_lines(self) -> list[str]:
+        """The report and the sentence; IPython shows them in place of a traceback."""
+        return [*self.report.splitlines(), "", f"{type(self).__name__}: {self}"]
+
+    _render_traceback_ = report_lines
+
+
+class RankError(_Reported, RuntimeError):
     """A cell or function failed on some ranks. ``failures``: the rank that failed first is first."""
 
     def __init__(self, sentence: str, failures: Sequence[RankFailure] = (), report: str = "") -> None:
@@ -34,24 +46,14 @@ class RankError(RuntimeError):
         self.failures = list(failures)
         self.report = report
 
-    def _render_traceback_(self) -> list[str]:
-        return _rendered(self)
-
 
 class RankTimeout(RankError):
     """A cell or function did not end within its time-out; ``report`` is the table of who waits where for whom."""
 
 
-class RanksInterrupted(KeyboardInterrupt):
+class RanksInterrupted(_Reported, KeyboardInterrupt):
     """The reader stopped a cell; ``report`` is the table of who waits where for whom."""
 
     def __init__(self, sentence: str, report: str) -> None:
         super().__init__(sentence)
         self.report = report
-
-    def _render_traceback_(self) -> list[str]:
-        return _rendered(self)
-
-
-def _rendered(error: RankError | RanksInterrupted) -> list[str]:
-    return [*error.report.splitlines(), "", f"{type(error).__name__}: {error}"]

@@ -202,9 +202,9 @@ class RanksMagics(Magics):
             return
         if self.world is None or self.world.last_failure is None:
             raise BadRequest("No cell of these ranks has failed so far.")
-        error, outputs = self.world.last_failure
+        lines, outputs = self.world.last_failure
         show(outputs)
-        print("\n".join(error._render_traceback_()))  # type: ignore[attr-defined]
+        print("\n".join(lines))
 
     def _stop(self) -> None:
         self.close()

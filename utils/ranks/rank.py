@@ -23,7 +23,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, NoReturn
 
-from utils.ranks import groups, locate, surroundings
+from utils.ranks import connections, groups, locate, surroundings
 from utils.ranks.completions import completions
 from utils.ranks.device import device_lost
 from utils.ranks.display import DisplayPublisher
@@ -112,6 +112,7 @@ class Rank:
         sys.stdout, sys.stderr = OutStream(iopub, "stdout", 1), OutStream(iopub, "stderr", 2)
         builtins.input = surroundings.refuse_input
         sys.breakpointhook = surroundings.refuse_input
+        connections.watch_sockets()
         os.register_at_fork(after_in_child=surroundings.in_forked_child)
         signal.signal(signal.SIGINT, self._on_interrupt)
         threading.Thread(target=self._listen, daemon=True, name="notebook").start()
@@ -254,9 +255,7 @@ class Rank:
         elif what == "abort":
             if self._running:  # first the interrupt: NCCL, once aborted, may return as if nothing had happened
                 _thread.interrupt_main()
-            from utils.ranks.connections import abort_communication
-
-            abort_communication(message["pids"])
+            connections.abort_communication(message["pids"])
         elif what == "complete":
             # (In a thread of its own, for the reader's objects are asked for their attributes.)
             threading.Thread(target=self._complete, args=(message["ask"], message["text"]), daemon=True).start()

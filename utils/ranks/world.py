@@ -25,7 +25,7 @@ from utils.ranks.words import label
 
 DEFAULT_TIMEOUT = 60.0  # seconds a cell may take, unless told otherwise
 AS_WORLD = -1.0
-REMAKE_TIMEOUT = 20.0
+REMAKE_TIMEOUT, END_TIMEOUT = 20.0, 10.0
 
 
 class World:
@@ -59,7 +59,7 @@ class World:
         self._generation = 0
         self._busy, self._group_lost = threading.Lock(), False
         self._flag: InterruptFlag | None = None  # of the command that runs now
-        self.last_failure: tuple[BaseException, list[Output]] | None = None  # and all that the ranks had printed
+        self.last_failure: tuple[list[str], list[Output]] | None = None  # what it said, and what ranks had printed
         starter, reason = starters.starter(start or starters.default_method()), ""
         with interrupts() as flag:
             try:
@@ -67,8 +67,8 @@ class World:
             except starters.CannotFork as error:
                 reason = f"The ranks are started as new processes, which is slower: {error}."
                 self._processes = Processes(starters.starter("spawn"), size, nodes, backend, flag)
-        self.backend = self._processes.backend
-        self.note = " ".join(filter(None, (reason, self._processes.note, hidden_module())))
+        notes = (reason, self._processes.note, hidden_module())
+        self.backend, self.note = self._processes.backend, " ".join(filter(None, notes))
 
     @property
     def pids(self) -> list[int]:
@@ -89,8 +89,10 @@ class World:
     def close(self) -> None:
         """End all ranks, and whatever processes they started."""
         self._processes.kill()
-        with self._busy:  # work in the background notices
-            self._processes.close()
+        ended = self._busy.acquire(timeout=END_TIMEOUT)  # work in the background notices
+        self._processes.close()
+        if ended:
+            self._busy.release()
 
     def interrupt(self) -> None:
         """Stop what runs in the background, as the stop button does with a cell."""
@@ -103,7 +105,6 @@ class World:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ------------------------------------------------------------------ work
     def run_cell(
         self,
         source: str,
@@ -242,12 +243,11 @@ class World:
     ) -> list[Outcome]:
         number = next(self._numbers)
         transcript = Transcript(range(self.size), view.line)
-        gathering = Gathering(
-            self._processes.handles, ranks, number, timeout, transcript, flag, lambda: view.update(transcript)
-        )
+        handles = self._processes.handles
+        gathering = Gathering(handles, ranks, number, timeout, transcript, flag, lambda: view.update(transcript))
         for rank in ranks:
             try:
-                self._processes.handles[rank].channel.send({"cell": number, **message}, blob)
+                handles[rank].channel.send({"cell": number, **message}, blob)
             except OSError:
                 pass  # dead: the gathering finds out how
         outcomes = gathering.run()
@@ -260,7 +260,7 @@ class World:
             if not survives:
                 self._processes.close()
             error = failure(message["do"] == "call", outcomes, gathering.stopped_by, timeout, survives)
-            self.last_failure = error, transcript.outputs()
+            self.last_failure = error.report_lines(), transcript.outputs()
             raise error
         return outcomes
 
