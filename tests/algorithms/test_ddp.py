@@ -28,8 +28,6 @@ from utils.algorithms.ddp import MB, BucketedDDP, Ranks, plan_buckets
 from utils.checks import record_collectives
 from utils.ranks.failures import RankError
 
-pytestmark = pytest.mark.numeric
-
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the functions here run on ranks
 
 SMALL = 1e-5  # MiB: about ten bytes, so every parameter has a bucket of its own
