@@ -20,8 +20,6 @@ from utils.draw import chunks
 from utils.hardware import links
 from utils.hardware.links import Link, halving_all_reduce
 
-pytestmark = pytest.mark.numeric
-
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the functions here run on ranks
 
 BYTES = Link("counts bytes", alpha_s=0.0, bytes_per_s=1.0, year=0, source="a test")

@@ -18,8 +18,6 @@ from torch.nn.parallel import DistributedDataParallel
 from utils.algorithms.ddp import BucketedDDP
 from utils.algorithms.recorder import record_collectives
 
-pytestmark = pytest.mark.numeric
-
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the functions here run on ranks
 
 # ---------------------------------------------------------------------- equal to one process

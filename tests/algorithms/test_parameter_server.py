@@ -21,8 +21,6 @@ from utils.hardware import links
 from utils.hardware.links import Link
 from utils.training import data
 
-pytestmark = pytest.mark.numeric
-
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the functions here run on ranks
 
 BATCH, LR = 16, 0.2

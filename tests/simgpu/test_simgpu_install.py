@@ -9,6 +9,7 @@ import pytest
 
 COMPARE = """
 import sys, types
+from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import nn
 import torch._dynamo, torch.utils.flop_counter, torch.utils.checkpoint, torch.utils.dlpack  # loaded sooner or later
@@ -25,6 +26,7 @@ def in_torch():
                 found[name, key] = value
                 if isinstance(value, type) and str(value.__module__).startswith("torch"):
                     found.update({(name, key, member): each for member, each in vars(value).items()})
+    found["submit"] = ThreadPoolExecutor.submit
     for key in KEYS:
         found["kernels", key] = sorted(torch._C._dispatch_get_registrations_for_dispatch_key(key))
     for module, name in [("serialization", "_package_registry"), ("optim.optimizer", "_foreach_supported_types"),

@@ -2,6 +2,7 @@
 
 import math
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from utils import simgpu
 from utils.hardware.links import ETHERNET_25, INFINIBAND_NDR, point_to_point
 from utils.simgpu.hardware import H100, TOY
+from utils.simgpu.phases import phase_now
 from utils.training.models import GPT, GPT2_SMALL, GPT_7B, GPTConfig, ResNet50
 
 # The toy GPU: 10¹³ FLOP/s, 10¹² bytes/s, links with α = 10 µs and 10¹⁰ bytes/s, kernels as short as they like.
@@ -767,3 +769,71 @@ def test_what_an_operator_writes_into_is_not_read():
     with simgpu.profile() as new:
         torch.mul(x, 0.5)
     assert into.events[0].nbytes == new.events[0].nbytes == 8_000_000
+
+
+# --- Threads that live on, and steps that fail --------------------------------------------------------------
+
+
+def _with_a_pool(threads):
+    cluster = toy(launch_s=LAUNCH)
+    x, y = million(), million().to("simgpu:1")
+    waiting = []
+    with simgpu.profile() as prof, ThreadPoolExecutor(threads) as pool:
+        for _ in range(20):
+            for task in [pool.submit(lambda tensor: tensor @ tensor, each) for each in (x, y)]:
+                task.result()
+            x + 1
+            waiting.append(len(cluster.clock.main.queue))
+    return waiting, happened(prof)
+
+
+def test_a_pool_of_threads_keeps_the_order_and_nothing_waits():
+    waiting, events = _with_a_pool(2)
+    assert waiting == [0] * 20, "what the main thread launches after a task's result is placed at once"
+    products = sorted(event[6] for event in events if event[0] == "mm")  # when the host had launched them
+    sums = sorted(event[6] for event in events if event[0] == "add")
+    assert all(products[2 * i + 1] < launched for i, launched in enumerate(sums)), "after the two tasks before it"
+    assert all(launched < products[2 * i + 2] for i, launched in enumerate(sums[:-1])), "and before the next ones"
+    assert _with_a_pool(2)[1] == events
+
+
+class FailingSGD(torch.optim.SGD):
+    def step(self, closure=None):
+        self.param_groups[0]["params"][0].data.add_(1)
+        raise ValueError("a step that fails")
+
+
+def test_a_step_that_fails_ends_and_other_optimizers_work():
+    toy()
+    x = torch.ones(100, 100, device="simgpu:0", requires_grad=True)
+    x.sum().backward()
+    failing, other = FailingSGD([x], lr=0.1), torch.optim.SGD([x], lr=0.1)
+    with simgpu.profile() as prof:
+        with pytest.raises(ValueError, match="a step that fails"):
+            failing.step()
+        y = x * 2
+        other.step()
+        z = y + 1
+    phases = [(event.name, event.phase) for event in prof.events]
+    assert phases == [
+        *(("add_", "optimizer"), ("mul", "forward")),
+        *(("_foreach_add_", "optimizer"), ("add", "forward")),
+    ]
+    assert prof.memory_at_peak(0)["activations"] >= y.nbytes + z.nbytes
+
+
+def test_a_step_in_one_thread_is_none_in_another():
+    toy()
+    x = torch.ones(100, device="simgpu:0", requires_grad=True)
+    x.sum().backward()
+    phases = []
+
+    class Slow(torch.optim.SGD):
+        def step(self, closure=None):
+            other = threading.Thread(target=lambda: phases.append(phase_now()))
+            other.start()
+            other.join()
+            phases.append(phase_now())
+
+    Slow([x], lr=0.1).step()
+    assert phases == ["forward", "optimizer"]

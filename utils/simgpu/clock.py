@@ -83,10 +83,26 @@ class Clock:
             return self.main
         with self._lock:
             self._run_queue(self.main)
-            lane = Lane(f"thread, GPU {gpu}", self.main.time, (gpu, *_by_number(thread.name)), self.main.region)
+            task = getattr(self._local, "task", None)
+            order = ("", task) if task is not None else _by_number(thread.name)
+            lane = Lane(f"thread, GPU {gpu}", self.main.time, (gpu, *order), self.main.region)
             lane.ended = lambda: not thread.is_alive()
             self.children.append(lane)
             return lane
+
+    @contextmanager
+    def task(self, number: int) -> Iterator[None]:
+        """Around one of many tasks of a thread that lives on: each has a lane of its own, which ends with it."""
+        before = vars(self._local).copy()
+        vars(self._local).update(lane=None, task=number)
+        try:
+            yield
+        finally:
+            lane = self._local.lane
+            vars(self._local).clear()
+            vars(self._local).update(before)
+            if lane is not None and lane is not self.main:
+                lane.ended = lambda: True
 
     def _backward_lane(self, task: int, gpu: int) -> Lane:
         """PyTorch has one backward thread for each GPU, so here is one lane for each.

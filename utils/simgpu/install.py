@@ -1,5 +1,7 @@
 """Every change that simulated GPUs make to torch, in one place: ``install`` makes them, ``uninstall`` takes them back.
 
+(And one change to Python: ``ThreadPoolExecutor.submit``.)
+
 What stays after ``uninstall`` is what torch cannot take back: the name "simgpu" of its device type for others' backends
 ("PrivateUse1"), with the hooks by which C++ asks for it, which say then that no such device is available.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -28,6 +31,7 @@ from utils.simgpu import (
     optimizers,
     parallel,
     saving,
+    threads,
     torch_module,
     transfers,
 )
@@ -172,7 +176,7 @@ def _change_accelerator() -> None:
 
 
 def _change_training() -> None:
-    """Backward and the optimizers."""
+    """Backward, the optimizers, and pools of threads."""
     engine = backward.watched(graph._engine_run_backward)
     _set(graph, "_engine_run_backward", engine)
     _set(torch.autograd, "_engine_run_backward", engine)
@@ -181,6 +185,7 @@ def _change_training() -> None:
     optim._foreach_supported_types.append(SimTensor)  # as on CUDA: one launch for all parameters
     _undo.append(lambda: optim._foreach_supported_types.remove(SimTensor))
     _replace(torch._C, "_group_tensors_by_device_and_dtype", optimizers.grouping)
+    _replace(ThreadPoolExecutor, "submit", threads.submitting)
 
 
 def _to(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from utils.simgpu.phases import in_optimizer, set_in_optimizer
+from utils.simgpu.phases import in_optimizer
 
 if TYPE_CHECKING:
     from utils.simgpu.clock import Clock
@@ -131,7 +131,6 @@ class Memory:
         """
         with _lock:
             if self.allocated + nbytes > self.capacity:
-                set_in_optimizer(False)  # if this ends a step, nothing else will
                 raise torch.OutOfMemoryError(
                     f"simgpu out of memory. Tried to allocate {readable(nbytes)}. GPU {self.gpu} (simulated "
                     f"{self.name}) has a total capacity of {readable(self.capacity)} of which "

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from utils.simgpu import memory
-from utils.simgpu.phases import set_in_optimizer
+from utils.simgpu.phases import begin_step
 from utils.simgpu.tensor import SimTensor
 
 
 def before_step(*_: Any) -> None:
     """What an optimizer allocates in its step and keeps is its state; the rest of the step is "other"."""
-    set_in_optimizer(True)
+    begin_step(sys._getframe(1))
 
 
 def after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     """What the optimizer has kept is known now."""
-    set_in_optimizer(False)
     for state in optimizer.state.values():
         for value in state.values():
             if isinstance(value, SimTensor):

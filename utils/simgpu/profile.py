@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from utils.simgpu.cluster import Cluster, current
 from utils.simgpu.memory import KINDS, Label
-from utils.simgpu.phases import COMMUNICATION, set_in_optimizer
+from utils.simgpu.phases import COMMUNICATION
 from utils.simgpu.work import Stamp, Work
 
 if TYPE_CHECKING:
@@ -70,7 +70,6 @@ class Profile:
         self._events: list[TraceEvent] | None = None
 
     def __enter__(self) -> Profile:
-        set_in_optimizer(False)
         cluster = self.cluster
         cluster.synchronize()
         self._began = cluster.now()
