@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.autograd import graph
 from torch.cuda import nccl
-from torch.nn.parallel import _functions, data_parallel
+from torch.nn.parallel import _functions, comm, data_parallel
 from torch.nn.utils.rnn import PackedSequence
 from torch.optim import optimizer as optim
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
@@ -30,6 +30,7 @@ from utils.simgpu import (
     factories,
     optimizers,
     parallel,
+    random_state,
     saving,
     threads,
     torch_module,
@@ -131,6 +132,7 @@ def _change_tensors() -> None:
     """Where C++ would take one simulated GPU for another; and saving."""
     _replace(torch.Tensor, "to", _to)
     _replace(torch, "as_tensor", _as_tensor)
+    _set(torch, "Generator", random_state.Generator)
     to_dlpack = _to_dlpack(torch.utils.dlpack.to_dlpack)
     _set(torch, "to_dlpack", to_dlpack)
     _set(torch.utils.dlpack, "to_dlpack", to_dlpack)
@@ -147,6 +149,7 @@ def _change_data_parallel() -> None:
         (torch._C, "_broadcast_coalesced", parallel.broadcasting),
         (torch._C, "_scatter", parallel.scattering),
         (torch._C, "_gather", parallel.gathering),
+        (comm, "reduce_add_coalesced", parallel.reducing_coalesced),
         (nccl, "is_available", parallel.having_nccl),
         (nccl, "reduce", parallel.reducing),
         (_functions, "_get_stream", parallel.choosing_stream),

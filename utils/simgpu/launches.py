@@ -40,7 +40,7 @@ def launch_operator(
     kind = costs.kind_of_number(operator.packet, inputs[0].dtype) if flop else ""
     seconds = costs.seconds(gpu.model, flop, kind, nbytes)
     work = _launch(operator.name, seconds, flop, nbytes, inputs, gpu, cluster)
-    if operator.data_dependent:  # how large its output is must be known on the host
+    if operator.needs_numbers(args):  # how large its output is must be known on the host
         cluster.synchronize(gpu.index)
     return work
 

@@ -119,6 +119,7 @@ class Memory:
         self.name = name
         self.allocated = 0
         self.peak = 0
+        self.taken = 0  # in all, given back or not
         self.recorders: list[list] = []  # a list for each running profile
         self.living: dict[int, tuple[Label, int]] = {}
         """What is allocated: label and bytes by the storage's address (not the allocation: it would live on)."""
@@ -139,6 +140,7 @@ class Memory:
                     "the model over more GPUs."
                 )
             self.allocated += nbytes
+            self.taken += nbytes
             allocation.nbytes = nbytes
             self.living[allocation.address] = (allocation.label, nbytes)
             self.peak = max(self.peak, self.allocated)

@@ -92,7 +92,7 @@ def _label_gradient(result: Any) -> None:
 
 def compute(operator: Operator, func: Any, args: Any, kwargs: dict, gpu: SimulatedGPU, cluster: Cluster) -> Any:
     """Run an operator on plain tensors, with clear words for what cannot be done."""
-    if not cluster.numbers and operator.data_dependent:
+    if not cluster.numbers and operator.needs_numbers(args):
         raise RuntimeError(
             f"{operator.name} needs the numbers in a tensor, but this cluster keeps only shapes (numbers=False): "
             "leave it out, or make the cluster with numbers=True"
@@ -152,6 +152,9 @@ def _wrap_one(one: Any, inputs: list[SimTensor], gpu: SimulatedGPU, themselves: 
     owner = owners.get(storage._cdata)
     if owner is None:
         owner = owners[storage._cdata] = Allocation(gpu.memory, storage, memory.kind_now())
+    elif torch.is_inference_mode_enabled() and not one.is_inference():  # a view of an ordinary tensor is one, too
+        with torch.inference_mode(False):
+            return SimTensor(one, owner)
     return SimTensor(one, owner)
 
 

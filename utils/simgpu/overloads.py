@@ -20,6 +20,9 @@ MAY_READ_HOST_TENSORS = {
 }
 
 
+_MASKS = (torch.bool, torch.uint8)
+
+
 class Operator:
     """What is the same at every call of one overload, looked up once."""
 
@@ -46,6 +49,12 @@ class Operator:
         self.data_dependent = (
             torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
         )
+
+    def needs_numbers(self, args: Any) -> bool:
+        """Does the shape of what comes out depend on numbers that go in? By an index it does not, by a mask it does."""
+        if self.packet is aten.index or self.packet is aten._unsafe_index:
+            return any(index is not None and index.dtype in _MASKS for index in args[1])
+        return self.data_dependent
 
 
 _operators: dict[Any, Operator] = {}

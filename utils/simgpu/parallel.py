@@ -19,6 +19,7 @@ from utils.simgpu import collectives, memory, transfers
 from utils.simgpu.cluster import current
 from utils.simgpu.copies import copy_from_host, copy_to
 from utils.simgpu.phases import in_backward
+from utils.simgpu.placement import moved_if_guessed
 from utils.simgpu.streams import Stream
 from utils.simgpu.tensor import SimTensor, new
 
@@ -122,6 +123,26 @@ def scattering(original: Any) -> Any:
 def gathering(original: Any) -> Any:
     """``torch._C._gather``."""
     return _choose(gather, original, lambda tensors, *_: tensors[0])
+
+
+def reducing_coalesced(original: Any) -> Any:
+    """``torch.nn.parallel.comm.reduce_add_coalesced``.
+
+    The gradient of a replica that had no part in the loss is zeros, which autograd makes on what C++ takes for the
+    replica's device: number 0. One such place is the destination's, if no other gradient is there.
+    """
+
+    def reduce_add_coalesced(inputs: Any, destination: Any = None, *args: Any, **kwargs: Any) -> Any:
+        first = [tensors[0] for tensors in inputs]
+        if all(isinstance(tensor, SimTensor) for tensor in first):
+            target = current().index(destination)
+            guessed = [i for i, tensor in enumerate(first) if tensor.allocation.provisional]
+            if guessed and all(tensor.gpu != target for tensor in first):
+                for tensor in inputs[guessed[0]]:
+                    moved_if_guessed(tensor, current().gpus[target].memory)
+        return original(inputs, destination, *args, **kwargs)
+
+    return reduce_add_coalesced
 
 
 def having_nccl(original: Any) -> Any:

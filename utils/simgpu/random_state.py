@@ -66,3 +66,28 @@ def random_numbers_of(gpu: SimulatedGPU) -> Iterator[None]:
         finally:
             gpu.random_state = torch.get_rng_state()
             torch.set_rng_state(outer)
+
+
+class _GeneratorType(type(torch._C.Generator)):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, torch._C.Generator)
+
+
+class Generator(torch._C.Generator, metaclass=_GeneratorType):
+    """``torch.Generator``, also for a simulated GPU: as the operators, it runs on the CPU and says another device."""
+
+    def __new__(cls, device: int | str | torch.device = "cpu") -> torch._C.Generator:
+        asked = torch.device(device)
+        if asked.type != "simgpu":
+            return torch._C.Generator(asked)
+        generator = super().__new__(cls)
+        generator._device = torch.device("simgpu", current().index(asked))
+        return generator
+
+    def __init__(self, device: int | str | torch.device = "cpu") -> None:
+        """Everything is done in ``__new__``."""
+
+    @property
+    def device(self) -> torch.device:
+        """The simulated GPU."""
+        return self._device

@@ -37,12 +37,13 @@ class Stream(_Awaited, Timeline):
 
     Args:
         device: the GPU, as a number, "simgpu:1" or a torch.device. None: the current one.
+        priority: kept, within ``priority_range()``. It changes no time: streams do not take speed from each other here.
     """
 
-    __slots__ = ("_outer", "gpu")
+    __slots__ = ("_outer", "gpu", "priority")
 
-    def __init__(self, device: int | str | torch.device | None = None) -> None:
-        self._set_up(current().index(device))
+    def __init__(self, device: int | str | torch.device | None = None, priority: int = 0) -> None:
+        self._set_up(current().index(device), priority)
         current().gpus[self.gpu].streams.append(self)
 
     @classmethod
@@ -52,7 +53,14 @@ class Stream(_Awaited, Timeline):
         stream._set_up(gpu)
         return stream
 
-    def _set_up(self, gpu: int) -> None:
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """The least and the greatest priority, as CUDA counts them on today's GPUs."""
+        return 0, -5
+
+    def _set_up(self, gpu: int, priority: int = 0) -> None:
+        least, greatest = self.priority_range()
+        self.priority = min(max(priority, greatest), least)
         super().__init__(f"stream of GPU {gpu}")
         self.gpu = gpu
         self._outer: list = []
@@ -107,14 +115,17 @@ class Stream(_Awaited, Timeline):
 class Event(_Awaited):
     """A mark in a stream, like ``torch.cuda.Event``; ``elapsed_time`` is in milliseconds of simulated time."""
 
-    def __init__(self, enable_timing: bool = False, **_ignored: object) -> None:
+    def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
         self.time = 0.0
         self.gpu = 0
+        self.enable_timing = enable_timing
+        self._recorded = False
 
     def record(self, stream: Stream | None = None) -> None:
         """It happens when what is in ``stream`` (None: the current one) now is done."""
         stream = stream or current().current_stream()
         self.gpu = stream.gpu
+        self._recorded = True
 
         def note(lane) -> None:
             self.time = max(stream.time, lane.time)
@@ -126,6 +137,16 @@ class Event(_Awaited):
         (stream or current().current_stream()).wait_event(self)
 
     def elapsed_time(self, end: Event) -> float:
-        """Milliseconds of simulated time from this event to ``end``."""
-        current().clock.settle()
+        """Milliseconds of simulated time from this event to ``end``.
+
+        Raises:
+            ValueError: one of them was made without ``enable_timing=True``, or has not been recorded.
+            RuntimeError: one of them has not happened yet: the host must ``synchronize`` first.
+        """
+        if not (self.enable_timing and end.enable_timing):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if not (self._recorded and end._recorded):
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        if not (self.query() and end.query()):
+            raise RuntimeError("Both events must be completed before calculating elapsed time.")
         return (end.time - self.time) * 1e3

@@ -102,6 +102,28 @@ def max_memory_allocated(gpu: int | str | torch.device | None = None) -> int:
     return current().gpus[current().index(gpu)].memory.peak
 
 
+def memory_reserved(gpu: int | str | torch.device | None = None) -> int:
+    """The same as ``memory_allocated``: what a tensor gives back is free at once, no allocator keeps it."""
+    return memory_allocated(gpu)
+
+
+def max_memory_reserved(gpu: int | str | torch.device | None = None) -> int:
+    """The same as ``max_memory_allocated``."""
+    return max_memory_allocated(gpu)
+
+
+def memory_stats(gpu: int | str | torch.device | None = None) -> dict[str, int]:
+    """What ``torch.cuda.memory_stats`` says of allocated and reserved bytes: now, at the peak, and all together."""
+    ledger = current().gpus[current().index(gpu)].memory
+    figures = {
+        "current": ledger.allocated,
+        "peak": ledger.peak,
+        "allocated": ledger.taken,
+        "freed": ledger.taken - ledger.allocated,
+    }
+    return {f"{kind}_bytes.all.{name}": n for kind in ("allocated", "reserved") for name, n in figures.items()}
+
+
 def reset_peak_memory_stats(gpu: int | str | torch.device | None = None) -> None:
     """Start again to look for the peak."""
     ledger = current().gpus[current().index(gpu)].memory
