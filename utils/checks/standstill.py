@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from utils.checks.threads import Threads
+from utils.ranks.words import text_table
 
 TICK = 0.1  # seconds between two looks
 QUIET = 2  # so many looks without a move, and it is asked where the rank is
@@ -68,16 +69,12 @@ def table(ends: list[End]) -> str:
     rows = [("rank", "state", "line", "code")]
     for rank, end in enumerate(ends):
         rows.append((str(rank), _state(end, line=False), str(end.get("line") or ""), (end.get("code") or "")[:80]))
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    lines = [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]) for row in rows
-    ]
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(text_table(rows))
 
 
 def report(ends: list[End]) -> str:
     """The table, and beneath it who waits for whom."""
-    from utils.ranks.failures import Outcome, diagnosis
+    from utils.ranks.failures import Outcome, who_waits_for_whom
 
     states = {"waits": "stopped", "returned": "finished"}
     outcomes = [
@@ -85,7 +82,7 @@ def report(ends: list[End]) -> str:
         for rank, end in enumerate(ends)
         if end["state"] in states
     ]
-    return "\n".join([table(ends), "", *diagnosis(outcomes)]).rstrip()
+    return "\n".join([table(ends), "", *who_waits_for_whom(outcomes)]).rstrip()
 
 
 def _state(end: End, line: bool = True) -> str:
