@@ -132,14 +132,22 @@ class Transcript:
                 else:
                     _append_text(outputs, "stdout", f"{name}:\n")
                     outputs.append({"output_type": "display_data", "data": entry.data, "metadata": entry.metadata})
-        return outputs
+        return _joined(outputs)
 
 
 def _append_text(outputs: list[Output], stream: str, text: str) -> None:
+    """Add to a list of pieces, which ``_joined`` makes one text: millions of characters are no rarity here."""
     if outputs and outputs[-1].get("name") == stream:
-        outputs[-1]["text"] += text
+        outputs[-1]["text"].append(text)
     else:
-        outputs.append({"output_type": "stream", "name": stream, "text": text})
+        outputs.append({"output_type": "stream", "name": stream, "text": [text]})
+
+
+def _joined(outputs: list[Output]) -> list[Output]:
+    for output in outputs:
+        if output["output_type"] == "stream":
+            output["text"] = "".join(output["text"])
+    return outputs
 
 
 def _after_return(line: str) -> str:
