@@ -49,6 +49,9 @@ help:
 
 setup: $(VENV)/.ready  ## make the environment and install everything into it (LOCKED= takes the newest versions)
 
+# (A comma would end an argument of make's call, so lists of extras have names.)
+WITH_FRAMEWORKS := .[test,frameworks,tune]
+WITH_BENCHMARKS := .[test,benchmarks]
 # $(call install,PACKAGES): with pip's progress bar on a terminal, else a line for each package.
 define install
 @echo "Installing $(1) into $(VENV): torch and its company are large, this takes minutes"
@@ -97,7 +100,7 @@ frameworks: $(VENV)/.frameworks  ## add MPI, Horovod, TensorFlow and Ray, for th
 
 # No pin of theirs clashes with the core's, so they share its environment; Horovod's wheel is kept outside it.
 $(VENV)/.frameworks: $(VENV)/.ready utils/launchers/frameworks/horovod_wheel.py
-	$(call install,--editable '.[test,frameworks,tune]')
+	$(call install,--editable '$(WITH_FRAMEWORKS)')
 	$(RUN) -m utils.launchers.frameworks.horovod_wheel $(WHEELS)
 	@touch $@
 
@@ -129,7 +132,7 @@ lock: setup  ## take the newest versions that pyproject.toml allows into require
 	@mv $(LOCK).new $(LOCK)
 
 benchmarks: setup  ## print this project's figures beside its peers'
-	$(call install,--editable '.[test,benchmarks]')
+	$(call install,--editable '$(WITH_BENCHMARKS)')
 	$(RUN) benchmarks/launcher.py
 	$(RUN) benchmarks/all_reduce.py
 	$(RUN) benchmarks/ddp.py

@@ -152,6 +152,12 @@ def test_every_lecture_and_solution_is_executed_once_and_compared() -> None:
     assert sorted(executed) == sorted(path for path in there if not path.startswith("labs/"))
 
 
+def test_make_installs_every_extra_that_a_target_needs() -> None:
+    """A comma inside make's `$(call …)` would end the argument, and nothing would be installed."""
+    assert "--editable '.[test,frameworks,tune]'" in _dry_run("frameworks")
+    assert "--editable '.[test,benchmarks]'" in _dry_run("benchmarks")
+
+
 def test_make_grade_asks_for_its_folder() -> None:
     done = _make("grade", "--old-file=setup")
     assert done.returncode == 2 and "make grade DIR=folder" in done.stderr and done.stdout == ""
