@@ -63,6 +63,11 @@ def test_utils_has_at_most_ten_entries_on_its_first_floor() -> None:
     assert len(there - {"__init__.py"}) <= 10
 
 
+def test_no_module_of_utils_is_longer_than_one_can_read_in_a_sitting() -> None:
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in (ROOT / "utils").rglob("*.py")}
+    assert {path.name: length for path, length in lengths.items() if length > 300} == {}
+
+
 def test_packages_import_each_other_along_the_arrows_only() -> None:
     allowed = _reach(_arrows(ARROWS))
     against = [

@@ -224,8 +224,7 @@ def _seconds_left(timeout: float) -> float:
     end = _deadline.get()
     if end is None:
         return timeout
-    left = end - time.monotonic()
-    if left <= 0:
+    if (left := end - time.monotonic()) <= 0:
         raise Wrong("not finished within the check's time-out: each part works, but all together are too slow.")
     return min(timeout, left)
 
@@ -257,8 +256,7 @@ def _launch(work: _Work, notes: Path) -> list[list[Any]]:
 
 
 def _stood_still(ends: list[End], work: _Work, notes: Path) -> Wrong:
-    first = f"{work.subject(notes)} was not finished: "
-    told = who_waits(ends)
+    first, told = f"{work.subject(notes)} was not finished: ", who_waits(ends)
     if work.ranks == 1:
         return StoodStill(f"{first}{told}, and nobody is there to end that.", ends)
     return StoodStill(f"{first}does a rank wait for another that never comes? {told[0].upper()}{told[1:]}.", ends)
@@ -268,8 +266,8 @@ def _too_long(error: Any, work: _Work, notes: Path) -> Wrong:
     after = f"{work.subject(notes)} was not finished after {work.seconds:.0f} s"
     if work.ranks == 1:
         return Wrong(f"{after}: is there a loop that never ends?")
-    question = "does a rank wait for another that never comes?"
-    return Wrong(f"{after}: {question}", details=str(getattr(error, "report", "")))
+    details = str(getattr(error, "report", ""))
+    return Wrong(f"{after}: does a rank wait for another that never comes?", details=details)
 
 
 def _failed(error: Any, work: _Work, notes: Path) -> Exception:
