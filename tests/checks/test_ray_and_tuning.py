@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from utils.checks import Wrong, ray_and_tuning, run
-from utils.checks.ray_and_tuning import halving, halving_verdicts, random_search, ray_host, tune
+from utils.checks.ray_and_tuning import halving, halving_verdicts, random_verdicts, ray_host, tune
 from utils.checks.ray_and_tuning.bookkeeping import Books, Call, Objective, Training
 from utils.checks.ray_and_tuning.curves import START, Landscape
 from utils.course import outline
@@ -101,7 +101,7 @@ def test_a_crash_costs_its_epochs_and_is_a_runtime_error():
 
 
 # ---------------------------------------------------------------------- random search
-def _calls(search: random_search.Search, draw, seed: int) -> list[Call]:
+def _calls(search: random_verdicts.Search, draw, seed: int) -> list[Call]:
     rng = random.Random(seed)
     found = []
     for number in range(search.trials):
@@ -116,7 +116,7 @@ def _right(search, rng, number):
 
 def test_right_samples_pass_with_every_seed():
     for seed in range(300):
-        random_search.judge_samples(random_search.MANY, _calls(random_search.MANY, _right, seed))
+        random_verdicts.judge_samples(random_verdicts.MANY, _calls(random_verdicts.MANY, _right, seed))
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_right_samples_pass_with_every_seed():
 def test_wrong_samples_are_seen_with_every_seed(draw, sentence):
     for seed in range(30):
         with pytest.raises(Wrong, match=sentence):
-            random_search.judge_samples(random_search.MANY, _calls(random_search.MANY, draw, seed))
+            random_verdicts.judge_samples(random_verdicts.MANY, _calls(random_verdicts.MANY, draw, seed))
 
 
 # ---------------------------------------------------------------------- successive halving
@@ -234,7 +234,7 @@ def test_the_rule_that_the_lab_shows_is_that_of_rays_scheduler():
 
 
 def _search_books() -> tuple[list[Books], dict]:
-    found = [Books(random_search.whole_training) for _ in tune.SEARCHES]
+    found = [Books(random_verdicts.whole_training) for _ in tune.SEARCHES]
     results = []
     for search, books in zip(tune.SEARCHES, found, strict=True):
         rng = random.Random(search.seed)
@@ -320,9 +320,11 @@ def test_a_scheduler_that_does_it_right_passes():
 # ---------------------------------------------------------------------- the text
 def test_the_text_of_the_lab_tells_the_right_counts():
     text = " ".join("\n".join(cell.source for cell in CELLS).split())
-    searches = random_search.SEARCHES
+    searches = random_verdicts.SEARCHES
     assert f"{sum(search.trials for search in searches)} trainings in {len(searches)} searches" in text
-    assert f"less than {random_search.CLOSE} above" in text and f"{random_search.MANY.trials} trials over five" in text
+    assert (
+        f"less than {random_verdicts.CLOSE} above" in text and f"{random_verdicts.MANY.trials} trials over five" in text
+    )
     assert f"{len(halving.HALVINGS)} searches with the rungs" in text
     trials = sum(search.trials for search in tune.SEARCHES)
     assert f"{trials} trials in {len(tune.SEARCHES)} searches" in text

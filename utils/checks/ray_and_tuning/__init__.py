@@ -6,7 +6,7 @@ import contextlib
 from typing import Any
 
 from utils.checks import exercise, run
-from utils.checks.ray_and_tuning import halving, halving_verdicts, random_search, ray_host, tune
+from utils.checks.ray_and_tuning import halving, halving_verdicts, random_verdicts, ray_host, tune
 from utils.checks.ray_and_tuning.bookkeeping import Books
 
 
@@ -14,19 +14,19 @@ from utils.checks.ray_and_tuning.bookkeeping import Books
 def random_by_hand(random_search: Any) -> dict[str, Any]:
     """Judge ``random_search(objective, low, high, batch_sizes, trials, rng)`` in five searches."""
     with contextlib.ExitStack() as stack:
-        searches = random_search.SEARCHES
-        books = random_search.open_books(stack, searches)
+        searches = random_verdicts.SEARCHES
+        books = random_verdicts.open_books(stack, searches)
         paths = [book.path for book in books]
-        results = run(random_search.run_searches, random_search, searches, paths, timeout=40)
-        random_search.judge(searches, books, results)
-    lowest = random_search.LANDSCAPE.lowest(random_search.EPOCHS)
+        results = run(random_verdicts.run_searches, random_search, searches, paths, timeout=40)
+        random_verdicts.judge(searches, books, results)
+    lowest = random_verdicts.LANDSCAPE.lowest(random_verdicts.EPOCHS)
     excess = results[0][1] - lowest
-    assert excess < random_search.CLOSE, "400 samples that are log-uniform come closer"
+    assert excess < random_verdicts.CLOSE, "400 samples that are log-uniform come closer"
     return {
         "searches": len(searches),
         "trainings": f"{sum(search.trials for search in searches)}, one for each trial",
         "samples": "independent and log-uniform",
-        "best loss": f"less than {random_search.CLOSE} above the lowest there is",
+        "best loss": f"less than {random_verdicts.CLOSE} above the lowest there is",
     }
 
 
@@ -56,7 +56,7 @@ def random_with_tune(tune_search: Any) -> dict[str, Any]:
     searches = tune.SEARCHES
     with contextlib.ExitStack() as stack:
         ray = stack.enter_context(ray_host.running())
-        books = random_search.open_books(stack, searches)
+        books = random_verdicts.open_books(stack, searches)
         paths = [book.path for book in books]
         found = run(tune.run_searches, tune_search, ray.address, ray.storage, paths, timeout=250)
     tune.judge_searches(books, found)

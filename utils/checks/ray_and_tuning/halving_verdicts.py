@@ -10,7 +10,7 @@ from typing import Any
 
 from utils.checks.ray_and_tuning.bookkeeping import Books, Config
 from utils.checks.ray_and_tuning.halving import Halving, Keep, Ranking, Rung, budget, rungs_of
-from utils.checks.ray_and_tuning.random_search import pair_of
+from utils.checks.ray_and_tuning.random_verdicts import pair_of
 from utils.checks.verdicts import Wrong
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from utils.checks.ray_and_tuning.bookkeeping import Books, Config, Objective, Training
 from utils.checks.ray_and_tuning.curves import Landscape
-from utils.checks.ray_and_tuning.random_search import Search, judge_best, judge_budget, judge_range, pair_of, place
+from utils.checks.ray_and_tuning.random_verdicts import Search, judge_best, judge_budget, judge_range, pair_of, place
 from utils.checks.verdicts import NotStarted, Wrong
 
 SEARCH = Search(1e-6, 1.0, (16, 32, 64, 128), 12, seed=4)  # with this one Tune draws some that diverge
