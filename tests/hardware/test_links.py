@@ -1,11 +1,12 @@
 """The α–β formulas against hand-counted numbers and a step-by-step simulation; the facts about links."""
 
+import itertools
 import math
 
 import pytest
 
 from utils.hardware import links
-from utils.hardware.links import Link
+from utils.hardware.links import Link, nccl
 from utils.hardware.loopback import measure_loopback
 from utils.training.models import RESNET50_GRADIENT_BYTES, resnet50_parameter_count, resnet50_parameters
 
@@ -180,3 +181,45 @@ def test_loopback_is_measured():
     assert 1e6 < link.bytes_per_s < 1e13, "slower than a modem or faster than any memory: a wrong unit"
     assert math.isfinite(link.beta_s_per_byte)
     assert "measured" in link.source
+
+
+# --- What NCCL would choose ---------------------------------------------------------------------------------
+
+
+def chosen(nbytes, nodes=1, per_node=8, name="all-reduce", inside=links.NVLINK4, cards=8):
+    inside, network = inside.for_collectives(), links.INFINIBAND_NDR.for_collectives()
+    return nccl.choose(name, nbytes, nodes, per_node, inside, network, cards)
+
+
+def test_nccl_takes_quick_protocols_for_small_and_the_switch_for_large_messages():
+    # S. Bekman, Machine Learning Engineering (2026), 8 × H200: ring with LL up to 1 MiB, NVLS from 2 MiB.
+    assert chosen(2**10).protocol == "LL"
+    assert chosen(2**10, nodes=16).algorithm == "tree", "fewer steps between many nodes"
+    assert chosen(2**20).algorithm != "switch"
+    assert chosen(2**26).algorithm == "switch"
+    assert chosen(2**26, inside=links.NVLINK3).algorithm == "ring", "an A100's switch adds nothing up"
+    assert chosen(2**26, per_node=4).algorithm == "ring", "the same source: rings up to four GPUs"
+    assert chosen(2**26, name="all-gather").algorithm == "ring"
+
+
+def test_a_choice_is_never_slower_than_another_protocol_or_algorithm_and_grows_with_the_message():
+    times = [chosen(2**power, nodes).seconds for nodes in (1, 2, 16) for power in range(10, 34)]
+    assert all(a <= b for nodes in range(3) for a, b in itertools.pairwise(times[24 * nodes : 24 * nodes + 24]))
+    assert chosen(2**30, 16).seconds > chosen(2**30, 2).seconds > chosen(2**30, 1).seconds
+
+
+def test_large_messages_reach_the_bandwidth_of_the_links():
+    ring = chosen(2**33, inside=links.NVLINK3).seconds
+    bus = 2 * 7 / 8 * 2**33 / ring
+    assert bus == pytest.approx(235e9, rel=0.01), "what nccl-tests calls bus bandwidth, 8 × A100"
+    half = chosen(2**33, nodes=4, cards=4).seconds / chosen(2**33, nodes=4, cards=8).seconds
+    assert half == pytest.approx(2, rel=0.05), "with half as many network cards it takes twice as long"
+
+
+def test_slow_networks_add_what_their_latency_is_more_than_infinibands():
+    inside = links.NVLINK4.for_collectives()
+    near, far = (
+        nccl.choose("all-reduce", 8, 2, 1, inside, network.for_collectives(), 1).seconds
+        for network in (links.INFINIBAND_NDR, links.ETHERNET_100)
+    )
+    assert far - near == pytest.approx(2 * (50e-6 - 14e-6), rel=1e-4)

@@ -8,6 +8,9 @@ import sys
 
 import pytest
 import torch
+from torch import nn
+
+from utils import simgpu
 
 TRAIN = """
 import json, sys, torch
@@ -61,3 +64,80 @@ def test_a_real_gpu_gives_the_losses_of_the_simulated_one() -> None:
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two real GPUs")
 def test_data_parallel_on_real_gpus_gives_the_losses_of_the_simulated_ones() -> None:
     assert losses("cuda:0", "parallel") == pytest.approx(losses("simgpu:0", "parallel"), rel=1e-9)
+
+
+# --- Both in one process ------------------------------------------------------------------------------------
+
+BESIDE = """
+import torch
+from torch import nn
+
+from utils import simgpu
+from torch import nn
+from utils import simgpu
+
+def losses(device):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 5)).double().to(device)
+    network = nn.DataParallel(model)
+    x = torch.randn(24, 12, dtype=torch.float64)
+    loss = network(x).square().mean()
+    loss.backward()
+    return loss.item(), model[0].weight.grad.cpu(), {str(p.device) for p in network.parameters()}
+
+with simgpu.cluster(gpus_per_node=2):
+    real, simulated = losses("cuda:0"), losses("simgpu:0")
+    pinned = torch.ones(1000).pin_memory()
+    pinned.to("cuda", non_blocking=True)
+    assert pinned.is_pinned() and not torch.ones(3).is_pinned()
+assert real[2] == {"cuda:0"} and simulated[2] == {"simgpu:0"}, (real, simulated)
+assert abs(real[0] - simulated[0]) < 1e-9
+torch.testing.assert_close(real[1], simulated[1])
+"""
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a real GPU")
+def test_data_parallel_on_real_gpus_works_beside_a_simulated_cluster() -> None:
+    subprocess.run([sys.executable, "-c", BESIDE], check=True, timeout=120)
+
+
+class OnRealGPU:
+    """What a parameter on a real GPU says of its place, on a machine without one."""
+
+    device = torch.device("cuda:1")
+
+
+class RealModule(nn.Linear):
+    """A module whose parameter says that it is on a real GPU."""
+
+    def parameters(self, recurse: bool = True):
+        return iter([OnRealGPU()])
+
+
+def test_data_parallel_asks_where_its_module_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is asked for the kind of device while it works; (what follows needs real GPUs: the test above)."""
+    asked = []
+
+    def kind_of_device() -> str:
+        asked.append(torch._utils._get_available_device_type())
+        return asked[-1]
+
+    class Asking(nn.DataParallel):
+        def scatter(self, *_args):
+            kind_of_device()
+            raise InterruptedError
+
+    simgpu.uninstall()
+    monkeypatch.setattr(torch._utils, "_get_available_device_type", lambda: "cuda")  # as on a machine with GPUs
+    with simgpu.cluster(gpus_per_node=2):
+        assert kind_of_device() == "simgpu"
+        simulated = Asking(nn.Linear(3, 3).to("simgpu:0"))
+        assert str(simulated.src_device_obj) == "simgpu:0"
+        with pytest.raises(InterruptedError):
+            simulated(torch.ones(2, 3))
+        assert asked[-1] == "simgpu"
+        with pytest.raises((RuntimeError, AssertionError)) as error:  # no real GPU here, so torch's own way ends early
+            nn.DataParallel(RealModule(3, 3), device_ids=[1])(torch.ones(2, 3))
+        assert "CUDA" in str(error.value)
+        assert kind_of_device() == "simgpu", "the next one is asked anew"
+    assert torch._utils._get_available_device_type() == "cuda"

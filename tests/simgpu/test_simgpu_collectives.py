@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from utils import simgpu
 from utils.hardware import links
-from utils.hardware.links import ETHERNET_25, INFINIBAND_NDR
+from utils.hardware.links import ETHERNET_25, INFINIBAND_NDR, nccl
 from utils.simgpu.hardware import TOY
 
 pytestmark = pytest.mark.numeric
@@ -131,9 +131,10 @@ def test_inside_a_node_costs_follow_the_formulas(ranks):
 def test_over_several_nodes_costs_follow_the_formulas(nics):
     cluster(2, 4, nics_per_node=nics)
     tensors = one_each(8)
-    expected = links.hierarchical_all_reduce(NBYTES, 2, 4, TOY.nvlink, ETHERNET_25, nics or 4)
-    flat = links.flat_ring_all_reduce(NBYTES, 2, 4, TOY.nvlink, ETHERNET_25)
-    tree = links.tree_all_reduce(NBYTES, 4, TOY.nvlink) + links.tree_all_reduce(NBYTES, 2, ETHERNET_25)
+    network = ETHERNET_25.for_collectives()
+    expected = links.hierarchical_all_reduce(NBYTES, 2, 4, TOY.nvlink, network, nics or 4)
+    flat = links.flat_ring_all_reduce(NBYTES, 2, 4, TOY.nvlink, network)
+    tree = links.tree_all_reduce(NBYTES, 4, TOY.nvlink) + links.tree_all_reduce(NBYTES, 2, network)
     assert elapsed(lambda: simgpu.all_reduce(tensors)) == exactly(expected), "the default with several nodes"
     assert elapsed(lambda: simgpu.all_reduce(tensors, algorithm="hierarchical")) == exactly(expected)
     assert elapsed(lambda: simgpu.all_reduce(tensors, algorithm="ring")) == exactly(flat)
@@ -143,10 +144,10 @@ def test_over_several_nodes_costs_follow_the_formulas(nics):
 def test_nodes_with_one_gpu_each_talk_over_the_network_only():
     cluster(4, 1)
     tensors = one_each(4)
-    assert elapsed(lambda: simgpu.all_reduce(tensors)) == exactly(links.ring_all_reduce(NBYTES, 4, ETHERNET_25))
-    assert elapsed(lambda: simgpu.all_reduce(tensors, algorithm="tree")) == exactly(
-        links.tree_all_reduce(NBYTES, 4, ETHERNET_25)
-    )
+    network = ETHERNET_25.for_collectives()
+    assert elapsed(lambda: simgpu.all_reduce(tensors)) == exactly(links.ring_all_reduce(NBYTES, 4, network))
+    tree = links.tree_all_reduce(NBYTES, 4, network)
+    assert elapsed(lambda: simgpu.all_reduce(tensors, algorithm="tree")) == exactly(tree)
 
 
 def test_gpus_of_one_node_of_several_do_not_use_the_network():
@@ -296,8 +297,10 @@ def test_a_thousand_gpus_reduce_together():
         simgpu.all_reduce(tensors)
     assert tensors[0].tolist() == tensors[1023].tolist() == [1024 * 1025 / 2] * 16
     assert tensors[1023].gpu == 1023
-    cost = links.hierarchical_all_reduce(64, 128, 8, big.inside, INFINIBAND_NDR, 8)
-    assert prof.elapsed == exactly(cost)
+    inside, network = big.inside.for_collectives(), INFINIBAND_NDR.for_collectives()
+    choice = nccl.choose("all-reduce", 64, 128, 8, inside, network, 8)
+    assert (choice.algorithm, choice.protocol) == ("tree", "LL"), "a small message over many nodes"
+    assert prof.elapsed == exactly(choice.seconds)
     assert "128 nodes × 8 H100" in repr(big)
     assert time.perf_counter() - begin < 30, "a loose limit, for slow machines: usually below a second"
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from utils.hardware.links import INFINIBAND_NDR, Link
+from utils.hardware.links import Link
 from utils.simgpu import hardware
 from utils.simgpu.clock import Clock
 from utils.simgpu.cluster import Cluster, current, make_current
@@ -19,6 +19,9 @@ MAX_GPUS, MAX_NODES = 1024, 128
 
 LAUNCH_S = 10e-6
 """Assumed: what the host needs to launch an operator from Python (interpreter, dispatcher, driver)."""
+GIL_SHARE = 0.3
+"""The part of it that is Python's and holds the GIL: ``benchmarks/simgpu.py`` measures it. In the rest, assumed to need
+no GIL, torch's dispatcher and the driver work: torch lets go of the GIL before it calls them."""
 
 
 def cluster(
@@ -28,10 +31,11 @@ def cluster(
     *,
     numbers: bool = True,
     inside: Link | None = None,
-    network: Link = INFINIBAND_NDR,
+    network: Link | None = None,
     nics_per_node: int | None = None,
     memory: int | None = None,
     launch_s: float = LAUNCH_S,
+    gil_s: float | None = None,
     backward_launch_s: float | None = None,
     gil: bool = True,
 ) -> Cluster:
@@ -47,12 +51,14 @@ def cluster(
         gpu: their kind, such as "H100" (see ``simgpu.hardware``), or one for each GPU of the cluster.
         numbers: True: compute real numbers (on the CPU). False: only shapes, memory and time.
         inside: link between GPUs of a node. None: the GPU's NVLink, or PCIe where it has none.
-        network: what one network card (NIC) between nodes does.
-        nics_per_node: network cards of a node. None: one for each GPU.
+        network: what one network card (NIC) between nodes does. None: what its maker puts beside this kind of GPU.
+        nics_per_node: network cards of a node. None: as many as its maker puts there, for an H100 one for each GPU.
         memory: bytes of memory of each GPU, if it should differ from the hardware's.
         launch_s: seconds that the host needs to launch an operator from Python.
-        backward_launch_s: the same from autograd's threads, which run no Python. None: half of it (assumed).
-        gil: threads that launch from Python take turns, as CPython's GIL makes them. False: they do not.
+        gil_s: seconds of those in which a thread holds CPython's GIL. None: 3 tenths (see ``GIL_SHARE``).
+        backward_launch_s: the same as ``launch_s`` from autograd's threads, which run no Python. None: half of it
+            (assumed).
+        gil: threads that launch from Python take turns in those ``gil_s``. False: they do not.
 
     Raises:
         ValueError: a number is out of range, or the kind of GPU is unknown (the nearest name is suggested).
@@ -65,8 +71,12 @@ def cluster(
         raise ValueError(f"{nodes} nodes × {gpus_per_node} GPUs are {count} GPUs: simulate at most {MAX_GPUS}")
     if nics_per_node is not None and nics_per_node < 1:
         raise ValueError(f"nics_per_node must be at least 1, not {nics_per_node}")
-    if launch_s < 0 or (backward_launch_s or 0) < 0:
-        raise ValueError("launch_s and backward_launch_s are seconds: they must be at least 0")
+    if gil_s is None or not gil:
+        gil_s = GIL_SHARE * launch_s if gil else 0.0
+    if not 0 <= gil_s <= launch_s or (backward_launch_s or 0) < 0:
+        raise ValueError(
+            "launch_s, gil_s and backward_launch_s are seconds, at least 0, and gil_s is a part of launch_s"
+        )
     kinds = [gpu] * count if isinstance(gpu, (str, GPU)) else list(gpu)
     if len(kinds) != count:
         raise ValueError(f"gpu names {len(kinds)} GPUs, but the cluster has {count}: give one name, or one for each")
@@ -79,10 +89,10 @@ def cluster(
         models,
         nodes,
         inside or models[0].peer,
-        network,
-        nics_per_node or gpus_per_node,
+        network or models[0].network,
+        nics_per_node or max(1, round(gpus_per_node * models[0].nics_per_gpu)),
         numbers,
-        Clock(launch_s, backward_launch_s, gil),
+        Clock(launch_s, gil_s, backward_launch_s),
         Stream.of_gpu,
         uninstall,
     )

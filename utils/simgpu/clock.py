@@ -3,9 +3,9 @@
 Operators are computed at once (or only their shapes are); *when* they would have run on real GPUs is worked
 out here, in three steps that follow CUDA:
 
-1. A host lane (a thread) launches the operator. That takes ``launch_s``. Python threads of one process take turns,
-   because launching from Python holds the GIL. Autograd's backward threads (PyTorch has one for each GPU) are C++
-   and do not.
+1. A host lane (a thread) launches the operator. That takes ``launch_s``: first Python's part, which holds the GIL, so
+   that threads of one process take turns in it; then torch's and the driver's, for which torch lets go of the GIL.
+   Autograd's backward threads (PyTorch has one for each GPU) are C++ and do not need it.
 2. The operator joins the end of its stream. A stream runs one operator after the other.
 3. It starts when the host has launched it, the stream is free, and what it reads has been written.
 
@@ -47,14 +47,14 @@ class Clock:
 
     Args:
         launch_s: seconds to launch an operator from Python.
+        gil_s: seconds of those in which the thread holds the GIL; 0: see what the GIL costs.
         backward_launch_s: seconds to launch one from autograd's C++ threads.
-        gil: Python threads take turns. False: see what the GIL costs.
     """
 
-    def __init__(self, launch_s: float, backward_launch_s: float, gil: bool) -> None:
+    def __init__(self, launch_s: float, gil_s: float, backward_launch_s: float) -> None:
         self.launch_s = launch_s
+        self.gil_s = gil_s
         self.backward_launch_s = backward_launch_s
-        self.gil = gil
         self.main = Lane("host", 0.0, ())
         self.children: list[Lane] = []
         self.gil_free_at = 0.0
@@ -257,11 +257,10 @@ class Clock:
 
     def _place_work(self, lane: Lane, work: Work) -> None:
         begin = lane.time
-        if work.takes_gil and self.gil and self.gil_free_at > begin:
-            begin = self.gil_free_at
+        if work.takes_gil and self.gil_s:
+            begin = max(begin, self.gil_free_at)
+            self.gil_free_at = begin + self.gil_s
         launched = begin + work.launch_s
-        if work.takes_gil:
-            self.gil_free_at = launched
         start = launched
         for timeline in (*work.queues, *work.followers):
             if timeline.time > start:

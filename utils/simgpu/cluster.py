@@ -25,7 +25,9 @@ NAMED_GPUS = 128
 class SimulatedGPU:
     """One GPU of the cluster: its hardware, its memory, its streams and its ends of the links."""
 
-    def __init__(self, index: int, node: int, model: GPU, clock: Clock, new_stream: Callable[[int], Timeline]) -> None:
+    def __init__(
+        self, index: int, node: int, model: GPU, clock: Clock, inside: Link, new_stream: Callable[[int], Timeline]
+    ) -> None:
         self.index = index
         self.node = node
         self.model = model
@@ -36,8 +38,10 @@ class SimulatedGPU:
         self.streams = [self.default_stream, self.communication_stream, self.copy_stream]
         self.random_state: torch.Tensor | None = None
         self.name = name = f"GPU {index}"
-        self.peer_out, self.peer_in = Port(f"{name}, link out"), Port(f"{name}, link in")
         self.host_out, self.host_in = Port(f"{name} to host"), Port(f"host to {name}")
+        self.peer_out, self.peer_in = Port(f"{name}, link out"), Port(f"{name}, link in")
+        if inside.family == "PCIe":  # the same wires
+            self.peer_out, self.peer_in = self.host_out, self.host_in
 
 
 class Cluster:
@@ -66,12 +70,13 @@ class Cluster:
         self.network = network
         self.nics_per_node = nics
         self.numbers = numbers
+        self.pinned_bytes = 0
         self.clock = clock
         self.gpus = [
-            SimulatedGPU(i, i // self.gpus_per_node, model, clock, new_stream) for i, model in enumerate(models)
+            SimulatedGPU(i, i // self.gpus_per_node, model, clock, inside, new_stream) for i, model in enumerate(models)
         ]
-        self.node_out = [Port(f"node {node}, network out") for node in range(nodes)]
-        self.node_in = [Port(f"node {node}, network in") for node in range(nodes)]
+        self.network_out = [[Port(f"node {n}, card {i} out") for i in range(nics)] for n in range(nodes)]
+        self.network_in = [[Port(f"node {n}, card {i} in") for i in range(nics)] for n in range(nodes)]
         self._local = threading.local()
         self._close = close
 
@@ -190,7 +195,11 @@ class Cluster:
         a, b = self.gpus[source], self.gpus[target]
         if a.node == b.node:
             return self.inside, (a.peer_out, b.peer_in)
-        return self.network, (self.node_out[a.node], self.node_in[b.node])
+        return self.network, (self.network_out[a.node][self._card(a)], self.network_in[b.node][self._card(b)])
+
+    def _card(self, gpu: SimulatedGPU) -> int:
+        """The network card of its node that a GPU uses: they are shared out in order."""
+        return gpu.index % self.gpus_per_node * self.nics_per_node // self.gpus_per_node
 
 
 _current: Cluster | None = None

@@ -1,7 +1,8 @@
 """Collectives over simulated GPUs, for tensors of one process: a list with one tensor for each GPU.
 
-They compute the result at once and cost what the α–β model of ``hardware.links`` says for the chosen algorithm. They
-run on each GPU's communication stream, as NCCL's do, so with ``async_op=True`` they overlap with computing.
+They compute the result at once. Their time is that of the algorithm that NCCL would choose (``hardware.links.nccl``),
+or the textbook's for the algorithm that the caller chooses (``hardware.links.times``). They run on each GPU's
+communication stream, as NCCL's do, so with ``async_op=True`` they overlap with computing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from utils.hardware import links
-from utils.hardware.links import Link
+from utils.hardware.links import Link, nccl
 from utils.simgpu.cluster import Cluster, current
 from utils.simgpu.phases import COMMUNICATION
 from utils.simgpu.tensor import SimTensor, check_cluster, new
@@ -48,7 +49,7 @@ def all_reduce(
     Args:
         tensors: one for each GPU, with equal shapes.
         op: "sum", "mean" or "max".
-        algorithm: "ring", "tree" or "hierarchical". None: hierarchical if there are several nodes, else ring.
+        algorithm: "ring", "tree" or "hierarchical", as textbooks have them. None: what NCCL would choose.
         async_op: do not make the GPUs' streams wait; call ``wait()`` on what is returned.
 
     Source of the costs: ``utils.hardware.links`` (Patarasuk and Yuan 2009; Thakur, Rabenseifner and Gropp 2005).
@@ -146,35 +147,36 @@ def _run(
 
 
 def seconds(cluster: Cluster, name: str, gpus: Sequence[int], nbytes: int, algorithm: str | None = None) -> float:
-    """How long a collective takes by the α–β model.
+    """How long a collective takes.
 
     Args:
         name: "all-reduce", "reduce-scatter", "all-gather", "broadcast" or "reduce".
         gpus: the GPUs that take part.
         nbytes: size of the whole tensor, in bytes.
-        algorithm: "ring", "tree", "hierarchical" or None.
+        algorithm: "ring", "tree", "hierarchical"; None: NCCL's choice. Between links of which NCCL's latencies are not
+            known (the toy's), None is hierarchical if there are several nodes, else ring.
     """
     _check_algorithm(algorithm)
-    ranks = len(gpus)
-    nodes = sorted({cluster.gpus[gpu].node for gpu in gpus})
-    per_node = math.ceil(ranks / len(nodes))
-    if ranks == 1:
+    nodes = len({cluster.gpus[gpu].node for gpu in gpus})
+    per_node = math.ceil(len(gpus) / nodes)
+    cards = min(cluster.nics_per_node, per_node)
+    if len(gpus) == 1:
         return 0.0
-    inside, network = cluster.inside, cluster.network
-    slowest: Link = inside if len(nodes) == 1 else network
+    inside, network = cluster.inside.for_collectives(), cluster.network.for_collectives()
+    if algorithm is None and inside.family and (nodes == 1 or network.family):
+        return nccl.choose(name, nbytes, nodes, per_node, inside, network, cards).seconds
+    slowest: Link = inside if nodes == 1 else network
     if name in ("broadcast", "reduce"):  # a chain of GPUs that pass on small pieces
-        return (ranks - 1) * slowest.alpha_s + nbytes * slowest.beta_s_per_byte
-    algorithm = algorithm or ("hierarchical" if len(nodes) > 1 and per_node > 1 else "ring")
+        return (len(gpus) - 1) * slowest.alpha_s + nbytes * slowest.beta_s_per_byte
     halves = 1 if name == "all-reduce" else 2  # reduce-scatter and all-gather are one half of an all-reduce
     if algorithm == "tree":
-        if len(nodes) == 1 or per_node == 1:
-            return links.tree_all_reduce(nbytes, ranks, slowest) / halves
-        both = links.tree_all_reduce(nbytes, per_node, inside) + links.tree_all_reduce(nbytes, len(nodes), network)
+        if nodes == 1 or per_node == 1:
+            return links.tree_all_reduce(nbytes, len(gpus), slowest) / halves
+        both = links.tree_all_reduce(nbytes, per_node, inside) + links.tree_all_reduce(nbytes, nodes, network)
         return both / halves
-    if algorithm == "hierarchical" and len(nodes) > 1:
-        nics = min(cluster.nics_per_node, per_node)
-        return links.hierarchical_all_reduce(nbytes, len(nodes), per_node, inside, network, nics) / halves
-    return links.flat_ring_all_reduce(nbytes, len(nodes), per_node, inside, network) / halves
+    if nodes > 1 and per_node > 1 and algorithm != "ring":
+        return links.hierarchical_all_reduce(nbytes, nodes, per_node, inside, network, cards) / halves
+    return links.flat_ring_all_reduce(nbytes, nodes, per_node, inside, network) / halves
 
 
 def launch_collective(
@@ -193,7 +195,7 @@ def launch_collective(
     if len(members) > 1:
         ports += [port for gpu in members for port in (gpu.peer_out, gpu.peer_in)]
     if len(nodes) > 1:
-        ports += [port for node in nodes for port in (cluster.node_out[node], cluster.node_in[node])]
+        ports += [port for node in nodes for port in (*cluster.network_out[node], *cluster.network_in[node])]
     streams = () if async_op else tuple(cluster.current_stream(gpu) for gpu in gpus)
     return cluster.clock.launch(
         *(name, COMMUNICATION, "collective", seconds(cluster, name, gpus, nbytes, algorithm)),

@@ -89,8 +89,8 @@ def copy_to(source: SimTensor, target: int, kind: str | None = None) -> SimTenso
     return result
 
 
-def copy_to_host(source: SimTensor) -> torch.Tensor:
-    """The same numbers on the CPU; the host waits for them."""
+def copy_to_host(source: SimTensor, target: torch.Tensor | None = None, non_blocking: bool = False) -> torch.Tensor:
+    """The same numbers on the CPU; the host waits for them, unless they go to a pinned ``target`` without."""
     cluster = current()
     check_cluster(source)
     if not cluster.numbers:
@@ -98,7 +98,7 @@ def copy_to_host(source: SimTensor) -> torch.Tensor:
             "this cluster keeps only shapes (numbers=False), so there are no numbers to bring to the CPU: leave "
             "the copy out, or make the cluster with numbers=True"
         )
-    transfers.to_host(cluster, source.allocation, source.nbytes)
+    transfers.to_host(cluster, source.allocation, source.nbytes, target, non_blocking)
     return source.raw.detach().clone()
 
 

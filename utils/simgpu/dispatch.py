@@ -31,15 +31,15 @@ def _to_copy(func: Any, args: tuple, kwargs: dict) -> Any:
 def _copy_(func: Any, args: tuple, kwargs: dict) -> Any:
     target, source, *_ = args
     cluster = current()
+    non_blocking = bool(args[2]) if len(args) > 2 else bool(kwargs.get("non_blocking"))
     if not isinstance(target, SimTensor):
-        return target.copy_(copy_to_host(source))
+        return target.copy_(copy_to_host(source, target, non_blocking))
     if not isinstance(source, SimTensor):
         check_cluster(target)
         if source.dim() == 0:  # a number: part of the launch
             return run(aten.fill_.Scalar, (target, source.item()), {}) if not source.is_meta else target
         if cluster.numbers:
             target.raw.copy_(source)
-        non_blocking = bool(args[2]) if len(args) > 2 else bool(kwargs.get("non_blocking"))
         target.allocation.last_write = transfers.from_host(cluster, target.gpu, source, non_blocking)
         return target
     if moved_if_guessed(target, source.allocation.memory):

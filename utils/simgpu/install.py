@@ -14,9 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
+from torch import nn
 from torch.autograd import graph
 from torch.cuda import nccl
-from torch.nn.parallel import _functions, comm, data_parallel
+from torch.nn.parallel import _functions, comm
 from torch.nn.utils.rnn import PackedSequence
 from torch.optim import optimizer as optim
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
@@ -156,9 +157,12 @@ def _change_data_parallel() -> None:
         (torch, "is_autocast_enabled", _is_autocast_enabled),
     ):
         _replace(owner, name, make)
-    available = _available_device_type(torch._utils._get_available_device_type)
+    available = parallel.choosing_device_type(torch._utils._get_available_device_type)
     _set(torch._utils, "_get_available_device_type", available)
-    _set(data_parallel, "_get_available_device_type", available)
+    module = sys.modules["torch.nn.parallel.data_parallel"]  # its package has a function of the same name
+    _set(module, "_get_available_device_type", available)
+    for owner, name in ((nn.DataParallel, "__init__"), (nn.DataParallel, "forward"), (nn.parallel, "data_parallel")):
+        _replace(owner, name, parallel.where_its_module_is)
 
 
 def _change_accelerator() -> None:
@@ -235,10 +239,6 @@ def _to_dlpack(plain: Callable[..., Any]) -> Callable[..., Any]:
 def _is_autocast_enabled(plain: Callable[..., bool]) -> Callable[..., bool]:
     def is_autocast_enabled(device_type: str | None = None) -> bool:
         """DataParallel asks without a device type, which means CUDA."""
-        return plain(device_type or "simgpu")
+        return plain(device_type) if device_type else plain("simgpu") or plain()
 
     return is_autocast_enabled
-
-
-def _available_device_type(_plain: Callable[[], str | None]) -> Callable[[], str | None]:
-    return lambda: "simgpu"

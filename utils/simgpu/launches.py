@@ -34,15 +34,17 @@ def launch_operator(
 ) -> Work:
     """Put an operator on its GPU's timeline."""
     outputs = tensors_in(out)
-    flop = costs.flops(operator.packet, args, kwargs, out)
+    work = costs.counted(operator.packet, args, kwargs, out)
     into = kwargs.get("out")  # only written
     nbytes = costs.traffic(operator.packet, inputs if into is None else [t for t in inputs if t is not into], outputs)
-    kind = costs.kind_of_number(operator.packet, inputs[0].dtype) if flop else ""
-    seconds = costs.seconds(gpu.model, flop, kind, nbytes)
-    work = _launch(operator.name, seconds, flop, nbytes, inputs, gpu, cluster)
+    kind = costs.kind_of_number(operator.packet, inputs[0].dtype) if work.flops else ""
+    seconds = costs.seconds(gpu.model, work, kind, nbytes)
+    layout = costs.layout_bytes(operator.packet, inputs, outputs) if gpu.model.on_tensor_cores(kind) else 0
+    seconds += costs.memory_seconds(gpu.model, layout)  # kernels of their own
+    launched = _launch(operator.name, seconds, work.flops, nbytes + layout, inputs, gpu, cluster)
     if operator.needs_numbers(args):  # how large its output is must be known on the host
         cluster.synchronize(gpu.index)
-    return work
+    return launched
 
 
 def _launch(
@@ -68,6 +70,8 @@ def launch_foreach(operator: Operator, args: tuple, inputs: list[SimTensor], clu
         home = cluster.gpus[gpu]
         written = [tensor for tensor in tensors_in(args[0]) if tensor.gpu == gpu]
         nbytes = sum(tensor.nbytes for tensor in (*mine, *written))
-        work = _launch(operator.name, costs.seconds(home.model, 0, "", nbytes), 0, nbytes, mine, home, cluster)
+        work = _launch(
+            operator.name, costs.seconds(home.model, costs.NOTHING, "", nbytes), 0, nbytes, mine, home, cluster
+        )
         for tensor in written:
             tensor.allocation.last_write = work

@@ -9,10 +9,14 @@ builds for CUDA.
 
 from __future__ import annotations
 
+import functools
+import itertools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from torch._utils import _flatten_dense_tensors, _take_tensors
 
 from utils.simgpu import collectives, memory, transfers
@@ -98,12 +102,41 @@ def reduce(inputs: Sequence[SimTensor], output: SimTensor, root: int) -> None:
     output.allocation.last_write = collectives.launch_collective(cluster, "reduce", gpus, output.nbytes, list(inputs))
 
 
+_local = threading.local()  # real: this thread works for a DataParallel whose module is on real GPUs
+
+
+def where_its_module_is(original: Callable[..., Any]) -> Callable[..., Any]:
+    """For what makes or runs a DataParallel: while it works, "GPU 1" means a real one if its module is on real ones."""
+
+    @functools.wraps(original)
+    def function(first: Any, *args: Any, **kwargs: Any) -> Any:
+        module = first  # ``data_parallel(module, …)``
+        if isinstance(first, nn.DataParallel):  # ``forward(self, …)``, or ``__init__(self, module, …)``
+            known = vars(first).get("_modules")
+            module = known["module"] if known else kwargs.get("module", next(iter(args), None))
+        tensors = itertools.chain(module.parameters(), module.buffers()) if isinstance(module, nn.Module) else ()
+        before = getattr(_local, "real", False)
+        _local.real = any(one.device.type not in ("simgpu", "cpu", "meta") for one in tensors)
+        try:
+            return original(first, *args, **kwargs)
+        finally:
+            _local.real = before
+
+    return function
+
+
+def choosing_device_type(original: Callable[[], str | None]) -> Callable[[], str | None]:
+    """``torch._utils._get_available_device_type``: what DataParallel takes for the kind of device that there is."""
+    return lambda: original() if getattr(_local, "real", False) else "simgpu"
+
+
 def _choose(simulated: Callable[..., Any], original: Callable[..., Any] | None, first: Callable[..., Any]) -> Any:
-    """A function that takes the simulated way for simulated tensors (and for CPU tensors on the way to them)."""
+    """A function that takes the simulated way for simulated tensors, and for CPU tensors on the way to them."""
 
     def function(*args: Any, **kwargs: Any) -> Any:
         tensor = first(*args)
-        if isinstance(tensor, SimTensor) or original is None or not tensor.is_cuda:
+        real = tensor.device.type != "cpu" or getattr(_local, "real", False)
+        if isinstance(tensor, SimTensor) or original is None or not real:
             return simulated(*args, **kwargs)
         return original(*args, **kwargs)
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
+
+aten = torch.ops.aten
 
 _SAME = object()  # "returns its first input", as operators that work in place do
 _known: dict[tuple, Any] = {}
@@ -30,11 +33,25 @@ def compute(func: Any, args: Any, kwargs: dict) -> Any:
         return func(*args, **kwargs)
     if known is not None:
         return _again(known, args)
-    out = func(*args, **kwargs)
+    out = _in_layout_of_cudnn(func, args, func(*args, **kwargs))
     description = _describe(out, args)
     if description is not None and len(_known) < MOST:
         _known[key] = description
     return out
+
+
+def _in_layout_of_cudnn(func: Any, args: Any, out: Any) -> Any:
+    """Meta kernels of convolutions do not say how their maps lie. cuDNN's lie as the input or the weights do."""
+    if func is aten.convolution.default:
+        return out.contiguous(memory_format=_layout(args[0], args[1]))
+    if func is aten.convolution_backward.default and out[0] is not None:
+        return (out[0].contiguous(memory_format=_layout(args[1], args[2])), *out[1:])
+    return out
+
+
+def _layout(maps: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:
+    formats = {suggest_memory_format(one) for one in (maps, weight)}
+    return (formats - {torch.contiguous_format} or {torch.contiguous_format}).pop()
 
 
 def _key(arg: Any) -> Any:

@@ -3,32 +3,48 @@
 As PyTorch does it on CUDA:
 
 - A copy from GPU to GPU runs on the source's current stream; the target's stream waits for it. The host goes on.
-- A copy from the host's ordinary memory, and every copy to the host, makes the host wait. From pinned memory with
-  ``non_blocking=True`` the host goes on.
+- A copy from or to the host's ordinary (pageable) memory goes through a small pinned buffer of the driver, and is
+  slower for it. The host waits. For a copy from or to pinned memory with ``non_blocking=True`` it does not.
+- Pinning new memory takes the host time, for each byte, and so does the copy into it.
 """
 
 from __future__ import annotations
 
 import weakref
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from utils.hardware.links import point_to_point
 from utils.simgpu import costs
+from utils.simgpu.cluster import current
 from utils.simgpu.phases import COMMUNICATION, phase_now
 from utils.simgpu.work import Work
 
 if TYPE_CHECKING:
     from utils.simgpu.cluster import Cluster
+    from utils.simgpu.hardware import GPU
     from utils.simgpu.memory import Allocation
+    from utils.simgpu.work import Lane
 
 _pinned: weakref.WeakSet = weakref.WeakSet()
 
 
 def pin(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of a CPU tensor in pinned memory, from where ``.to("simgpu:0", non_blocking=True)`` does not wait."""
-    copy = tensor.clone()
+    """A copy of a CPU tensor in pinned memory, from where copies to a GPU are fast and need not be waited for."""
+    cluster = current()
+    gpu = cluster.gpus[cluster.current_index()]
+    needed = tensor.nbytes + sum(storage.nbytes() for storage in _pinned)
+    new = max(0, needed - cluster.pinned_bytes)  # torch keeps what it has pinned, for the next one who asks
+    cluster.pinned_bytes += new
+    seconds = tensor.nbytes / gpu.model.pageable_bytes_per_s + new / gpu.model.pinning_bytes_per_s
+
+    def take(lane: Lane) -> None:
+        lane.time += seconds
+
+    cluster.clock.act(take, gpu.index)
+    copy = torch.empty_like(tensor, pin_memory=True).copy_(tensor) if torch.cuda.is_available() else tensor.clone()
     _pinned.add(copy.untyped_storage())
     return copy
 
@@ -39,9 +55,7 @@ def is_pinned(tensor: torch.Tensor) -> bool:
 
 
 def kernels() -> list[tuple[str, Any, str]]:
-    """``tensor.pin_memory()`` and ``is_pinned()`` do this, unless there are real GPUs to pin memory for."""
-    if torch.cuda.is_available():
-        return []
+    """``tensor.pin_memory()`` and ``is_pinned()`` do this. (With a real GPU too, where the memory is really pinned.)"""
     return [
         ("_pin_memory", lambda tensor, device=None: pin(tensor), "CPU"),
         ("is_pinned", lambda tensor, device=None: is_pinned(tensor), "CPU"),
@@ -53,7 +67,7 @@ def between_gpus(cluster: Cluster, source: Allocation, target: int, nbytes: int)
     gpu = source.memory.gpu
     stream = cluster.current_stream(gpu)
     if gpu == target:  # from one place of its memory to another: read and write
-        seconds = costs.seconds(cluster.gpus[gpu].model, 0, "", 2 * nbytes)
+        seconds = costs.seconds(cluster.gpus[gpu].model, costs.NOTHING, "", 2 * nbytes)
         return cluster.clock.launch(
             *("copy", phase_now(), f"GPU {gpu}", seconds),
             gpus=(gpu,),
@@ -63,7 +77,7 @@ def between_gpus(cluster: Cluster, source: Allocation, target: int, nbytes: int)
         )
     link, places = cluster.path(gpu, target)
     return cluster.clock.launch(
-        *("copy", COMMUNICATION, f"GPU {gpu} → GPU {target}", point_to_point(nbytes, link)),
+        *("copy", COMMUNICATION, f"GPU {gpu} → GPU {target}", point_to_point(nbytes, link.for_copies())),
         gpus=(gpu, target),
         queues=(stream,),
         ports=places,
@@ -73,16 +87,19 @@ def between_gpus(cluster: Cluster, source: Allocation, target: int, nbytes: int)
     )
 
 
-def to_host(cluster: Cluster, source: Allocation, nbytes: int) -> Work:
-    """Copy ``nbytes`` from a GPU to the host, which waits."""
+def to_host(
+    cluster: Cluster, source: Allocation, nbytes: int, target: torch.Tensor | None = None, non_blocking: bool = False
+) -> Work:
+    """Copy ``nbytes`` from a GPU to the host: to ``target``, or (None) to new memory, which is pageable."""
     gpu = cluster.gpus[source.memory.gpu]
+    pinned = target is not None and is_pinned(target)
     return cluster.clock.launch(
-        *("copy to host", COMMUNICATION, f"{gpu.name} → host", point_to_point(nbytes, gpu.model.host)),
+        *("copy to host", COMMUNICATION, f"{gpu.name} → host", _host_seconds(gpu.model, nbytes, pinned)),
         gpus=(gpu.index,),
         queues=(cluster.current_stream(gpu.index),),
         ports=(gpu.host_out,),
         needs=[source.last_write],
-        host_waits=True,
+        host_waits=not (non_blocking and pinned),
         nbytes=nbytes,
     )
 
@@ -90,11 +107,19 @@ def to_host(cluster: Cluster, source: Allocation, nbytes: int) -> Work:
 def from_host(cluster: Cluster, target: int, source: torch.Tensor, non_blocking: bool = False) -> Work:
     """Copy a CPU tensor to a GPU."""
     gpu = cluster.gpus[target]
+    pinned = is_pinned(source)
     return cluster.clock.launch(
-        *("copy from host", COMMUNICATION, f"host → {gpu.name}", point_to_point(source.nbytes, gpu.model.host)),
+        *("copy from host", COMMUNICATION, f"host → {gpu.name}", _host_seconds(gpu.model, source.nbytes, pinned)),
         gpus=(target,),
         queues=(cluster.current_stream(target),),
         ports=(gpu.host_in,),
-        host_waits=not (non_blocking and is_pinned(source)),
+        host_waits=not (non_blocking and pinned),
         nbytes=source.nbytes,
     )
+
+
+def _host_seconds(gpu: GPU, nbytes: int, pinned: bool) -> float:
+    link = gpu.host.for_copies()
+    if not pinned:
+        link = replace(link, bytes_per_s=min(link.bytes_per_s, gpu.pageable_bytes_per_s))
+    return point_to_point(nbytes, link)

@@ -77,7 +77,7 @@ class Work:
         ports: the ends of links that it keeps busy.
         followers: streams that wait for its end without being busy.
         launch_s: what the host needs to launch it.
-        takes_gil: launched from Python: no other Python thread can launch at that time.
+        takes_gil: launched from Python: for a part of ``launch_s`` no other Python thread can go on.
         host_waits: the host goes on only when it has ended.
         flops, nbytes: floating-point operations, and bytes read and written (or sent).
         gpus: GPUs that take part.

@@ -18,21 +18,47 @@ _TCP = (
 )
 
 
-def _pcie(generation: int, gigatransfers: float, year: int) -> Link:
-    """PCI Express with 16 lanes: each lane carries 128 bits of data in every 130 bits on the wire."""
+def _pcie(generation: int, gigatransfers: float, year: int, reached: float, where: str) -> Link:
+    """PCI Express with 16 lanes: each lane carries 128 bits of data in every 130 bits on the wire.
+
+    Args:
+        reached: GB/s of a large copy from pinned memory, and ``where`` that was measured.
+    """
     source = f"PCI-SIG, PCI Express Base Specification {generation}.0: {gigatransfers:g} GT/s, 128b/130b, 16 lanes"
     speed = gigatransfers * 1e9 * 128 / 130 * 16 / 8
-    return Link(f"PCIe {generation}.0 x16", 5.7e-6, speed, year, source, _NCCL)
+    found = f"copies: {reached:g} GB/s, {where}; rings: assumed, the same"
+    shares = {"family": "PCIe", "share": reached * 1e9 / speed, "share_source": found}
+    return Link(f"PCIe {generation}.0 x16", 5.7e-6, speed, year, source, _NCCL, **shares)
 
 
-def _nvlink(generation: int, gpu: str, links: int, year: int, source: str) -> Link:
-    """NVLink 2, 3 and 4 all carry 25 GB/s per link and direction; newer GPUs have more links."""
+def _nvlink(
+    generation: int,
+    gpu: str,
+    links: int,
+    year: int,
+    source: str,
+    copy: float,
+    ring: float,
+    where: str,
+    switch: float = 0,
+) -> Link:
+    """NVLink 2, 3 and 4 all carry 25 GB/s per link and direction; newer GPUs have more links.
+
+    Args:
+        copy: GB/s of a large copy from one GPU to another.
+        ring: GB/s that nccl-tests calls bus bandwidth, of large all-reduces with rings.
+        where: where both were measured.
+        switch: GB/s, size over time, of large all-reduces in the switch; 0: it adds nothing up.
+    """
     source = f"{source}: {links} links × 25 GB/s per direction = {links * 50} GB/s in both directions together"
-    return Link(f"NVLink {generation} ({gpu})", 3.4e-6, links * 25e9, year, source, _NCCL)
+    shares = {"share": copy / (links * 25), "collective_share": ring / (links * 25), "switch_bytes_per_s": switch * 1e9}
+    name = f"NVLink {generation} ({gpu})"
+    return Link(name, 3.4e-6, links * 25e9, year, source, _NCCL, family="NVLink", share_source=where, **shares)
 
 
 def _network(name: str, gigabits: float, alpha_s: float, year: int, source: str, alpha_source: str) -> Link:
-    return Link(name, alpha_s, gigabits * 1e9 / 8, year, source, alpha_source, in_bits=True)
+    speed = gigabits * 1e9 / 8
+    return Link(name, alpha_s, speed, year, source, alpha_source, in_bits=True, family="network", share=0.95)
 
 
 DDR5 = Link(
@@ -44,17 +70,30 @@ DDR5 = Link(
     "assumed: 100 ns, the usual order of one access to main memory",
     full_duplex=False,
 )
-PCIE3 = _pcie(3, 8, 2010)
-PCIE4 = _pcie(4, 16, 2017)
-PCIE5 = _pcie(5, 32, 2019)
-NVLINK2 = _nvlink(2, "V100", 6, 2017, "NVIDIA Tesla V100 GPU Architecture white paper")
-NVLINK3 = _nvlink(3, "A100", 12, 2020, "NVIDIA A100 Tensor Core GPU Architecture white paper")
-NVLINK4 = _nvlink(4, "H100", 18, 2022, "NVIDIA H100 Tensor Core GPU Architecture white paper")
+PCIE3 = _pcie(3, 8, 2010, 12.2, "nvbandwidth's predecessor on a GeForce RTX 2080 Ti (posts of Anthony-Hoo, 2025)")
+PCIE4 = _pcie(4, 16, 2017, 25.9, "NVIDIA/nvbandwidth README (2023)")
+PCIE5 = _pcie(5, 32, 2019, 55.4, "S. Bekman, Machine Learning Engineering, 8 × H200 (2026)")
+NVLINK2 = _nvlink(
+    *(2, "V100", 6, 2017, "NVIDIA Tesla V100 GPU Architecture white paper", 140, 130),
+    "rings: nccl-tests on 8 × V100 (2019); copies: assumed (two GPUs share only one or two of the links)",
+)
+NVLINK3 = _nvlink(
+    *(3, "A100", 12, 2020, "NVIDIA A100 Tensor Core GPU Architecture white paper", 275, 235),
+    "copies: NVIDIA/nvbandwidth README (2023); rings: S. Bekman, Machine Learning Engineering (2022)",
+)
+NVLINK4 = _nvlink(
+    *(4, "H100", 18, 2022, "NVIDIA H100 Tensor Core GPU Architecture white paper", 374, 365),
+    "copies: NVIDIA/nccl issue 1264 (2024); rings and switch: S. Bekman, Machine Learning Engineering, 8 × H200 (2026)",
+    switch=275,
+)
 ETHERNET_10 = _network("Ethernet 10 Gbit/s", 10, 50e-6, 2002, "IEEE 802.3ae-2002", _TCP)
 ETHERNET_25 = _network("Ethernet 25 Gbit/s", 25, 50e-6, 2016, "IEEE 802.3by-2016", _TCP)
 ETHERNET_100 = _network("Ethernet 100 Gbit/s", 100, 50e-6, 2010, "IEEE 802.3ba-2010", _TCP)
 _IBTA = "InfiniBand roadmap (IBTA):"
 _ADAPTER = "; the adapter alone: below 0.6 µs (ConnectX-6, Lenovo product guide LP1195)"
+INFINIBAND_EDR = _network(
+    "InfiniBand EDR 100 Gbit/s", 100, 14e-6, 2014, f"{_IBTA} EDR, 4 lanes; Mellanox ConnectX-4", _NCCL
+)
 INFINIBAND_HDR = _network(
     "InfiniBand HDR 200 Gbit/s", 200, 14e-6, 2018, f"{_IBTA} HDR, 4 lanes; NVIDIA ConnectX-6", _NCCL + _ADAPTER
 )

@@ -20,6 +20,11 @@ class Link:
         in_bits: True if people quote this link in bits per second (networks).
         full_duplex: True if both directions run at full speed at the same time. Memory cannot do that: reads
             and writes share the bandwidth.
+        family: "NVLink", "PCIe" or "network": which of NCCL's latencies count. "": none, α is all.
+        share: part of the bandwidth that large copies reach.
+        collective_share: the same for NCCL's rings. None: as ``share``.
+        switch_bytes_per_s: size over time of a large all-reduce that the switch between the GPUs adds up; 0: it cannot.
+        share_source: where the last three are from.
     """
 
     name: str
@@ -30,6 +35,11 @@ class Link:
     alpha_source: str = "assumed"
     in_bits: bool = False
     full_duplex: bool = True
+    family: str = ""
+    share: float = 1.0
+    collective_share: float | None = None
+    switch_bytes_per_s: float = 0.0
+    share_source: str = "assumed"
 
     def __post_init__(self) -> None:
         if self.alpha_s < 0 or self.bytes_per_s <= 0:
@@ -39,6 +49,15 @@ class Link:
     def beta_s_per_byte(self) -> float:
         """β, the time that each further byte costs, in seconds."""
         return 1.0 / self.bytes_per_s
+
+    def for_copies(self) -> Link:
+        """The link with the bandwidth that large copies reach as its peak."""
+        return replace(self, bytes_per_s=self.bytes_per_s * self.share, share=1.0, collective_share=None)
+
+    def for_collectives(self) -> Link:
+        """The link with the bandwidth that rings reach as its peak."""
+        share = self.share if self.collective_share is None else self.collective_share
+        return replace(self, bytes_per_s=self.bytes_per_s * share, share=1.0, collective_share=None)
 
     @property
     def both_directions_bytes_per_s(self) -> float:

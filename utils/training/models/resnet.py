@@ -41,18 +41,19 @@ class ResNet50(nn.Module):
 
     Args:
         classes: number of classes.
+        blocks: blocks of each of the four stages. (3, 4, 23, 3) makes ResNet-101, (3, 8, 36, 3) ResNet-152.
     """
 
-    def __init__(self, classes: int = 1000) -> None:
+    def __init__(self, classes: int = 1000, blocks: tuple[int, int, int, int] = (3, 4, 6, 3)) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
-        self.layer1 = self._layer(64, 64, blocks=3, stride=1)
-        self.layer2 = self._layer(256, 128, blocks=4, stride=2)
-        self.layer3 = self._layer(512, 256, blocks=6, stride=2)
-        self.layer4 = self._layer(1024, 512, blocks=3, stride=2)
+        self.layer1 = self._layer(64, 64, blocks[0], stride=1)
+        self.layer2 = self._layer(256, 128, blocks[1], stride=2)
+        self.layer3 = self._layer(512, 256, blocks[2], stride=2)
+        self.layer4 = self._layer(1024, 512, blocks[3], stride=2)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(2048, classes)
         for module in self.modules():

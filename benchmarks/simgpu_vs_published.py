@@ -1,0 +1,217 @@
+"""Simulated against published: steps, peak memory, collectives and copies that others measured on real GPUs.
+
+Each row of ``published.py`` is simulated and printed with its error. What the simulated GPUs were fitted to (shares of
+their peaks, see ``utils/simgpu/hardware/known.py``) is marked "fitted" and counts in no median.
+
+    python benchmarks/simgpu_vs_published.py
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import here
+import published
+import torch
+from published import Collective, Copy, Step
+from published_models import BERT, VGG16, GPTByHand, ViT
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from utils import simgpu
+from utils.ranks.words import text_table
+from utils.simgpu.hardware import gpu as kind_of_gpu
+from utils.training import models
+
+RESNETS = {"resnet50": (3, 4, 6, 3), "resnet101": (3, 4, 23, 3), "resnet152": (3, 8, 36, 3)}
+VITS = {"vit-small": (12, 384, 6), "vit-base": (12, 768, 12), "vit-large": (24, 1024, 16)}
+BERTS = {"128": (128, 20), "squad": (384, 1), "512": (512, 80)}
+"""Tokens of a sequence, and how many of them have a label."""
+TARGETS = {"step": (0.15, 0.40), "memory": (0.05, 0.15)}
+"""Median and worst error."""
+
+
+# --- Training steps -----------------------------------------------------------------------------------------
+
+
+def _gpt(row: Step, detail: str) -> tuple[nn.Module, Callable[[], Tensor]]:
+    model = GPTByHand(layers=detail != "by hand", flash=detail == "flash", tied=detail == "tied")
+    tokens = torch.zeros(row.batch, 1024, dtype=torch.long)
+    return model, lambda: cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+
+
+def _bert(row: Step, detail: str) -> tuple[nn.Module, Callable[[], Tensor]]:
+    model, (length, labels) = BERT(), BERTS[detail]
+    tokens = torch.zeros(row.batch, length, dtype=torch.long)
+    masked = torch.zeros(row.batch * labels, dtype=torch.long)
+    following = torch.zeros(row.batch, dtype=torch.long)
+
+    def loss() -> Tensor:
+        words, next_one = model(tokens, masked)
+        return cross_entropy(words, masked) + cross_entropy(next_one, following)
+
+    return model, loss
+
+
+def _images(row: Step, kind: str) -> tuple[nn.Module, Callable[[], Tensor]]:
+    if kind in RESNETS:
+        model: nn.Module = models.ResNet50(blocks=RESNETS[kind])
+    else:
+        model = VGG16() if kind == "vgg16" else ViT(*VITS[kind])
+    layout = torch.channels_last if row.channels_last else torch.contiguous_format
+    images = torch.zeros(row.batch, 3, 224, 224).to(memory_format=layout)
+    labels = torch.zeros(row.batch, dtype=torch.long)
+    model = model.to(memory_format=layout)
+    return model, lambda: cross_entropy(model(images), labels)
+
+
+def training_step(row: Step) -> Callable[[], None]:
+    """The forward and backward pass of a row, and its optimizer's step, on the current simulated GPU."""
+    kind, _, detail = row.model.partition(" ")
+    with torch.device("simgpu"):
+        if kind == "gpt2":
+            model, compute_loss = _gpt(row, detail)
+        else:
+            model, compute_loss = _bert(row, detail) if kind == "bert-large" else _images(row, kind)
+    whole = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(row.precision)
+    model.to(whole)
+    optimizer: torch.optim.Optimizer | None = None
+    if kind == "gpt2":
+        optimizer = torch.optim.AdamW(model.parameters())
+    elif kind != "bert-large":  # its gradients are summed over many batches before the optimizer's step: left out
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    mixed: contextlib.AbstractContextManager = contextlib.nullcontext()
+    if row.precision == "amp":
+        mixed = torch.autocast("simgpu", torch.bfloat16 if kind == "gpt2" else torch.float16)
+
+    def step() -> None:
+        if optimizer:
+            optimizer.zero_grad()
+        with mixed:
+            loss = compute_loss()
+        loss.backward()
+        if optimizer:
+            optimizer.step()
+
+    return step
+
+
+@contextlib.contextmanager
+def tf32(allowed: bool) -> Iterator[None]:
+    """Products of fp32 numbers may, or may not, be computed in TF32."""
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    torch.backends.cudnn.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
+
+
+def simulate_step(row: Step) -> tuple[float, float]:
+    """Seconds of one step, and the peak of its memory in GiB."""
+    with simgpu.cluster(gpus_per_node=1, gpu=row.gpu, numbers=False), tf32(row.precision == "tf32"):
+        step = training_step(row)
+        step()  # the optimizer's state comes with the first one
+        torch.simgpu.reset_peak_memory_stats()
+        with simgpu.profile() as prof:
+            step()
+        return prof.elapsed, torch.simgpu.max_memory_allocated() / 2**30
+
+
+# --- Communication ------------------------------------------------------------------------------------------
+
+
+def simulate_collective(row: Collective) -> float:
+    """Seconds of one collective."""
+    options: dict = {}
+    if row.network:
+        gigabits, options["nics_per_node"] = row.network
+        options["network"] = replace(kind_of_gpu("H100").network, bytes_per_s=gigabits * 1e9 / 8)
+    with simgpu.cluster(row.nodes, row.per_node, row.gpu, numbers=False, launch_s=0, **options) as cluster:
+        part = row.nbytes // (len(cluster) if row.name == "all-gather" else 1)
+        tensors = [torch.empty(part, dtype=torch.uint8, device=f"simgpu:{i}") for i in range(len(cluster))]
+        run = getattr(simgpu, row.name.replace("-", "_"))
+        with simgpu.profile() as prof:
+            run(tensors)
+        return prof.elapsed
+
+
+def simulate_copy(row: Copy) -> float:
+    """GB/s of one copy of 256 MiB."""
+    with simgpu.cluster(1, 2, row.gpu, numbers=False, launch_s=0):
+        near = torch.empty(2**28, dtype=torch.uint8, device="simgpu:0")
+        source = torch.empty(2**28, dtype=torch.uint8)
+        if row.kind in ("own", "peer"):
+            source = torch.empty(2**28, dtype=torch.uint8, device=f"simgpu:{int(row.kind == 'peer')}")
+        elif row.kind == "pinned":
+            source = source.pin_memory()
+        with simgpu.profile() as prof:
+            near.copy_(source)
+        return (2 if row.kind == "own" else 1) * 2**28 / 1e9 / prof.elapsed
+
+
+# --- The report ---------------------------------------------------------------------------------------------
+
+
+class Report:
+    """Rows of one table, and the errors of those that were predicted."""
+
+    def __init__(self, title: str, *heads: str) -> None:
+        self.title = title
+        self.rows = [[*heads, "measured", "simulated", "error", "", "source"]]
+        self.errors: list[float] = []
+
+    def add(self, cells: list[str], measured: float, simulated: float, digits: int, fitted: str, source: str) -> None:
+        """One row. Not ``fitted``: it was predicted."""
+        error = simulated / measured - 1
+        if not fitted:
+            self.errors.append(abs(error))
+        figures = [f"{measured:,.{digits}f}", f"{simulated:,.{digits}f}", f"{error:+.1%}"]
+        self.rows.append([*cells, *figures, f"fitted: {fitted}" if fitted else "", source])
+
+    def text(self, target: tuple[float, float] | None = None) -> str:
+        """The table, and what it says in one line."""
+        median, worst = statistics.median(self.errors), max(self.errors)
+        verdict = f"{len(self.errors)} rows predicted: median error {median:.1%}, worst {worst:.1%}"
+        if target:
+            met = median <= target[0] and worst <= target[1]
+            verdict += f" (target {target[0]:.0%} and {target[1]:.0%}: {'met' if met else 'MISSED'})"
+        return "\n".join([self.title, *text_table(self.rows), verdict, ""])
+
+
+def main() -> None:
+    """Print every row."""
+    print(here.header(here.facts([])), end="\n\n")
+    steps = Report("Training steps on one GPU, in ms", "model", "GPU", "batch", "numbers", "layout")
+    memory = Report("Peak memory, in GiB (measured: what torch reserved)", "model", "GPU", "batch", "numbers")
+    for row in published.STEPS:
+        seconds, peak = simulate_step(row)
+        where, source = [row.model, row.gpu, str(row.batch), row.precision], f"{row.source} ({row.year})"
+        layout = "channels last" if row.channels_last else ""
+        if row.rate:
+            measured = row.batch * (1024 if row.model.startswith("gpt2") else 1) / row.rate
+            steps.add([*where, layout], measured * 1e3, seconds * 1e3, 1, row.calibrates, source)
+        if row.peak_gib:
+            memory.add(where, row.peak_gib, peak, 2, "", source)
+    print(steps.text(TARGETS["step"]))
+    print(memory.text(TARGETS["memory"]))
+    collectives = Report("Collectives of NCCL, in µs", "collective", "GPUs", "MiB")
+    for each in published.COLLECTIVES:
+        where = [each.name, f"{each.nodes} × {each.per_node} {each.gpu}", str(each.nbytes // 2**20)]
+        found = simulate_collective(each) * 1e6
+        collectives.add(where, each.microseconds, found, 0, each.calibrates, f"{each.source} ({each.year})")
+    print(collectives.text())
+    copies = Report("Large copies, in GB/s", "copy", "GPU")
+    for one in published.COPIES:
+        found = simulate_copy(one)
+        copies.add([one.kind, one.gpu], one.gb_per_s, found, 1, one.calibrates, f"{one.source} ({one.year})")
+    print(copies.text())
+
+
+if __name__ == "__main__":
+    main()

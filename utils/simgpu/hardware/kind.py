@@ -1,0 +1,159 @@
+"""What one kind of GPU can do: the fields of a data sheet, and what programs get of it (no torch needed).
+
+How to read the numbers:
+
+- **FLOP/s are dense peaks.** Data sheets since 2020 print the double of it, "with sparsity": half of the numbers
+  of a matrix must be zero for that, which is not the case in ordinary training. Here are the other numbers.
+- **Which units?** "fp32" is the rate of the ordinary cores. "tf32", "bf16", "fp16" and "fp8" are rates of the
+  tensor cores, which multiply matrices and add up in fp32. "fp64" is the best that a matrix product gets: tensor
+  cores on the A100 and later, ordinary cores before that and on the RTX 4090.
+- **GB or GiB?** Memory is built in powers of two: the "80 GB" of an H100 are 80 GiB (80·2³⁰ bytes), and
+  ``memory_bytes`` says so. A program sees a little less, because the driver keeps some: torch reports a
+  ``total_memory`` of 79.2 GiB on an H100, 139.8 GiB on an H200 and 31.7 GiB on a V100. Bandwidths are in GB/s of
+  10⁹ bytes.
+- **A peak is not reached.** ``achievable_flops`` and ``achievable_bandwidth`` say which share large operations get.
+  They were measured by others, on one machine each, and mostly in bf16 or fp16: take them as a rough guide.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from utils.hardware.links import INFINIBAND_NDR, Link
+
+GIB = 2**30
+
+THROUGH_THE_HOST, RINGS_THROUGH_IT = 0.85, 0.14
+"""What is left of PCIe's bandwidth where GPUs have no access to each other, for copies and for NCCL's rings: each byte
+is written to the host's memory and read again. Two RTX 4090: 22 GB/s (p2pBandwidthLatencyTest, 2023) and 3.7 GB/s
+(nccl-tests, 2025); with one host and another NCCL's figure differs by a factor of two."""
+
+# What torch calls a data type, and what data sheets call it. Anything else (integers, bool) counts as fp32.
+_KINDS = {
+    **{"float64": "fp64", "double": "fp64", "float32": "fp32", "float": "fp32"},
+    **{"bfloat16": "bf16", "float16": "fp16", "half": "fp16"},
+    **{"float8_e4m3fn": "fp8", "float8_e5m2": "fp8"},
+}
+# Where to look when the hardware lacks a kind.
+_FALLBACK = {"fp8": "bf16"}
+_COUNTED_AS_FP32 = re.compile(r"u?int\d*|long|short|bool|complex\d*")
+
+
+@dataclass(frozen=True)
+class GPU:
+    """One kind of GPU (or whatever else computes).
+
+    Args:
+        name: what people call it, for example "H100 SXM".
+        year: when it came out.
+        memory_bytes: size of its memory, in bytes (see above: GB on a data sheet means GiB).
+        memory_bytes_per_s: peak bandwidth of that memory, reads and writes together, in bytes per second.
+        flops: dense peak in FLOP/s for "fp64", "fp32", "tf32", "bf16", "fp16", "fp8". A kind that the hardware
+            does not have is absent: see ``peak_flops``.
+        achievable_flops: share of the peak that large matrix products reach, above 0 and at most 1.
+        achievable_bandwidth: share of the bandwidth that large copies reach, above 0 and at most 1.
+        nvlink: link to other GPUs of the node, one direction; None: they talk through ``host``.
+        host: link to the CPU's memory, one direction.
+        kernel_s: what each kernel takes besides its work, in seconds: to begin, to end, to fill and to empty the GPU.
+        source: where the data are from.
+        achievable_source: where the shares are from, and ``kernel_s``.
+        achievable_fp32: share of their peak that products on the ordinary cores reach; None: ``achievable_flops``.
+        multiprocessors: how many streaming multiprocessors it has, over which a product's tiles are dealt; 0: products
+            of every shape take the time of their operations.
+        peer_access: can it read another GPU's memory over PCIe? Without it, copies between GPUs go through the host.
+        pageable_bytes_per_s: what a copy between the GPU and the host's ordinary (pageable) memory reaches: the host
+            copies it to or from pinned memory on the way.
+        pinning_bytes_per_s: how fast the host can pin new memory.
+        nics_per_gpu: network cards for each GPU of a node of these.
+        network: what one such network card does.
+    """
+
+    name: str
+    year: int
+    memory_bytes: int
+    memory_bytes_per_s: float
+    flops: Mapping[str, float] = field(hash=False)
+    achievable_flops: float
+    achievable_bandwidth: float
+    nvlink: Link | None
+    host: Link
+    kernel_s: float
+    source: str
+    achievable_source: str
+    achievable_fp32: float | None = None
+    multiprocessors: int = 0
+    peer_access: bool = True
+    pageable_bytes_per_s: float = math.inf
+    pinning_bytes_per_s: float = math.inf
+    nics_per_gpu: float = 1
+    network: Link = INFINIBAND_NDR
+
+    def __post_init__(self) -> None:
+        if "fp32" not in self.flops or min(self.flops.values()) <= 0:
+            raise ValueError(f"{self.name}: the FLOP/s must be above 0, and those of fp32 are always needed")
+        if self.memory_bytes <= 0 or self.memory_bytes_per_s <= 0 or self.kernel_s < 0:
+            raise ValueError(f"{self.name}: memory and bandwidth must be above 0, and kernel_s at least 0")
+        shares = (self.achievable_flops, self.achievable_bandwidth, self.achievable_fp32 or 1)
+        if not (min(shares) > 0 and max(shares) <= 1):
+            raise ValueError(f"{self.name}: the achievable shares must be above 0 and at most 1")
+        if min(self.pageable_bytes_per_s, self.pinning_bytes_per_s, self.nics_per_gpu) <= 0:
+            raise ValueError(f"{self.name}: rates of the host and network cards must be above 0")
+
+    @property
+    def peer(self) -> Link:
+        """The link to another GPU of the same node: NVLink, else PCIe, if need be through the host's memory."""
+        if self.nvlink or self.peer_access:
+            return self.nvlink or self.host
+        through = {"share": self.host.share * THROUGH_THE_HOST, "collective_share": self.host.share * RINGS_THROUGH_IT}
+        return replace(self.host, name=f"{self.host.name} through the host", **through)
+
+    def peak_flops(self, kind: str) -> float:
+        """Dense peak in FLOP/s for a kind of number, with a fallback where the hardware has none.
+
+        - "tf32", "bf16" and "fp16" fall back to fp32: a V100 has no bf16, so libraries convert and compute in fp32;
+        - "fp8" falls back to bf16, and then to fp32;
+        - integers and bool count as fp32.
+
+        Args:
+            kind: "fp32", "bf16", …, or the name of a torch dtype ("float32", "torch.bfloat16", "int64").
+
+        Raises:
+            ValueError: if nobody calls a number like this.
+        """
+        short = kind.removeprefix("torch.")
+        short = _KINDS.get(short, short)
+        if short in self.flops:
+            return self.flops[short]
+        if short not in {"fp64", "tf32", "bf16", "fp16", "fp8"} and not _COUNTED_AS_FP32.fullmatch(short):
+            raise ValueError(f"{kind!r} is no kind of number: use fp64, fp32, tf32, bf16, fp16, fp8 or a torch dtype")
+        return self.flops.get(_FALLBACK.get(short, "fp32"), self.flops["fp32"])
+
+    def on_tensor_cores(self, kind: str) -> bool:
+        """Do its tensor cores multiply this kind of number? (Those of fp64 count as ordinary cores here.)"""
+        short = kind.removeprefix("torch.")
+        short = _KINDS.get(short, short)
+        return short in {"tf32", "bf16", "fp16", "fp8"} and (short in self.flops or _FALLBACK.get(short) in self.flops)
+
+    def slower(self, factor: float) -> GPU:
+        """The same GPU with its FLOP/s and its memory bandwidth divided by ``factor`` (at least 1)."""
+        if factor < 1:
+            raise ValueError(f"factor must be at least 1, not {factor:g}: 2 means half the speed")
+        return replace(
+            self,
+            name=f"{self.name} at 1/{factor:g} speed",
+            memory_bytes_per_s=self.memory_bytes_per_s / factor,
+            flops={kind: rate / factor for kind, rate in self.flops.items()},
+            source=f"{self.source}; made slower by hand",
+        )
+
+    def with_memory(self, memory_bytes: int) -> GPU:
+        """The same GPU with ``memory_bytes`` bytes of memory."""
+        return replace(
+            self,
+            name=f"{self.name} with {memory_bytes / GIB:.4g} GiB",
+            memory_bytes=memory_bytes,
+            source=f"{self.source}; memory changed by hand",
+        )
