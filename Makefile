@@ -1,5 +1,5 @@
 # make lab    set everything up and open JupyterLab on the first lecture
-# make test   set everything up and run every test and every notebook
+# make test   set everything up and run every test (but those that take long) and every notebook
 # make help   the other commands
 
 SHELL   := bash
@@ -36,13 +36,14 @@ notebooks notebooks-frameworks: export COURSE_PROGRESS = $(abspath $(VENV))/prog
 # Stages run one after another, also after one has failed; at the end stands what failed and what each took.
 STAGES     = $(RUN) tests/stages.py
 CORE       := lint tests notebooks
+EXTRAS     := extras
 FRAMEWORKS := frameworks tests-frameworks notebooks-frameworks
 # Ways to make this machine compute as another one does: other kernels of MKL, of torch, of oneDNN, or none of oneDNN.
 NUMERIC    := $(patsubst %,'numeric %',MKL_CBWR=COMPATIBLE MKL_CBWR=AVX2 ATEN_CPU_CAPABILITY=default \
     ONEDNN_MAX_CPU_ISA=SSE41 COURSE_WITHOUT_ONEDNN=1)
 
-.PHONY: help setup lab test test-frameworks test-numeric test-all lint tests notebooks numeric frameworks tests-frameworks \
-    notebooks-frameworks execute labs grade durations lock benchmarks clean
+.PHONY: help setup lab test test-frameworks test-numeric test-all test-gpu lint tests notebooks extras numeric frameworks \
+    tests-frameworks notebooks-frameworks execute labs grade durations lock benchmarks clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -70,7 +71,7 @@ $(VENV)/.ready: pyproject.toml $(if $(LOCKED),$(LOCK))
 lab: setup  ## set up and open JupyterLab on the first lecture
 	$(VENV)/bin/jupyter lab --ServerApp.root_dir="$(CURDIR)" $(LAB_ARGS) notebooks/00_start_here.ipynb
 
-test: setup  ## set up and run every test and every notebook
+test: setup  ## set up and run every test (but those that take long) and every notebook
 	@$(STAGES) $(CORE)
 
 test-frameworks: setup  ## set up and test the lectures and labs that need them
@@ -80,18 +81,24 @@ test-numeric: setup  ## run the numeric tests as processors of other kinds would
 	@$(STAGES) $(NUMERIC)
 
 test-all: setup  ## all of these, as CI does
-	@$(STAGES) $(CORE) $(NUMERIC) $(FRAMEWORKS)
+	@$(STAGES) $(CORE) $(EXTRAS) $(NUMERIC) $(FRAMEWORKS)
+
+test-gpu: setup  ## on a machine with GPUs: NCCL, notebooks, simulated against measured; stores a report
+	$(RUN) benchmarks/gpu.py
 
 lint: setup  ## ruff: format and lint
 	$(RUN) -m ruff format --check .
 	$(RUN) -m ruff check .
 
 tests: setup  ## tests of utils, of the checks and of the repository's habits
-	$(PYTEST) tests -- $(DEALT) -m "not frameworks"
+	$(PYTEST) tests -- $(DEALT) -m "not frameworks and not extras"
 
 notebooks: setup  ## execute every lecture and solution, and compare with what is stored
 	$(PYTEST) $(filter-out $(EXTRA:%=notebooks/%),$(wildcard notebooks/*.ipynb)) \
 	    $(filter-out $(EXTRA:%=solutions/%),$(wildcard solutions/*.ipynb)) -- $(NBVAL)
+
+extras: setup  ## tests that take long: browser, Slurm, elastic jobs, benchmarks
+	$(PYTEST) tests -- $(DEALT) -m "extras and not frameworks"
 
 numeric: setup  ## the numeric tests once: make numeric MKL_CBWR=COMPATIBLE
 	$(PYTEST) tests -- -q $(DEALT) -m "numeric and not frameworks"
@@ -124,7 +131,7 @@ grade: setup  ## grade a folder of learners' labs: make grade DIR=folder
 	@$(RUN) -m utils.checks.grading "$(DIR)"
 
 durations: setup  ## run everything and store how long each file takes, so that the longest are begun first
-	@$(STAGES) 'tests DURATIONS=1' 'notebooks DURATIONS=1' 'tests-frameworks DURATIONS=1' 'notebooks-frameworks DURATIONS=1'
+	@$(STAGES) 'tests DURATIONS=1' 'extras DURATIONS=1' 'notebooks DURATIONS=1' 'tests-frameworks DURATIONS=1' 'notebooks-frameworks DURATIONS=1'
 
 lock: setup  ## take the newest versions that pyproject.toml allows into requirements.lock
 	$(RUN) -m pip install --quiet --dry-run --ignore-installed --report - \
@@ -137,6 +144,7 @@ benchmarks: setup  ## print this project's figures beside its peers'
 	$(RUN) benchmarks/all_reduce.py
 	$(RUN) benchmarks/ddp.py
 	$(RUN) benchmarks/simgpu.py
+	$(RUN) benchmarks/simgpu_vs_published.py
 	$(RUN) benchmarks/simgpu_vs_hardware.py
 
 clean:  ## remove the environment

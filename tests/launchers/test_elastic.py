@@ -11,6 +11,8 @@ import pytest
 from utils.launchers import torchrun
 from utils.launchers.failures import diagnose
 
+pytestmark = pytest.mark.extras
+
 ROOT = Path(__file__).resolve().parents[2]
 TRAINING = ROOT / "scripts" / "train_resumable.py"
 HELD = Path(__file__).with_name("held_training.py")

@@ -17,6 +17,8 @@ import pytest
 from utils.launchers import slurm
 from utils.launchers.slurm import daemons
 
+pytestmark = pytest.mark.extras
+
 ROOT = Path(__file__).resolve().parents[2]
 LONG = 240.0  # seconds; a machine that does much else at the same time is slow
 

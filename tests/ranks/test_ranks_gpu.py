@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from real_gpus import GPUS, needs_gpus
 
 from utils.ranks import BadRequest, RankError, RankTimeout, World, groups
-from utils.ranks.gpus import Gpus, count_gpus
-
-GPUS = count_gpus().count if torch.version.cuda else 0
-needs_gpu = pytest.mark.skipif(GPUS < 1, reason="this machine has no GPU that torch can use")
-needs_two_gpus = pytest.mark.skipif(GPUS < 2, reason="this machine has fewer than two GPUs")
+from utils.ranks.gpus import Gpus
 
 
 def pretend_gpus(monkeypatch, count, note=""):
@@ -63,7 +60,7 @@ def test_asking_for_nccl_inside_a_cell_on_the_cpu_is_a_sentence():
         world.run_cell("dist.init_process_group('nccl')")
 
 
-@needs_gpu
+@needs_gpus(1)
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_one_rank_on_one_gpu_reduces_with_nccl(start):
     with World(1, start=start) as world:
@@ -74,7 +71,7 @@ def test_one_rank_on_one_gpu_reduces_with_nccl(start):
         assert pulled.device.type == "cpu"
 
 
-@needs_gpu
+@needs_gpus(1)
 def test_a_cell_written_for_the_cpu_runs_with_a_gpu():
     with World(1) as world:
         source = (
@@ -100,7 +97,7 @@ def test_a_group_with_gpus_communicates_tensors_of_the_cpu_too(tmp_path):
         assert world.run_cell(make) == dict.fromkeys((0, 1), "('cpu:gloo,cuda:gloo', 3, 2.0)")
 
 
-@needs_gpu
+@needs_gpus(1)
 def test_a_forked_rank_can_use_cuda_and_the_zygote_has_not_touched_it():
     with World(1) as world:
         assert world.run_cell("(torch.randn(64, 64, device='cuda') @ torch.randn(64, 64, device='cuda')).shape[0]")
@@ -108,7 +105,7 @@ def test_a_forked_rank_can_use_cuda_and_the_zygote_has_not_touched_it():
         assert world.run_cell("torch.zeros(1, device='cuda').item()") == {0: "0.0"}
 
 
-@needs_gpu
+@needs_gpus(1)
 def test_a_failure_on_a_gpu_keeps_variables_and_the_group_works_again():
     with World(1) as world:
         world.run_cell("kept = torch.full((2,), 3.0, device=device)")
@@ -117,7 +114,7 @@ def test_a_failure_on_a_gpu_keeps_variables_and_the_group_works_again():
         assert world.run_cell("dist.all_reduce(kept)\nkept.tolist()") == {0: "[3.0, 3.0]"}
 
 
-@needs_gpu
+@needs_gpus(1)
 def test_more_ranks_than_this_machine_has_gpus():
     with World(GPUS + 1) as world:
         assert world.backend == "gloo"
@@ -126,7 +123,7 @@ def test_more_ranks_than_this_machine_has_gpus():
         World(GPUS + 1, backend="nccl")
 
 
-@needs_two_gpus
+@needs_gpus(2)
 def test_a_hang_under_nccl_ends_with_the_table_and_the_group_works_again():
     with World(2) as world:
         world.run_cell("kept = rank")

@@ -15,9 +15,10 @@ import pytest
 
 PROGRAM = Path(__file__).resolve().parents[2] / "benchmarks" / "launcher.py"
 
-pytestmark = pytest.mark.skipif(
-    not Path("/proc/self/smaps_rollup").exists(), reason="the benchmark reads memory from Linux's /proc"
-)
+pytestmark = [
+    pytest.mark.extras,
+    pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="reads memory from Linux's /proc"),
+]
 
 
 def test_the_launcher_benchmark_prints_figures_of_this_project(tmp_path: Path) -> None:
@@ -79,3 +80,11 @@ def test_the_predictions_for_an_h200_are_complete_and_say_that_nothing_was_measu
     steps = [line for line in done.stdout.splitlines() if line.endswith(" ms")]
     assert len(steps) >= 8 and all(" GB" in line for line in steps)
     assert "nothing was measured" in done.stdout
+
+
+def test_every_published_row_is_simulated_and_the_targets_are_met() -> None:
+    command = [sys.executable, str(PROGRAM.parent / "simgpu_vs_published.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert "median error" in done.stdout and "MISSED" not in done.stdout
+    assert done.stdout.count("(20") >= 100, "each row has its source with the year"

@@ -22,7 +22,8 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 TARGETS = (
-    *("setup", "lab", "test", "test-frameworks", "test-numeric", "test-all", "lint", "tests", "notebooks", "numeric"),
+    *("setup", "lab", "test", "test-frameworks", "test-numeric", "test-all", "test-gpu", "lint", "tests", "extras"),
+    *("notebooks", "numeric"),
     *("frameworks", "tests-frameworks", "notebooks-frameworks", "execute", "labs", "durations", "lock", "benchmarks"),
     *("help", "clean"),
 )
@@ -134,8 +135,10 @@ def test_make_lab_opens_the_first_lecture_and_make_test_runs_everything() -> Non
     assert not re.search("horovod|ray|tensorflow|other_frameworks", tested.replace("array", "")), (
         "the core stands by itself"
     )
+    everything = _dry_run("test-all")
     programs = [line for line in tested.splitlines() if re.search("ruff|again", line)]
-    assert len(programs) >= 4 and set(programs) <= set(_dry_run("test-all").splitlines())
+    assert len(programs) >= 4 and set(programs) <= set(everything.splitlines())
+    assert '-m "not frameworks and not extras"' in tested and '-m "extras and not frameworks"' in everything
 
 
 def test_the_numeric_tests_run_as_several_processors_would_compute_them() -> None:

@@ -23,6 +23,8 @@ pytest.importorskip("playwright.sync_api", reason="the JupyterLab test needs pla
 from browser_support import LabPage, LabServer, LabWindow, find_browser, seen_text, start_browser, still_alive
 from playwright.sync_api import Browser, expect, sync_playwright
 
+pytestmark = pytest.mark.extras
+
 ROOT = Path(__file__).parents[2]
 LECTURES = sorted(path.name for path in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 FIRST, SECOND = LECTURES[:2]

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+from real_gpus import needs_gpus
 from torch import nn
 
 from utils import simgpu
@@ -55,13 +56,13 @@ def test_cpu_one_simulated_gpu_and_four_give_the_same_losses() -> None:
     assert losses("simgpu:0", "parallel") == pytest.approx(cpu, rel=1e-12)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a real GPU")
+@needs_gpus(1)
 def test_a_real_gpu_gives_the_losses_of_the_simulated_one() -> None:
     # Another order of additions in every matrix product: equal to fp64's rounding, carried through ten steps.
     assert losses("cuda:0", "alone") == pytest.approx(losses("simgpu:0", "alone"), rel=1e-9)
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two real GPUs")
+@needs_gpus(2)
 def test_data_parallel_on_real_gpus_gives_the_losses_of_the_simulated_ones() -> None:
     assert losses("cuda:0", "parallel") == pytest.approx(losses("simgpu:0", "parallel"), rel=1e-9)
 
@@ -70,6 +71,7 @@ def test_data_parallel_on_real_gpus_gives_the_losses_of_the_simulated_ones() -> 
 
 BESIDE = """
 import torch
+from real_gpus import needs_gpus
 from torch import nn
 
 from utils import simgpu
@@ -96,7 +98,7 @@ torch.testing.assert_close(real[1], simulated[1])
 """
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a real GPU")
+@needs_gpus(1)
 def test_data_parallel_on_real_gpus_works_beside_a_simulated_cluster() -> None:
     subprocess.run([sys.executable, "-c", BESIDE], check=True, timeout=120)
 

@@ -17,6 +17,8 @@ import torch.distributed as dist
 from utils.launchers.failures import diagnose
 from utils.training import rendezvous
 
+pytestmark = pytest.mark.extras
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "scripts" / "train_resumable.py"
 TIMEOUT = 240
