@@ -22,6 +22,8 @@ class Contestant:
         repeats: how often the next cell is run; the median counts.
         idle: a cell that holds idle ranks while their memory is measured, for a tool whose ranks end with the cell;
             it makes one file ``idle-<rank>`` per rank in FOLDER and ends when a file ``go`` is there.
+        large: a cell that makes a tensor of 100 MB on each rank; ``pull`` brings all of them to the notebook, ``push``
+            brings one to every rank. None: its ranks end with their cell.
     """
 
     name: str
@@ -31,6 +33,9 @@ class Contestant:
     next: str
     repeats: int = 9
     idle: str | None = None
+    large: str | None = None
+    pull: str = ""
+    push: str = ""
 
 
 def fill(cells: Iterable[str], ranks: int) -> list[str]:
@@ -55,6 +60,9 @@ print(f"rank {rank} has the sum {sums[0]:g}.")""",
 sums = torch.full([1000], float(rank))
 dist.all_reduce(sums)
 print(f"rank {rank} has the sum {sums[0]:g}.")""",
+    large="%%ranks\nlarge = torch.ones(25_000_000)",
+    pull="%ranks pull large",
+    push="import torch\nback = torch.ones(25_000_000)\n%ranks push back",
 )
 
 # The cluster starts as its documentation shows; every engine then joins the process group through a file, which is
@@ -84,6 +92,9 @@ print(f"rank {rank} has the sum {sums[0]:g}.")""",
 sums = torch.full([1000], float(rank))
 dist.all_reduce(sums)
 print(f"rank {rank} has the sum {sums[0]:g}.")""",
+    large="%%px\nlarge = torch.ones(25_000_000)",
+    pull='pulled = client[:].pull("large", block=True)',
+    push='import torch\nback = torch.ones(25_000_000)\nclient[:].push({"back": back}, block=True);',
 )
 
 # Its ranks are forked from the kernel, which imports torch, and end with the cell: the next cell is a new launch.

@@ -70,12 +70,18 @@ class FreshKernel:
         sent = self.send(cells)
         return self.wait(sent, ranks, timeout) - start
 
+    def time(self, cell: str, timeout: float) -> float:
+        """Run a cell; return the seconds until its reply is here. Raises RunFailed as ``run`` does."""
+        start = time.perf_counter()
+        replied = self.wait(self.send([cell]), 0, timeout)
+        return replied - start
+
     def send(self, cells: list[str]) -> list[str]:
         """Send cells, one right behind the other; return what :meth:`wait` wants."""
         return [self._client.execute(cell) for cell in cells]
 
     def wait(self, sent: list[str], ranks: int, timeout: float) -> float:
-        """Wait for the replies, check the results, and return when (``perf_counter``) the last reply came."""
+        """Wait for the replies, check the sums of ``ranks`` ranks, and return when (``perf_counter``) the last came."""
         deadline = time.monotonic() + timeout
         replies: dict[str, Any] = {}
         while not replies.keys() >= set(sent):
@@ -129,6 +135,8 @@ class FreshKernel:
             if reply["status"] != "ok":
                 lines = "\n".join(reply.get("traceback", [])[-6:]) or reply["status"]
                 raise RunFailed(f"a cell failed: {_without_colours(lines)}")
+        if not ranks:
+            return
         # What the last cell printed may come a moment after its reply.
         text, deadline = "", time.monotonic() + 10
         while time.monotonic() < deadline:

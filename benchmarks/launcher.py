@@ -1,9 +1,10 @@
 """How fast is ``%%ranks`` beside ipyparallel's ``%%px`` and accelerate's ``notebook_launcher``, and how much memory?
 
-Every run has a fresh kernel (its start is not counted), from which three things are measured: the time from sending
-the first cell to the first result of an all-reduce on four ranks, the time of the next cell, and the memory of the
-kernel and its idle ranks. Runs are paired: in each round every contestant runs once, and the order is rotated from
-round to round. Times and memory depend on the machine, so what counts are the ratios.
+Every run has a fresh kernel (its start is not counted), from which these things are measured: the time from sending
+the first cell to the first result of an all-reduce on four ranks, the time of the next cell, the memory of the kernel
+and its idle ranks, and how fast tensors of 100 MB come from four ranks to the notebook and go back. Runs are paired: in
+each round every contestant runs once, and the order is rotated from round to round. Times and memory depend on the
+machine, so what counts are the ratios.
 
     make benchmarks                          everything, about ten minutes on two cores
     python benchmarks/launcher.py --quick    one round with few ranks, to see that it works
@@ -37,6 +38,7 @@ GROWTH_ROUNDS = 3
 FIRST_TIMEOUT, FIRST_TIMEOUT_PER_RANK, NEXT_TIMEOUT = 60.0, 8.0, 30.0  # seconds
 IDLE_SECONDS = 0.5  # before memory is read, so that what was started has come to rest
 ATTEMPTS = 5
+LARGE_BYTES = 100_000_000
 
 
 def measure(contestant: Contestant, ranks: int, number: int, folder: Path) -> Run:
@@ -53,7 +55,12 @@ def measure(contestant: Contestant, ranks: int, number: int, folder: Path) -> Ru
             memory, processes = _memory(kernel)
         else:
             memory, processes = _memory_within_cell(kernel, contestant.idle, ranks)
-    return Run(contestant.name, ranks, number, first, following, memory, processes)
+        pull = push = None
+        if contestant.large and ranks == RANKS:
+            kernel.time(contestant.large, NEXT_TIMEOUT)
+            pull = ranks * LARGE_BYTES / kernel.time(contestant.pull, NEXT_TIMEOUT)
+            push = ranks * LARGE_BYTES / kernel.time(contestant.push, NEXT_TIMEOUT)
+    return Run(contestant.name, ranks, number, first, following, memory, processes, pull, push)
 
 
 def _memory(kernel: FreshKernel) -> tuple[int, int]:

@@ -28,8 +28,10 @@ def test_without_a_gpu_it_says_so_and_runs_nothing() -> None:
 
 
 def test_needing_a_gpu_is_a_mark() -> None:
-    marks = {mark.name for mark in needs_gpus(1)(lambda: None).pytestmark}
-    assert marks == {"gpu", "skipif"}
+    @needs_gpus(1)
+    def test() -> None: ...
+
+    assert {mark.name for mark in test.pytestmark} == {"gpu", "skipif"}
 
 
 def test_it_runs_every_test_that_needs_a_gpu_and_every_notebook_of_the_core(gpu_report) -> None:
