@@ -29,7 +29,7 @@ TARGETS = (
 
 @dataclass(frozen=True)
 class Run:
-    """What one run of one contestant gave: times in seconds, memory in bytes, ``pull`` and ``push`` in bytes a second."""
+    """What one run of one contestant gave: seconds, bytes of memory, and bytes a second of ``pull`` and ``push``."""
 
     contestant: str
     ranks: int

@@ -52,14 +52,16 @@ class _Room:
         if old:
             torch.save(self.states["old"], self.path)
 
-    def life(self, events: int | None = None, size: int | None = None, fatal: bool = True) -> Life:
+    def life(self, events: int | None = None, size: int | None = None, fatal: bool = True, bare: bool = False) -> Life:
         def body(watch: Watch) -> None:
+            if bare:
+                os.chdir(self.folder)
             watch.files(self.save)
             if size is not None:
                 watch.limit(size, fatal)
             if events is not None:
                 watch.kill_before(events)
-            self.save(self.states["new"], str(self.path))
+            self.save(self.states["new"], NAME if bare else str(self.path))
 
         return live(body)[0]
 
@@ -103,6 +105,8 @@ def saving(save: Any) -> dict[str, Any]:
         for byte in (0, size // 2, size - 1):
             room = _Room(root, save)
             found["full"].append(_told(room.life(size=byte, fatal=False), room) | {"byte": byte})
+        room = _Room(root, save)
+        found["bare"] = _told(room.life(bare=True), room)
         room = _Room(root, save)
         for number in range(LITTER):
             room.life(size=size // (number + 2))
@@ -164,6 +168,15 @@ def judge_saving(found: dict[str, Any]) -> dict[str, Any]:
                 measured=", ".join(full["others"]),
                 expected="nothing",
             )
+    bare = found["bare"]
+    if bare["ended"] != 0 or bare["file"] != "new":
+        why = f" ({bare['failed']['sentence']})" if bare["failed"] else ""
+        raise Wrong(
+            f'save(state, "{NAME}"), a name without a folder, fails: os.path.dirname gives "" for it, and that is no '
+            f"folder{why}",
+            measured=f"ended with {bare['ended']}, the file is {bare['file']}",
+            expected="the new state in this folder",
+        )
     if found["litter"]["others"]:
         raise Wrong(
             f"after {LITTER} kills and a whole save, half-written files are left: each kill leaves one more",

@@ -54,6 +54,7 @@ def _halvings() -> list[Halving]:
         Halving("curves that cross", drawn(16, seed=8), 2, 1, Landscape(crossing=1.2, pace=0.15)),
         Halving("an odd number", drawn(11, seed=7), 2, 2),
         Halving("equal losses", drawn(12, seed=8, sizes=(32,)), 2, 1, Landscape(digits=1)),
+        Halving("equal losses again", drawn(12, seed=0), 2, 1, Landscape(digits=1)),
         Halving("some diverge, some crash", drawn(18, seed=20, high=3.0, sizes=(32, 64, 128)), 3, 1, fails),
         Halving("few survive", drawn(18, seed=35, high=3.0, sizes=(32, 64, 128)), 3, 1, fails),
         Halving("eta is larger than their number", drawn(2, seed=10), 4, 3),

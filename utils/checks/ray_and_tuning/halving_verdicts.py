@@ -75,6 +75,9 @@ _CHOICE_MISTAKES: dict[str, Ranking] = {
     "Of equal losses the one that comes first in configs goes on": _lowest_first(
         lambda index, losses: (losses[-1], -index)
     ),
+    "Of equal losses the one that comes first in configs goes on, not the one that was better in the rung before": (
+        _lowest_first(lambda index, losses: (*reversed(losses), index))
+    ),
     "The losses of the first rung decide in all rungs: compare those that the trials have now": _lowest_first(
         lambda index, losses: losses[0]
     ),

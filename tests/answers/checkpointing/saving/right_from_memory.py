@@ -23,6 +23,6 @@ def save(state, path):
         raise
     close(file)
     rename(hidden, path)
-    directory = open(folder, O_RDONLY)
+    directory = open(folder or ".", O_RDONLY)
     fsync(directory)
     close(directory)

@@ -18,6 +18,6 @@ def save(state, path):
     except BaseException:
         os.unlink(temporary)
         raise
-    folder = os.open(os.path.dirname(path), os.O_RDONLY)
+    folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
     os.fsync(folder)
     os.close(folder)

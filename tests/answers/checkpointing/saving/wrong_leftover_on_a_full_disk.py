@@ -12,6 +12,6 @@ def save(state, path):
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
-    folder = os.open(os.path.dirname(path), os.O_RDONLY)
+    folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
     os.fsync(folder)
     os.close(folder)

@@ -17,7 +17,7 @@ def successive_halving(configs, train, eta, first):
             at_first.setdefault(str(config), loss)
             if not math.isnan(loss):
                 trained.append((loss, config, checkpoint))
-        trained.sort(key=lambda trial: trial[0])
+        trained.sort(key=lambda trial: (trial[0], configs.index(trial[1])))
         if len(rung) == 1:
             return trained[0][1], at_first[str(trained[0][1])]
         rung = [(config, checkpoint) for _, config, checkpoint in trained[: max(1, len(rung) // eta)]]

@@ -15,7 +15,7 @@ def successive_halving(configs, train, eta, first):
                 continue
             if not math.isnan(loss):
                 trained.append((loss, config, checkpoint))
-        trained.sort(key=lambda trial: trial[0])
+        trained.sort(key=lambda trial: (trial[0], configs.index(trial[1])))
         if len(rung) == 1:
             return trained[0][1], trained[0][0]
         rung = [(config, checkpoint) for _, config, checkpoint in trained[: max(1, len(trained) // eta)]]
