@@ -27,6 +27,7 @@ from typing import Any
 
 from utils.checks.answers import Answer
 from utils.checks.memory import remember
+from utils.checks.points import counted, passed_parts
 from utils.checks.sandbox import deadline
 from utils.checks.verdicts import (
     HANDED_IN,
@@ -60,6 +61,8 @@ class Exercise:
         minutes: how long a learner takes.
         timeout: seconds after which the whole check ends.
         needs: modules beyond the course's core that the check imports; `make frameworks` installs them.
+        points: what a right answer is worth.
+        parts: those of them that a wrong answer can earn, by part (see points.py).
     """
 
     judge: Callable[..., Any] = field(repr=False)
@@ -70,6 +73,8 @@ class Exercise:
     minutes: int
     timeout: float
     needs: tuple[str, ...] = ()
+    points: int = 1
+    parts: dict[str, int] = field(default_factory=dict, hash=False)
 
     @property
     def parameters(self) -> list[str]:
@@ -82,7 +87,13 @@ class Exercise:
 
     def __repr__(self) -> str:
         call = f"check.{self.name}({', '.join(self.parameters)})"
-        return f"{self.title} ({self.stars}, {self.minutes} minutes): {call}"
+        return f"{self.title} ({self.stars}, {self.minutes} minutes, {counted(self.points)}): {call}"
+
+    def earned(self, verdict: Verdict | None) -> int:
+        """How many points a verdict gives."""
+        if verdict is None or verdict.state == RIGHT:
+            return self.points if verdict else 0
+        return sum(self.parts[part] for part in verdict.passed if part in self.parts)
 
     def __call__(self, *functions: Any) -> Verdict:
         """Judge the learner's functions, remember the result for ``progress()``, return the verdict."""
@@ -94,6 +105,10 @@ class Exercise:
 
     def verdict(self, *functions: Any) -> Verdict:
         """Judge functions, or answers that were sealed before, without remembering the result."""
+        with passed_parts() as passed:
+            return self._verdict(functions).but(passed)
+
+    def _verdict(self, functions: tuple[Any, ...]) -> Verdict:
         try:
             answers = self._seal(functions)
             if lacking := missing(*self.needs):
@@ -141,6 +156,8 @@ def exercise(
     minutes: int = 10,
     timeout: float = 120,
     needs: tuple[str, ...] = (),
+    points: int | None = None,
+    parts: dict[str, int] | None = None,
 ) -> Callable[[Callable[..., Any]], Exercise]:
     """Make an exercise of a function that judges answers.
 
@@ -151,15 +168,20 @@ def exercise(
         minutes: how long a learner takes.
         timeout: seconds after which the check ends, whatever the answer does.
         needs: modules beyond the course's core that the check imports, ("ray",).
+        points: what it is worth; one for each ● of the difficulty, if not given.
+        parts: points for parts of it, which together are all its points; the check calls ``passed(part)``.
     """
     if lab and not _SLUG.fullmatch(lab):
         raise ValueError(f"a lab is named by its slug, such as ddp_and_bucketing, not {lab!r}")
     if difficulty not in (1, 2, 3):
         raise ValueError(f"difficulty is 1, 2 or 3, not {difficulty!r}")
+    whole = sum(parts.values()) if parts else points or difficulty
+    if points not in (None, whole):
+        raise ValueError(f"{points} points, but the parts have {whole} together")
 
     def make(judge: Callable[..., Any]) -> Exercise:
         slug = lab or judge.__module__.rpartition(".")[2]
-        made = Exercise(judge, slug, judge.__name__, title, difficulty, minutes, timeout, needs)
+        made = Exercise(judge, slug, judge.__name__, title, difficulty, minutes, timeout, needs, whole, parts or {})
         object.__setattr__(made, "__doc__", judge.__doc__)  # for help() and Shift-Tab
         return made
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -12,6 +13,7 @@ NOT_STARTED, WRONG, RIGHT, HANDED_IN, NOT_JUDGED = "not started", "wrong", "righ
 SIGNS = {NOT_STARTED: "○", WRONG: "✗", RIGHT: "✓", HANDED_IN: "→", NOT_JUDGED: "?"}
 # Okabe-Ito; the sign and the word carry the meaning, the colour only helps.
 COLOURS = {NOT_STARTED: "#666666", WRONG: "#D55E00", RIGHT: "#009E73", HANDED_IN: "#0072B2", NOT_JUDGED: "#666666"}
+_LONGEST = {"text": 1_000, "details": 10_000}  # characters, whatever an answer puts into them
 _MISSING: Any = object()
 
 
@@ -78,11 +80,26 @@ class Verdict:
         state: "not started", "wrong", "right", or "not judged" where something that the check needs is not installed.
         text: the sentence (wrong, not judged) or the figures (right).
         details: further lines, shown beneath.
+        passed: the parts of the exercise that are right although the whole is not.
     """
 
     state: str
     text: str = ""
     details: str = ""
+    passed: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, longest in _LONGEST.items():
+            if len(whole := getattr(self, name)) > longest:
+                object.__setattr__(self, name, f"{whole[:longest]}… ({len(whole):,} characters)")
+
+    def but(self, passed: Sequence[str]) -> Verdict:
+        """The same, with what is right in it. Who has written a part has started."""
+        if not passed or self.state == RIGHT:
+            return self
+        text = self.text or "the rest is not written yet."
+        state = WRONG if self.state == NOT_STARTED else self.state
+        return Verdict(state, f"{text.rstrip()} Right so far: {', '.join(passed)}.", self.details, tuple(passed))
 
     def __bool__(self) -> bool:
         return self.state in (RIGHT, HANDED_IN)

@@ -1,32 +1,31 @@
-"""``python -m utils.checks.grading DIR``: grade a folder of learners' labs."""
+"""Grade a folder of learners' labs. Results come as they are found, and are kept after an interrupt."""
 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
-from utils.checks.grading.grade import grade, print_grades
+from utils.checks.grading.confine import hide_memory
+from utils.checks.grading.feedback import write_feedback
+from utils.checks.grading.grade import grade
+from utils.checks.grading.handed_in import FEEDBACK
+from utils.checks.grading.sandbox import Limits
+from utils.checks.grading.table import Grades
 from utils.course.build import LabError
 from utils.course.outline import ROOT
+
+TABLE = "grades.csv"
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Grade.
 
     Returns:
-        The exit status: 0 done, 2 it cannot be done (one sentence says why).
+        The exit status: 0 done, 2 it cannot be done (one sentence says why), 130 interrupted.
     """
-    parser = argparse.ArgumentParser(prog="python -m utils.checks.grading", description=__doc__)
-    parser.add_argument(
-        "folder", type=Path, nargs="?", metavar="DIR", help="with NN_slug.ipynb or <learner>/NN_slug.ipynb"
-    )
-    parser.add_argument("--labs", type=Path, default=ROOT / "labs", help="the official labs")
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="where the table goes (DIR/grades.csv)")
-    parser.add_argument("--cell-timeout", type=float, default=60, metavar="SECONDS", help="for a cell (60)")
-    parser.add_argument("--limit", type=float, default=600, metavar="SECONDS", help="for a notebook (600)")
-    parser.add_argument("--jobs", type=int, default=2, help="notebooks at a time (2)")
-    given = parser.parse_args(arguments)
+    given = _parser().parse_args(arguments)
     try:
         if given.folder is None:
             raise LabError("Which folder holds the learners' labs? `make grade DIR=folder` grades it.")
@@ -34,13 +33,73 @@ def main(arguments: list[str] | None = None) -> int:
             raise LabError(
                 f"{given.folder} holds the labs themselves, which nobody has solved: name a learners' folder."
             )
-        grades = grade(given.folder, given.labs, cell_timeout=given.cell_timeout, limit=given.limit, jobs=given.jobs)
-        print_grades(grades, given.csv or given.folder / "grades.csv")
+        return _grade(given)
     except LabError as error:
         print(error, file=sys.stderr)
         return 2
-    return 0
+
+
+def _grade(given: argparse.Namespace) -> int:
+    out = given.out or given.folder
+    limits = Limits(given.cell_timeout, given.limit, int(given.memory * (1 << 30)))
+    so_far: list[Grades] = []
+
+    def each(grades: Grades, learner: str, lab: str) -> None:
+        so_far[:] = [grades]
+        print(grades.line(learner, lab), flush=True)
+        _write(grades, [learner], out)
+
+    try:
+        grades = grade(
+            given.folder, given.labs, limits=limits, jobs=given.jobs, same_user=given.same_user, begin=_say, each=each
+        )
+        _write(grades, grades.learners, out)
+    except KeyboardInterrupt:
+        _say("\nInterrupted." if so_far else "\nInterrupted before the first notebook was graded.")
+        grades = so_far[0] if so_far else None
+    if grades is None:
+        return 130
+    print(f"\n{grades.text()}\n\n{out / TABLE} is the table, with every check's sentence,")
+    print(f"and {out / FEEDBACK}/ has a file for each learner.")
+    if not grades.waiting:
+        return 0
+    print(f"{len(grades.waiting)} notebooks were not graded any more.")
+    return 130
+
+
+def _write(grades: Grades, learners: list[str], out: Path) -> None:
+    try:
+        for learner in learners:
+            write_feedback(grades, learner, out / FEEDBACK)
+        grades.write_csv(out / TABLE)
+    except OSError as error:
+        raise LabError(f"{error.filename or out} cannot be written: {error.strerror}.") from None
+
+
+def _say(words: str) -> None:
+    print(words, file=sys.stderr, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="make grade DIR=folder ARGS=…", description=__doc__)
+    parser.add_argument(
+        "folder",
+        type=Path,
+        nargs="?",
+        metavar="DIR",
+        help="NN_slug.ipynb, <learner>/NN_slug.ipynb, or nbgrader's course",
+    )
+    parser.add_argument("--labs", type=Path, default=ROOT / "labs", help="the official labs")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help=f"where {TABLE} and {FEEDBACK}/ go (DIR)")
+    parser.add_argument("--cell-timeout", type=float, default=60, metavar="SECONDS", help="for a cell (60)")
+    parser.add_argument("--limit", type=float, default=600, metavar="SECONDS", help="for a notebook (600)")
+    parser.add_argument("--memory", type=float, default=4, metavar="GB", help="for a notebook, and for a check (4)")
+    parser.add_argument("--jobs", type=int, default=2, help="notebooks at a time (2)")
+    parser.add_argument("--same-user", action="store_true", help="as root: do not change to another user")
+    return parser
 
 
 if __name__ == "__main__":
+    hide_memory()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is done is kept
     sys.exit(main())

@@ -1,105 +1,161 @@
-"""Grading a folder of learners' labs: ``make grade DIR=folder``.
+"""Grading a folder of learners' labs: each notebook is run, and then judged, in a sandbox of its own.
 
-Every notebook runs in a kernel of its own with the course's checks put back in (handed_in.py, execute.py).
-What its checks hand in is judged here, by the same checks that the learner saw, in fresh rank processes. A
-notebook that hangs, crashes or is broken costs its learner a line, and nobody else anything.
-
-Learners' code runs with your rights. Grade strangers in a container.
+This process runs no learner's code and unpickles nothing of theirs. It takes a verdict from ``judge.py`` alone.
 """
 
 from __future__ import annotations
 
-import asyncio
-import sys
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from utils.checks.grading.execute import Run, execute
-from utils.checks.grading.handed_in import HandedIn, OfficialLab, find_handed_in, official_lab
+from utils.checks.framework import Exercise
+from utils.checks.grading.handed_in import HandedIn, find_handed_in
+from utils.checks.grading.official import OfficialLab, official_labs
+from utils.checks.grading.sandbox import Limits, Sandbox, Sandboxes
 from utils.checks.grading.table import Grades
+from utils.checks.verdicts import WRONG, Verdict
 from utils.course.build import LabError
 
+_SLACK = 60  # seconds that a check may take beyond its own time-out: it imports torch first
+_HOW = {"memory": "it used more memory than is allowed here", "time": "it did not end in time"}
 
-def grade(folder: Path, labs: Path, *, cell_timeout: float = 60, limit: float = 600, jobs: int = 2) -> Grades:
+
+@dataclass
+class Result:
+    """What came of one notebook: by exercise what its checks said, and sentences about the whole."""
+
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def grade(
+    folder: Path,
+    labs: Path,
+    *,
+    limits: Limits | None = None,
+    jobs: int = 2,
+    same_user: bool = False,
+    begin: Callable[[str], None] = lambda words: None,
+    each: Callable[[Grades, str, str], None] = lambda grades, learner, lab: None,
+) -> Grades:
     """Run and judge every lab in a folder.
 
     Args:
-        folder: ``folder/NN_slug.ipynb`` (one learner) or ``folder/<learner>/NN_slug.ipynb``.
+        folder: see handed_in.py.
         labs: the official labs.
-        cell_timeout: seconds after which a cell is interrupted.
-        limit: seconds after which a notebook is stopped.
-        jobs: how many notebooks run at a time.
+        limits: of time and memory.
+        jobs: how many notebooks run at a time; one of them is judged at a time.
+        same_user: see sandbox.py.
+        begin: is told what learners' code can do here, before any of it runs.
+        each: called after each notebook with all grades so far, the learner and the lab.
 
     Raises:
         LabError: if the folder or the official labs cannot be used.
+        KeyboardInterrupt: ``each`` has seen what was graded until then.
     """
-    official = {lab.slug: lab for path in sorted(labs.glob("*.ipynb")) if (lab := official_lab(path)) is not None}
-    work = find_handed_in(folder, set(official))
+    official = official_labs(labs)
+    work, notes = find_handed_in(folder, official)
     used = [lab for slug, lab in official.items() if any(item.slug == slug for item in work)]
     grades = Grades(
         exercises=[exercise for lab in used for exercise in lab.exercises],
-        learners=list(dict.fromkeys(item.learner for item in work)),
+        learners=list(notes),
+        notes={(learner, ""): said for learner, said in notes.items()},
+        waiting={(item.learner, item.slug) for item in work},
     )
-    runs = asyncio.run(_execute_all(work, official, cell_timeout, limit, jobs))
-    for handed_in, run in zip(work, runs, strict=True):
-        _tell(f"judging {handed_in.path}")
-        _judge(handed_in, run, official[handed_in.slug], grades)
+    judging = threading.Lock()
+    with Sandboxes(folder.resolve(), limits or Limits(), same_user) as place:
+        begin(place.words)
+        pool = ThreadPoolExecutor(jobs)
+        futures = {pool.submit(_grade_one, item, official[item.slug], place, judging): item for item in work}
+        try:
+            for future in as_completed(futures):
+                item, result = futures[future], future.result()
+                grades.waiting.discard((item.learner, item.slug))
+                grades.notes[item.learner, item.slug] = result.notes
+                for name, verdict in result.verdicts.items():
+                    grades.verdicts[item.learner, item.slug, name] = verdict
+                each(grades, item.learner, item.slug)
+        finally:
+            place.stopped.set()
+            pool.shutdown(cancel_futures=True)
     return grades
 
 
-async def _execute_all(
-    work: list[HandedIn], official: dict[str, OfficialLab], cell_timeout: float, limit: float, jobs: int
-) -> list[Run]:
-    places = asyncio.Semaphore(jobs)
-
-    async def one(handed_in: HandedIn) -> Run:
-        async with places:
-            _tell(f"running {handed_in.path}")
-            return await execute(handed_in, official[handed_in.slug], cell_timeout, limit)
-
-    return await asyncio.gather(*(one(handed_in) for handed_in in work))
-
-
-def _judge(handed_in: HandedIn, run: Run, lab: OfficialLab, grades: Grades) -> None:
-    from utils.checks.answers import Answer
-    from utils.checks.verdicts import WRONG, Verdict
-
-    notes = grades.notes.setdefault((handed_in.learner, lab.slug), [])
-    if run.note:
-        notes.append(run.note)
-    for exercise in lab.exercises:
-        record: dict[str, Any] = run.answers.get(exercise.name, {})
-        if "failed" in record:
-            notes.append(f"{exercise.title}: nothing to check ({record['failed']}).")
-        elif "refused" in record:
-            verdict = Verdict(WRONG, str(record["refused"]))
-            grades.verdicts[handed_in.learner, lab.slug, exercise.name] = verdict
-        elif record:
-            try:
-                names = exercise.parameters
-                answers = [Answer.from_json(*pair) for pair in zip(names, record["answers"], strict=True)]
-            except (ValueError, KeyError, TypeError, AttributeError):
-                notes.append(f"{exercise.title}: what was handed in cannot be read.")
-                continue
-            grades.verdicts[handed_in.learner, lab.slug, exercise.name] = exercise.verdict(*answers)
-
-
-def _tell(what: str) -> None:
-    """A sign of life for whoever watches; not for logs."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{what}", end="", file=sys.stderr, flush=True)
-
-
-def print_grades(grades: Grades, csv_file: Path) -> None:
-    """Print the table and write the CSV file.
-
-    Raises:
-        LabError: if the file cannot be written.
-    """
-    _tell("")
-    print(grades.text())
+def _grade_one(item: HandedIn, lab: OfficialLab, place: Sandboxes, judging: threading.Lock) -> Result:
+    result = Result(notes=[item.note] if item.note else [])
+    if item.notebook is None:
+        return result
     try:
-        grades.write_csv(csv_file)
-    except OSError as error:
-        raise LabError(f"{csv_file} cannot be written: {error.strerror}.") from None
-    print(f"\n{csv_file} holds the same as a table.")
+        with place.sandbox() as sandbox:
+            sandbox.copy(item.path.parent, files_only=item.alone)
+            handed_in = _run(sandbox, lab.cells_to_run(item.notebook), place.limits, result, lab)
+            with judging:
+                _judge(sandbox, lab, handed_in, result)
+    except (LabError, OSError) as error:
+        result.notes.append(f"not graded: {error}")
+    return result
+
+
+def _run(
+    sandbox: Sandbox, cells: list[dict[str, Any]], limits: Limits, result: Result, lab: OfficialLab
+) -> dict[str, str]:
+    """Run the notebook: the files in which answers are, by exercise."""
+    request = {"answers": str(sandbox.folder / "answers"), "cells": cells, "cell_seconds": limits.cell}
+    program = sandbox.start("utils.checks.grading.kernel", request, limits.notebook)
+    titles = {exercise.name: exercise.title for exercise in lab.exercises}
+    files: dict[str, str] = {}
+    for said in program.lines(limits.notebook + _SLACK):
+        name = str(said.get("exercise"))
+        if name in titles and "file" in said:
+            files[name] = str(said["file"])
+        elif name in titles:
+            result.notes.append(f"{titles[name]}: nothing to check ({str(said.get('failed'))[:300]}).")
+        elif note := str(said.get("note", ""))[:300]:
+            result.notes.append(note)
+    memory, seconds = f"{limits.memory / (1 << 30):g} GB", f"{limits.notebook:.0f} s"
+    if program.why == "memory":
+        result.notes.append(f"the notebook was stopped: it used more than {memory} of memory.")
+    elif program.why == "time":
+        result.notes.append(f"the notebook was stopped after {seconds}.")
+    elif program.status:
+        result.notes.append("the notebook ended the program that ran it; what follows was not run.")
+    return files
+
+
+def _judge(sandbox: Sandbox, lab: OfficialLab, files: dict[str, str], result: Result) -> None:
+    """Ask for a verdict on each exercise; one that ends the judge is wrong, and the next has a new judge."""
+    left = [exercise for exercise in lab.exercises if exercise.name in files]
+    while left:
+        secret = secrets.token_hex(16)
+        request = {
+            "checks": lab.checks.__name__,
+            "answers": str(sandbox.folder / "answers"),
+            "handed_in": [(exercise.name, files[exercise.name]) for exercise in left],
+            "secret": secret,
+        }
+        program = sandbox.start("utils.checks.grading.judge", request, _seconds(left))
+        for said in program.lines(_seconds(left[:1])):
+            if said.get("secret") == secret and said.get("exercise") == left[0].name:
+                result.verdicts[left.pop(0).name] = _verdict(said)
+            if not left:
+                program.end()
+                break
+        if left:
+            result.verdicts[left.pop(0).name] = Verdict(WRONG, f"the check was ended from inside: {_why(program)}.")
+
+
+def _why(program: Any) -> str:
+    return _HOW.get(program.why, "the answer stops or ends the process that judges it")
+
+
+def _seconds(exercises: Sequence[Exercise]) -> float:
+    return _SLACK + sum(exercise.timeout for exercise in exercises)
+
+
+def _verdict(said: dict[str, Any]) -> Verdict:
+    return Verdict(said["state"], said["text"], said["details"], tuple(said["passed"]))
