@@ -1,55 +1,56 @@
-"""Grading: every learner gets a line, whatever their notebook does, and nobody talks a check over."""
+"""Grading: every learner gets a line, whatever their notebook does, and results are kept as they come."""
 
 from __future__ import annotations
 
 import csv
 import os
-import shutil
+import signal
+import subprocess
+import sys
+import unicodedata
 from pathlib import Path
 
 import psutil
 import pytest
-import toy_checks
 import toy_lab
+from class_support import TOY, WORDS, found_by_kernels, hand_in, official, words, words_lab
+from toy_word_checks import RIGHT
 
+from utils.checks.grading import handed_in
 from utils.checks.grading.__main__ import main
+from utils.checks.grading.feedback import feedback
 from utils.checks.grading.grade import grade
-from utils.course.build import LabError, build
+from utils.checks.grading.official import official_labs
+from utils.checks.grading.sandbox import Limits, Sandboxes
+from utils.course.build import LabError
+from utils.course.outline import ROOT
 
 SOLVED = toy_lab.SOLVED
-LAB = "98_toy"
+LIMITS = Limits(cell=6, notebook=40)
 
 
 @pytest.fixture(scope="module")
 def labs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The official labs."""
-    root = tmp_path_factory.mktemp("course")
-    toy_lab.write(toy_lab.solution(), root / "solutions" / f"{LAB}.ipynb")
-    build(root / "solutions", root / "labs")
-    return root / "labs"
+    return official(tmp_path_factory.mktemp("course"))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _kernels_find_the_toy_checks():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(
-            "PYTHONPATH", os.pathsep.join([str(Path(toy_checks.__file__).parent), os.environ.get("PYTHONPATH", "")])
-        )
+    with found_by_kernels():
         yield
 
 
-def states(grades, learner: str) -> list[str]:
-    return [grades.state(learner, exercise) for exercise in grades.exercises]
+def states(grades, learner: str, lab: str) -> list[str]:
+    return [grades.state(learner, exercise) for exercise in grades.of(lab)]
 
 
 # ---------------------------------------------------------------- a class of learners, graded once
 def fill_class(folder: Path, lab: Path) -> None:
-    def hand_in(learner, notebook):
-        toy_lab.write(notebook, folder / learner / f"{LAB}.ipynb")
-
-    hand_in("ana", toy_lab.solved(lab, **SOLVED))
-    hand_in("ben", toy_lab.solved(lab, add="    return a - b", mean="    return tensor"))
-    shutil.copytree(lab.parent, folder / "cleo")
+    hand_in(folder, "Ana Müller", toy_lab.solved(lab, **SOLVED), f"{TOY} (1)")
+    ben = toy_lab.solved(lab, add="    import os; os._exit(3)", mean="    return tensor")
+    hand_in(folder, "ben", ben, TOY)
+    hand_in(folder, "ben", words(both=f"left = {RIGHT}\nright = lambda: None"))
 
     cheat = toy_lab.solved(lab, add="    return 7")
     toy_lab.cell(cheat, "check-add").source = "class check:\n    add = print\nprint('✓ right: cases: 3')"
@@ -57,26 +58,17 @@ def fill_class(folder: Path, lab: Path) -> None:
     cheat.cells.append(toy_lab.code("extra", "import toy_checks as check\ncheck.add(lambda a, b: a + b)"))
     patch = "import utils.checks.framework as f\nf.Exercise.verdict = lambda *_: f.Verdict('right')"
     cheat.cells.insert(2, toy_lab.code("patch", patch))
-    hand_in("cheat", cheat)
+    hand_in(folder, "cheat", cheat, TOY)
 
-    crash = toy_lab.solved(lab, **SOLVED)
-    crash.cells.insert(4, toy_lab.code("crash", "import os\nos._exit(1)"))
-    hand_in("crash", crash)
-
-    hang = toy_lab.solved(lab, **SOLVED)
-    hang.cells.insert(4, toy_lab.code("hang", "while True:\n    pass"))
-    hand_in("hang", hang)
-
-    loop = toy_lab.solved(lab, add="    while True: pass", mean=SOLVED["mean"], back="    import os; os._exit(3)")
-    hand_in("loop", loop)
-
-    rename = toy_lab.solved(lab, **SOLVED)
-    toy_lab.cell(rename, "add").source = "def my_add(a, b):\n    return a + b"
-    toy_lab.cell(rename, "mean").source = "import threading\nmean_over_ranks = threading.Lock().acquire"
-    hand_in("rename", rename)
+    hand_in(folder, "crash", words(first=f"first = {RIGHT}", second="import os\nos._exit(1)"))
+    hand_in(folder, "hang", words(first=f"first = {RIGHT}\nwhile True: pass", second=f"second = {RIGHT}"))
+    deaf = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
+    hand_in(folder, "deaf", words(first=f"first = {RIGHT}", second=deaf))
+    rename = words(first=f"my_first = {RIGHT}", second="import threading\nsecond = threading.Lock().acquire")
+    hand_in(folder, "rename", rename)
 
     (folder / "torn").mkdir()
-    (folder / "torn" / f"{LAB}.ipynb").write_text('{"cells": [')
+    (folder / "torn" / f"{WORDS}.ipynb").write_text('{"cells": [')
     (folder / "idle").mkdir()
     (folder / "idle" / "other.ipynb").write_text("not a lab")
 
@@ -84,86 +76,172 @@ def fill_class(folder: Path, lab: Path) -> None:
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory, labs):
     folder = tmp_path_factory.mktemp("class")
-    fill_class(folder, labs / f"{LAB}.ipynb")
-    (folder / "ana" / ".progress.json").write_text("ana's own")
+    fill_class(folder, labs / f"{TOY}.ipynb")
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(toy_checks, "SECONDS", 6)  # "loop" takes all of them
-        grades = grade(folder, labs, cell_timeout=10, limit=100)
+    grades = grade(folder, labs, limits=LIMITS)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     return grades
 
 
-def test_every_learner_with_a_lab_has_a_row(graded):
-    assert graded.learners == ["ana", "ben", "cheat", "cleo", "crash", "hang", "loop", "rename", "torn"]
+def test_every_learner_has_a_row(graded):
+    assert graded.learners == ["Ana Müller", "ben", "cheat", "crash", "deaf", "hang", "idle", "rename", "torn"]
+    assert graded.notes["idle", ""] == ["not graded, for its name is that of no lab with checks: other.ipynb."]
 
 
 def test_right_wrong_and_unwritten_answers_are_told_apart(graded):
-    assert states(graded, "ana") == ["right", "right", "right"]
-    assert states(graded, "ben") == ["wrong", "wrong", "not started"]
-    assert states(graded, "cleo") == ["not started", "not started", "not started"]
+    assert states(graded, "Ana Müller", "toy") == ["right", "right", "right"]
+    assert states(graded, "ben", "toy") == ["wrong", "wrong", "not started"]
+    assert "ended its process (exit code 3)" in graded.verdicts["ben", "toy", "add"].text
 
 
 def test_edited_deleted_and_patched_checks_do_not_help(graded):
-    assert states(graded, "cheat") == ["wrong", "not started", "not started"]
+    assert states(graded, "cheat", "toy") == ["wrong", "not started", "not started"]
     assert "measured: 7; expected: 3" in graded.verdicts["cheat", "toy", "add"].text
+    assert graded.notes["cheat", "toy"] == [
+        "an old version of the lab, or check cells were deleted: these were put back at the end: Mean over ranks."
+    ]
 
 
 def test_a_notebook_that_kills_its_kernel_keeps_what_came_before(graded):
-    assert states(graded, "crash") == ["right", "not there", "not there"]
-    assert graded.notes["crash", "toy"] == ["the notebook killed its kernel."]
+    assert states(graded, "crash", "words") == ["right", "not there", "not there", "not there"]
+    assert graded.notes["crash", "words"] == ["cell 4 ended its kernel; what follows it was not run."]
 
 
 def test_a_cell_that_hangs_is_interrupted_and_the_rest_goes_on(graded):
-    assert states(graded, "hang") == ["right", "right", "right"]
-    assert graded.notes["hang", "toy"] == ["cell 5 was interrupted after 10 s."]
+    assert states(graded, "hang", "words")[:2] == ["right", "right"]
+    assert graded.notes["hang", "words"] == ["cell 2 was interrupted after 6 s."]
 
 
-def test_an_answer_that_hangs_or_crashes_is_wrong(graded):
-    assert states(graded, "loop") == ["wrong", "right", "wrong"]
-    assert "is there a loop that never ends?" in graded.verdicts["loop", "toy", "add"].text
-    assert "ended its process (exit code 3)" in graded.verdicts["loop", "toy", "there_and_back"].text
+def test_a_cell_that_cannot_be_interrupted_ends_the_notebook(graded):
+    assert states(graded, "deaf", "words")[:2] == ["right", "not there"]
+    assert "cell 4 was stopped after 6 s, for it cannot be interrupted" in graded.notes["deaf", "words"][0]
 
 
 def test_what_cannot_be_handed_in_is_explained(graded):
-    assert states(graded, "rename") == ["not there", "wrong", "right"]
-    assert "nothing to check (NameError: name 'add' is not defined)" in graded.notes["rename", "toy"][0]
-    assert "cannot be sent to another process" in graded.verdicts["rename", "toy", "mean_over_ranks"].text
+    assert states(graded, "rename", "words")[:2] == ["not there", "wrong"]
+    assert "First word: nothing to check (NameError: name 'first' is not defined)." in graded.notes["rename", "words"]
+    assert "cannot be sent to another process" in graded.verdicts["rename", "words", "second"].text
 
 
 def test_a_torn_file_is_a_row_that_says_so(graded):
-    assert states(graded, "torn") == ["not there"] * 3
-    assert "is no notebook" in graded.notes["torn", "toy"][0]
+    assert states(graded, "torn", "words") == ["not there"] * 4
+    assert "is no notebook" in graded.notes["torn", "words"][0]
 
 
-def test_the_table_shows_learner_by_exercise_and_totals(graded):
+def test_parts_of_an_exercise_have_points(graded):
+    both = graded.of("words")[2]
+    assert (both.points, both.earned(graded.verdict("ben", both))) == (4, 1)
+    assert graded.sentence("ben", both).endswith("Right so far: left.")
+
+
+def test_not_judged_is_neither_right_nor_wrong(graded):
+    never = graded.of("words")[3]
+    assert graded.state("hang", never) == "not judged" and "no_such_module" in graded.sentence("hang", never)
+    assert graded.points("hang", "words") == (3, 7)  # of 12, less the five that nobody could earn here
+    assert "? not judged" in graded.text()
+
+
+def test_the_table_shows_learner_by_exercise_points_and_totals(graded):
     lines = graded.text().splitlines()
-    assert lines[:5] == ["toy", "  1  Add two numbers", "  2  Mean over ranks", "  3  There and back", ""]
-    assert "learner  1  2  3  right" in lines
-    assert "ana      ✓  ✓  ✓  3/3" in lines
-    assert "crash    ✓  –  –  1/3" in lines
-    assert "right    3  3  3  of 9" in lines
-    assert any(line.startswith("ben, toy, Add two numbers: ✗ Did you add") for line in lines)
+    block = lines.index("toy (points)")
+    assert lines[block + 1 : block + 4] == [
+        "  1  Add two numbers (1)",
+        "  2  Mean over ranks (2)",
+        "  3  There and back (3)",
+    ]
+    assert "Ana Müller  ✓  ✓  ✓  6 of 6" in lines
+    assert "crash       ✓  –  –  –  1 of 12" in lines
+    assert "hang: words: cell 2 was interrupted after 6 s." in lines
 
 
-def test_the_csv_holds_the_same(graded, tmp_path):
-    graded.write_csv(tmp_path / "grades.csv")
-    rows = list(csv.DictReader((tmp_path / "grades.csv").open(encoding="utf-8")))
-    assert rows[0] == {
-        "learner": "ana",
-        "toy/add": "right",
-        "toy/mean_over_ranks": "right",
-        "toy/there_and_back": "right",
-        "right": "3",
-        "of": "3",
-        "notes": "",
-    }
-    assert [row["right"] for row in rows] == ["3", "0", "0", "0", "1", "3", "1", "1", "0"]
+def test_the_csv_has_every_sentence_and_nothing_that_a_spreadsheet_computes(graded, tmp_path):
+    graded.learners[0] = "=1+1"
+    try:
+        graded.write_csv(tmp_path / "grades.csv")
+    finally:
+        graded.learners[0] = "Ana Müller"
+    rows = list(csv.DictReader((tmp_path / "grades.csv").open(encoding="utf-8-sig")))
+    assert [row["learner"] for row in rows[:2]] == ["'=1+1", "ben"]
+    ben = rows[1]
+    assert (ben["points"], ben["of"], ben["right"]) == ("1", "13", "0")
+    assert (ben["toy/mean_over_ranks"], ben["toy/mean_over_ranks points"]) == ("wrong", "0")
+    assert "Is the sum divided by the world size?" in ben["toy/mean_over_ranks sentence"]
+    assert "cell 2 was interrupted" in rows[5]["notes"]
+
+
+def test_the_feedback_has_the_sentence_of_every_check(graded):
+    ben = feedback(graded, "ben")
+    assert ben.startswith("# ben\n\n**1 of 13 points**")
+    assert "### ✗ Mean over ranks: wrong (0 of 2 points)\n\nIs the sum divided" in ben
+    assert "### ✗ Two words: wrong (1 of 4 points)" in ben
+    assert "### ? Never judged: not judged\n\n" in ben
+    assert "Add two numbers" not in feedback(graded, "hang"), "only labs that were handed in"
 
 
 def test_no_kernel_is_left_behind(graded):
     children = psutil.Process().children(recursive=True)
     assert not [child for child in children if "ipykernel" in " ".join(child.cmdline())]
+
+
+# ---------------------------------------------------------------- what was handed in
+def found_in(folder: Path, labs: Path):
+    found, notes = handed_in.find_handed_in(folder, official_labs(labs))
+    return [(item.learner, item.slug, item.path.relative_to(folder).as_posix(), item.note) for item in found], notes
+
+
+def test_nbgraders_folders_are_understood(labs, tmp_path):
+    hand_in(tmp_path / "submitted" / "ana", "lab-4", words(), "05_words")  # (the number has changed since)
+    hand_in(tmp_path / "submitted" / "ben", "98_toy", toy_lab.solved(labs / f"{TOY}.ipynb"), "my answers")
+    hand_in(tmp_path / "source", "98_toy", toy_lab.solution(), "98_toy")
+    found, notes = found_in(tmp_path, labs)
+    assert [item[:3] for item in found] == [
+        ("ana", "words", "submitted/ana/lab-4/05_words.ipynb"),
+        ("ben", "toy", "submitted/ben/98_toy/my answers.ipynb"),
+    ]
+    assert notes == {"ana": [], "ben": []}
+
+
+def test_one_learners_folder_with_a_folder_for_each_lab_is_one_learner(labs, tmp_path):
+    hand_in(tmp_path / "dora", "97_words", words())
+    hand_in(tmp_path / "dora", "98_toy", toy_lab.solution(), TOY)
+    assert [item[:2] for item in found_in(tmp_path / "dora", labs)[0]] == [("dora", "words"), ("dora", "toy")]
+
+
+def test_of_two_notebooks_of_a_lab_the_newest_counts_and_the_other_is_named(labs, tmp_path):
+    old, new = (hand_in(tmp_path, "ana", words(), f"97_words{suffix}") for suffix in (" (1)", ""))
+    os.utime(old, (1, 1))
+    os.utime(new, (2, 2))
+    lecture = hand_in(tmp_path / "ana", "notebooks", toy_lab.solution(), "97_words")  # of the same name
+    assert lecture.exists()
+    [(_, _, path, note)], _ = found_in(tmp_path, labs)
+    assert path == "ana/97_words.ipynb"
+    assert note.startswith("97_words.ipynb was graded, not 97_words (1).ipynb, notebooks/97_words.ipynb: ")
+
+
+def test_files_that_are_not_graded_are_named(labs, tmp_path):
+    composed = unicodedata.normalize("NFD", "Jürgen")
+    hand_in(tmp_path, composed, words(), "97_words-Copy1")
+    (tmp_path / composed / "98_toy.zip").write_bytes(b"PK")
+    hand_in(tmp_path, composed, words(), "12_unknown")
+    hand_in(tmp_path, f"{composed}/.ipynb_checkpoints", words(), "97_words")
+    (tmp_path / "nobody\n\x1b[31m").mkdir()
+    found, notes = found_in(tmp_path, labs)
+    assert [item[:2] for item in found] == [("Jürgen", "words")]
+    assert notes == {
+        "Jürgen": [
+            "not looked into: 98_toy.zip. Unpack it, and grade again.",
+            "not graded, for its name is that of no lab with checks: 12_unknown.ipynb.",
+        ],
+        "nobody??[31m": ["no notebook is in this folder."],
+    }
+
+
+def test_a_notebook_without_the_labs_cells_says_so(labs):
+    lab = official_labs(labs)["words"]
+    notebook = words_lab()
+    notebook.cells = notebook.cells[:2]
+    assert "is it the lecture" in lab.about(notebook)
+    assert len(lab.cells_to_run(notebook)) == 2 + 4
 
 
 # ---------------------------------------------------------------- the command
@@ -175,33 +253,17 @@ def test_without_a_folder_of_learners_nothing_is_graded(labs, capsys):
     assert not (labs / "grades.csv").exists()
 
 
-def test_a_single_learners_folder_is_graded_by_the_command(labs, tmp_path, capsys):
-    folder = tmp_path / "dora"
-    toy_lab.write(toy_lab.solved(labs / f"{LAB}.ipynb", add=SOLVED["add"]), folder / f"{LAB}.ipynb")
-    assert main([str(folder), "--labs", str(labs)]) == 0
-    assert "dora     ✓  ○  ○  1/3" in capsys.readouterr().out
-    assert (folder / "grades.csv").read_text(encoding="utf-8").startswith("learner,toy/add,")
-
-
-def test_a_notebook_that_never_ends_is_stopped(labs, tmp_path):
-    notebook = toy_lab.solved(labs / f"{LAB}.ipynb", **SOLVED)
-    stubborn = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True:\n    pass"
-    notebook.cells.insert(4, toy_lab.code("stubborn", stubborn))
-    toy_lab.write(notebook, tmp_path / f"{LAB}.ipynb")
-    grades = grade(tmp_path, labs, cell_timeout=3, limit=15)
-    assert states(grades, tmp_path.name) == ["right", "not there", "not there"]
-    assert grades.notes[tmp_path.name, "toy"] == ["the notebook was stopped after 15 s."]
-
-
 @pytest.mark.parametrize(
-    ("prepare", "sentence"),
+    ("name", "sentence"),
     [
-        (lambda folder: folder / "nowhere", "there is no folder"),
-        (lambda folder: folder, "holds no notebook of the course, nor do its folders (looked for NN_toy.ipynb)"),
+        ("nowhere", "there is no folder"),
+        ("file", "is a file, not a folder"),
+        (".", "holds no notebook of the course, nor do its folders (looked for NN_toy.ipynb, NN_words.ipynb)"),
     ],
 )
-def test_a_folder_that_cannot_be_graded_gets_one_sentence(labs, tmp_path, capsys, prepare, sentence):
-    assert main([str(prepare(tmp_path)), "--labs", str(labs)]) == 2
+def test_a_folder_that_cannot_be_graded_gets_one_sentence(labs, tmp_path, capsys, name, sentence):
+    (tmp_path / "file").write_text("")
+    assert main([str(tmp_path / name), "--labs", str(labs)]) == 2
     error = capsys.readouterr().err
     assert sentence in error and error.count("\n") == 1
 
@@ -211,7 +273,34 @@ def test_without_official_labs_there_is_nothing_to_grade(tmp_path):
         grade(tmp_path, tmp_path / "labs")
 
 
-def test_a_csv_that_cannot_be_written_gets_one_sentence(labs, tmp_path, capsys):
-    toy_lab.write(toy_lab.solved(labs / f"{LAB}.ipynb"), tmp_path / f"{LAB}.ipynb")
-    assert main([str(tmp_path), "--labs", str(labs), "--csv", "/dev/null/grades.csv"]) == 2
-    assert "/dev/null/grades.csv cannot be written" in capsys.readouterr().err
+def test_a_place_that_cannot_be_written_gets_one_sentence(labs, tmp_path, capsys):
+    (tmp_path / f"{WORDS}.ipynb").write_text("torn")
+    assert main([str(tmp_path), "--labs", str(labs), "--out", "/dev/null"]) == 2
+    assert "/dev/null/feedback cannot be written" in capsys.readouterr().err
+
+
+def test_results_come_as_they_are_found_and_stay_after_an_interrupt(labs, tmp_path):
+    hand_in(tmp_path, "ana", words(first=f"first = {RIGHT}"))
+    hand_in(tmp_path, "ben", words(first="while True: pass"))
+    hand_in(tmp_path, "cleo", words())
+    command = [sys.executable, "-m", "utils.checks.grading", str(tmp_path), "--labs", str(labs), "--jobs", "1"]
+    grading = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    try:
+        assert grading.stdout.readline() == "ana, words: ✓ ✗ ✗ ?   1 of 7\n"
+        assert "Measured: it says so" in (tmp_path / "feedback" / "ana.md").read_text(encoding="utf-8")
+        below = psutil.Process(grading.pid).children(recursive=True)
+        grading.send_signal(signal.SIGINT)
+        rest = grading.communicate(timeout=60)[0]
+    finally:
+        grading.kill()
+    assert grading.returncode == 130
+    assert "2 notebooks were not graded any more." in rest
+    assert not [process for process in below if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    rows = list(csv.DictReader((tmp_path / "grades.csv").open(encoding="utf-8-sig")))
+    assert [row["words/first"] for row in rows] == ["right", "not graded", "not graded"]
+    assert main([str(tmp_path), "--labs", str(labs / "nowhere")]) == 2, "its own files are no learners"
+
+
+def test_what_learners_can_do_is_said_before_anything_runs(tmp_path):
+    place = Sandboxes(tmp_path, Limits(notebook=60, memory=2 << 30), same_user=True)
+    assert "with your rights; THIS SYSTEM CANNOT HIDE" in place.words and "60 s and 2 GB" in place.words

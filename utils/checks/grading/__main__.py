@@ -46,8 +46,8 @@ def _grade(given: argparse.Namespace) -> int:
 
     def each(grades: Grades, learner: str, lab: str) -> None:
         so_far[:] = [grades]
-        print(grades.line(learner, lab), flush=True)
         _write(grades, [learner], out)
+        print(grades.line(learner, lab), flush=True)
 
     try:
         grades = grade(

@@ -98,8 +98,10 @@ def _as_first_process(config: dict[str, Any]) -> None:
         return
     _let_go()
     while True:
-        pid, status = os.wait()
-        if pid == program:
+        pid, status = os.waitpid(-1, os.WUNTRACED)
+        if os.WIFSTOPPED(status):
+            os.kill(pid, signal.SIGCONT)
+        elif pid == program:
             code = os.waitstatus_to_exitcode(status)
             os._exit(code if code >= 0 else 128 - code)
 
@@ -156,8 +158,10 @@ def _become(config: dict[str, Any]) -> None:
 def _watch(program: int, memory: int, seconds: float) -> int:
     end = time.monotonic() + seconds
     while True:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid == program:
+        pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+        if pid and os.WIFSTOPPED(status):
+            os.kill(pid, signal.SIGCONT)
+        elif pid == program:
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else 128 - code
         if time.monotonic() > end:

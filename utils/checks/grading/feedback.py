@@ -41,9 +41,9 @@ def _about(grades: Grades, learner: str, exercise: Exercise) -> str:
     state = grades.state(learner, exercise)
     points = "" if state == "not judged" else f" ({exercise.earned(verdict)} of {counted(exercise.points)})"
     lines = [f"### {grades.sign(learner, exercise)} {exercise.title}: {state}{points}"]
-    if verdict and verdict.text:
+    if verdict is not None and verdict.text:
         lines.append(f"Measured: {verdict.text}" if state == RIGHT else _sentence(verdict.text))
-    if verdict and verdict.details:
+    if verdict is not None and verdict.details:
         lines.append("\n".join(f"    {line}" for line in verdict.details.splitlines()))
     return "\n\n".join(lines)
 

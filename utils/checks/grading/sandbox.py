@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import itertools
 import json
 import os
@@ -15,7 +14,7 @@ import tempfile
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 
@@ -53,16 +52,15 @@ class Sandboxes:
     hidden: Path
     limits: Limits
     same_user: bool = False
-    namespaces: bool = field(default=sys.platform == "linux", init=False)
+    namespaces: bool = field(default=False, init=False)
+    may_use_namespaces: ClassVar[bool] = sys.platform == "linux"
     stopped: threading.Event = field(default_factory=threading.Event, init=False)
 
     def __enter__(self) -> Sandboxes:
         self.base = Path(tempfile.mkdtemp(prefix="grade-")).resolve()
         self.base.chmod(0o711)
         self._numbers = itertools.count(1)
-        self._users = (
-            itertools.cycle(_free_users()) if os.getuid() == 0 and not self.same_user else itertools.repeat(None)
-        )
+        self._users = itertools.cycle(_free_users() if self.other_user else [None])
         try:
             self._try_out()
         except BaseException:
@@ -75,11 +73,13 @@ class Sandboxes:
         shutil.rmtree(self.base, ignore_errors=True)
 
     @property
+    def other_user(self) -> bool:
+        return os.getuid() == 0 and not self.same_user
+
+    @property
     def words(self) -> str:
         """What learners' code can do here, for whoever grades."""
-        user = (
-            "as another user" if os.getuid() == 0 and not self.same_user else f"with your rights ({getpass.getuser()})"
-        )
+        user = "as another user" if self.other_user else "with your rights"
         sees = (
             "without sight of your files and processes"
             if self.namespaces
@@ -90,7 +90,7 @@ class Sandboxes:
 
     def _try_out(self) -> None:
         said: list[str] = []
-        for namespaces in (True, False) if self.namespaces else (False,):
+        for namespaces in (True, False) if self.may_use_namespaces else (False,):
             self.namespaces = namespaces
             with self.sandbox() as place:
                 run = place.start("utils.checks.grading.kernel", {"hello": True}, 60)
@@ -192,6 +192,8 @@ def _environment(home: Path) -> dict[str, str]:
     passed = {
         name: value for name, value in os.environ.items() if name in _PASSED_ON or name.startswith(_PASSED_ON_PREFIXES)
     }
+    if searched := passed.get("PYTHONPATH"):
+        passed["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in searched.split(os.pathsep) if path)
     passed["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), passed.get("PATH", os.defpath)))
     return passed | {
         "HOME": str(home),

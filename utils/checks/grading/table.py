@@ -61,7 +61,7 @@ class Grades:
     def sentence(self, learner: str, exercise: Exercise) -> str:
         """What the check said."""
         verdict = self.verdict(learner, exercise)
-        return verdict.text if verdict else ""
+        return verdict.text if verdict is not None else ""
 
     def points(self, learner: str, lab: str | None = None) -> tuple[int, int]:
         """How many points a learner has (in one lab, or in all), and of how many. What was not judged is in neither."""
