@@ -24,6 +24,7 @@ from utils.checks.data_parallel_internals.losses import (
 from utils.checks.data_parallel_internals.replicas import judge_copies, judge_replicas, judge_use, replicated
 from utils.checks.data_parallel_internals.scattering import BATCHES, all_batches, judge_parts, judge_route
 from utils.checks.framework import exercise
+from utils.checks.points import passed
 from utils.checks.sandbox import run, run_cases
 from utils.checks.verdicts import Wrong
 
@@ -98,7 +99,12 @@ def _more_of_forward(data_parallel_forward: Any) -> tuple[list[int], dict[int, t
 LOSSES = ((2, 8), (3, 7), (4, 10), (4, 2), (2, 41))  # GPUs, rows
 
 
-@exercise(title="Keep the loss in the replicas", difficulty=3, minutes=20)
+@exercise(
+    title="Keep the loss in the replicas",
+    difficulty=3,
+    minutes=20,
+    parts={"loss and gradients": 2, "memory": 1},
+)
 def loss(data_parallel_loss: Any) -> dict[str, Any]:
     """Judge ``data_parallel_loss(model, batch, targets, devices)``: the mean cross-entropy, on the first GPU."""
     most = 0
@@ -106,6 +112,7 @@ def loss(data_parallel_loss: Any) -> dict[str, Any]:
         judge_loss(gpus, rows, found)
         most = max(most, judge_gathered(gpus, rows, found))
         judge_loss_gradients(gpus, rows, found)
+    passed("loss and gradients")
     peak = run(peak_of_gpu_0, data_parallel_loss, 4, timeout=SECONDS)
     if peak > MOST_ON_GPU_0:
         raise Wrong(

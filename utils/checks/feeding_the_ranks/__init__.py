@@ -9,6 +9,7 @@ from utils.checks import Wrong, exercise, run
 from utils.checks.feeding_the_ranks import epochs, evaluations, samplers, uneven_loaders, worker_numbers
 from utils.checks.feeding_the_ranks.samplers import Deal
 from utils.checks.feeding_the_ranks.uneven_loaders import Uneven
+from utils.checks.points import passed
 from utils.training.simulated_loader import MACHINES
 
 SECONDS = 30  # for each launch; a dead-lock ends sooner
@@ -48,11 +49,17 @@ COUNTS = {
 COUNT_BYTES = 16  # two numbers
 
 
-@exercise(title="An evaluation without duplicates", difficulty=1, minutes=15)
+@exercise(
+    title="An evaluation without duplicates",
+    difficulty=1,
+    minutes=15,
+    parts={"EvaluationSampler": 1, "accuracy": 1},
+)
 def evaluation(EvaluationSampler: Any, accuracy: Any) -> dict[str, Any]:
     """Judge ``EvaluationSampler(dataset, world_size, rank)`` and ``accuracy(correct, seen)``, called on all ranks."""
     for deal, facts in zip(EVALUATION, run(evaluations.evaluation, EvaluationSampler, EVALUATION), strict=True):
         evaluations.judge_evaluation(deal, facts)
+    passed("EvaluationSampler")
     for ranks, cases in COUNTS.items():
         per_rank = run(evaluations.accuracies, accuracy, cases, ranks=ranks, timeout=SECONDS)
         for case, *facts in zip(cases, *per_rank, strict=True):

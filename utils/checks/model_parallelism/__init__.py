@@ -17,15 +17,17 @@ from utils.checks.model_parallelism.balancing import (
 from utils.checks.model_parallelism.ideal_stages import GPIPE, ONE_F_ONE_B, Case
 from utils.checks.model_parallelism.pipeline_steps import gpipe_held, judged_steps
 from utils.checks.model_parallelism.schedules import PIPELINES, judge_items, play, right_schedule, wrong_order
+from utils.checks.points import passed
 from utils.checks.sandbox import run, run_cases
 
 
-@exercise(title="Balanced stages", difficulty=1, minutes=15)
+@exercise(title="Balanced stages", difficulty=1, minutes=15, parts={"balance": 1, "make_stages": 1})
 def balanced_stages(balance: Any, make_stages: Any) -> dict[str, Any]:
     """Judge ``balance(costs, p)``, pieces for each stage, and ``make_stages(pieces, p)``, which uses it."""
     counts = run_cases(balance, [(list(costs), p) for costs, p in COSTS])
     for (costs, p), found in zip(COSTS, counts, strict=True):
         judge_counts(costs, p, found, equal=about_equal(counts))
+    passed("balance")
     largest = run(stages_of_models, make_stages, MODELS, smallest_largest)
     return {
         "lists of costs": len(COSTS),

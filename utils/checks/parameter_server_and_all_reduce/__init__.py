@@ -9,6 +9,7 @@ from typing import Any
 from utils.checks import Wrong, exercise, expect, run
 from utils.checks.parameter_server_and_all_reduce import judges, probes, servers
 from utils.checks.parameter_server_and_all_reduce.probes import Case, Facts, Plan
+from utils.checks.points import passed
 from utils.hardware import links
 
 SECONDS = 40  # for each launch; a dead-lock ends sooner
@@ -128,7 +129,13 @@ PLAYS = ((2, 2, 17), (3, 1, 2), (3, 0, 22), (4, 3, 26), (1, 0, 5), (5, 2, 8))  #
 REAL = (3, 2, 6)  # workers, bound, steps of each
 
 
-@exercise(title="A server with bounded staleness", difficulty=3, minutes=30, timeout=180)
+@exercise(
+    title="A server with bounded staleness",
+    difficulty=3,
+    minutes=30,
+    timeout=180,
+    parts={"bound and staleness": 2, "on real ranks": 1},
+)
 def server(Server: Any) -> dict[str, Any]:
     """Judge the class ``Server(weights, workers, bound, lr)`` with its methods ``pull`` and ``push``."""
     for bound, found in zip(BOUNDS, run(servers.fast_worker, Server, BOUNDS, timeout=SECONDS), strict=True):
@@ -140,6 +147,7 @@ def server(Server: Any) -> dict[str, Any]:
         stalest = max([stalest, *(event["staleness"] for event in events if event["what"] == "push")])
     weights, right = run(servers.in_step, Server, timeout=SECONDS)
     expect("With bound 0 and workers in step, the weights are not those of synchronous training", weights, right)
+    passed("bound and staleness")
     leads, weights, right = run(servers.on_ranks, Server, *REAL, ranks=REAL[0] + 1, timeout=SECONDS)[0]
     expect("On real ranks, the last weights are not the first ones minus all updates", weights, right)
     expect("On real ranks, the fastest worker is further ahead than the bound, or never as far", max(leads), REAL[1])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from utils.checks import Wrong, exercise, expect, how_far, run, run_cases
+from utils.checks.points import passed
 from utils.checks.single_vs_multi_node import probes
 from utils.hardware import links
 from utils.hardware.links import Link
@@ -31,12 +32,13 @@ _BACK_MISTAKES: dict[str, Callable[[int, int, int], tuple[int, int, int]]] = {
 }
 
 
-@exercise(title="Ranks and back", difficulty=1, minutes=10)
+@exercise(title="Ranks and back", difficulty=1, minutes=10, parts={"rank_of": 1, "coordinates_of": 1})
 def ranks_and_back(rank_of: Any, coordinates_of: Any) -> dict[str, int]:
     """Judge ``rank_of(node_rank, local_rank, nodes, per_node)`` and ``coordinates_of(rank, nodes, per_node)``."""
     places = [(n, k, nodes, per_node) for nodes, per_node in SHAPES for n in range(nodes) for k in range(per_node)]
     right = [n * per_node + k for n, k, _, per_node in places]
     _judge("rank_of", run_cases(rank_of, places), places, right, _RANK_MISTAKES)
+    passed("rank_of")
 
     ranks = [(rank, nodes, per_node) for rank, (_, _, nodes, per_node) in zip(right, places, strict=True)]
     back = [(n, k, nodes * per_node) for n, k, nodes, per_node in places]
@@ -151,7 +153,12 @@ _LEVEL_MISTAKES: dict[str, dict[str, Any]] = {
 }
 
 
-@exercise(title="Predict the time of an all-reduce", difficulty=2, minutes=20)
+@exercise(
+    title="Predict the time of an all-reduce",
+    difficulty=2,
+    minutes=20,
+    parts={"ring_time": 1, "hierarchical_time": 1},
+)
 def all_reduce_times(ring_time: Any, hierarchical_time: Any) -> dict[str, Any]:
     """Judge two estimates in seconds, each called with (nbytes, nodes, per_node, inside, between)."""
     cases = [(n, nodes, per_node, *data_sheet(*both)) for n, nodes, per_node, *both in TOPOLOGIES]
@@ -167,6 +174,7 @@ def all_reduce_times(ring_time: Any, hierarchical_time: Any) -> dict[str, Any]:
         _name_the_mistake(calls, results, right, candidates, relative=TOLERANCE, exactly=0.001)
         errors = (abs(result / value - 1) for result, value in zip(results, right, strict=True) if value)
         worst = max(worst, *errors)
+        passed(function.name)
     return {"topologies": len(TOPOLOGIES), "largest error": f"{worst:.1%}"}
 
 
@@ -241,13 +249,14 @@ _MEANING = {
 }
 
 
-@exercise(title="Repair broken launches", difficulty=3, minutes=25)
+@exercise(title="Repair broken launches", difficulty=3, minutes=25, parts={"every value": 2, "the ranks meet": 1})
 def broken_launches(repair: Any) -> dict[str, int]:
     """Judge ``repair(environments)``: a list of dicts, one for each process, comes back with the right values."""
     broken = probes.broken_launches()
     results = run_cases(repair, [(environments,) for _, environments, _ in broken])
     for (name, before, right), after in zip(broken, results, strict=True):
         _judge_repair(name, before, right, after)
+    passed("every value")
     really_started = ("own_address", "counted_on_each_node")
     for name in really_started:
         met = run(probes.start_repaired, repair, name, ranks=4, nodes=2, timeout=30)

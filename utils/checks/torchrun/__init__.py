@@ -7,6 +7,7 @@ from typing import Any
 
 from utils.checks import Wrong, exercise
 from utils.checks.answers import Answer
+from utils.checks.points import passed
 from utils.checks.sandbox import require_returned, run_to_the_ends
 from utils.checks.standstill import table
 from utils.checks.torchrun import program_verdicts, programs, script_runs, script_verdicts
@@ -89,12 +90,13 @@ def different_lengths(gather_all: Any) -> dict[str, Any]:
     return {"sets of lengths": sum(map(len, program_verdicts.LENGTHS.values())), "collectives": f"at most {most}"}
 
 
-@exercise(title="A swallowed exception", difficulty=2, minutes=20)
+@exercise(title="A swallowed exception", difficulty=2, minutes=20, parts={"broken batches": 1, "other exceptions": 1})
 def swallowed(train_epoch: Any) -> dict[str, Any]:
     """Judge ``train_epoch(batches, gradient, features, update)``, with broken batches and with a broken program."""
     ends = run_to_the_ends(programs.epoch, program_verdicts.STEPS, None, train_epoch, ranks=3)
     found = require_returned(ends, "A rank that skips a broken batch skips its collective too")
     talk = program_verdicts.judge_epoch(found)
+    passed("broken batches")
     program_verdicts.judge_defect(
         run_to_the_ends(programs.epoch, program_verdicts.STEPS, program_verdicts.DEFECT, train_epoch, ranks=3)
     )
