@@ -126,9 +126,10 @@ execute: setup  ## run notebooks and store their outputs: make execute NB=notebo
 labs: setup  ## make labs/ from solutions/
 	$(RUN) -m utils.course labs
 
-grade: setup  ## grade a folder of learners' labs: make grade DIR=folder
-	@$(if $(DIR),,echo "Which folder of learners' labs? Type: make grade DIR=folder" >&2; exit 2)
-	@$(RUN) -m utils.checks.grading "$(DIR)"
+# (ARGS=--help lists what can be chosen: time, memory, where the results go.)
+grade: setup  ## grade learners' labs, each in a sandbox (README says what it keeps out): make grade DIR=folder
+	@$(if $(DIR)$(ARGS),,echo "Which folder of learners' labs? Type: make grade DIR=folder" >&2; exit 2)
+	@$(RUN) -m utils.checks.grading $(ARGS) $(if $(DIR),"$(DIR)")
 
 durations: setup  ## run everything and store how long each file takes, so that the longest are begun first
 	@$(STAGES) 'tests DURATIONS=1' 'extras DURATIONS=1' 'notebooks DURATIONS=1' 'tests-frameworks DURATIONS=1' 'notebooks-frameworks DURATIONS=1'

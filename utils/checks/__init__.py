@@ -9,6 +9,7 @@ inside.py      what runs in the rank, and turns every failure into a sentence
 plain.py       values on their way back
 compare.py     expect: is it what it should be, and how far off is it?
 overview.py    progress(): what is done; memory.py keeps it between sessions
+points.py      what an exercise is worth, and what a wrong answer has earned of it
 grading/       a table of many learners' labs
 """
 
@@ -18,6 +19,7 @@ from utils.checks.compare import expect, how_far
 from utils.checks.framework import Exercise, exercise
 from utils.checks.overview import progress
 from utils.checks.plain import Opaque
+from utils.checks.points import passed
 from utils.checks.sandbox import run, run_cases
 from utils.checks.verdicts import NotStarted, Verdict, Wrong
 
@@ -30,6 +32,7 @@ __all__ = [
     "exercise",
     "expect",
     "how_far",
+    "passed",
     "progress",
     "run",
     "run_cases",

@@ -5,11 +5,10 @@ from __future__ import annotations
 import tempfile
 from typing import Any
 
-from utils.checks import Wrong, exercise, run
+from utils.checks import Wrong, exercise, passed, run
 from utils.checks.feeding_the_ranks import epochs, evaluations, samplers, uneven_loaders, worker_numbers
 from utils.checks.feeding_the_ranks.samplers import Deal
 from utils.checks.feeding_the_ranks.uneven_loaders import Uneven
-from utils.checks.points import passed
 from utils.training.simulated_loader import MACHINES
 
 SECONDS = 30  # for each launch; a dead-lock ends sooner

@@ -6,10 +6,9 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-from utils.checks import Wrong, exercise, expect, run
+from utils.checks import Wrong, exercise, expect, passed, run
 from utils.checks.parameter_server_and_all_reduce import judges, probes, servers
 from utils.checks.parameter_server_and_all_reduce.probes import Case, Facts, Plan
-from utils.checks.points import passed
 from utils.hardware import links
 
 SECONDS = 40  # for each launch; a dead-lock ends sooner

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from utils.checks import Wrong, exercise, expect, how_far, run, run_cases
-from utils.checks.points import passed
+from utils.checks import Wrong, exercise, expect, how_far, passed, run, run_cases
 from utils.checks.single_vs_multi_node import probes
 from utils.hardware import links
 from utils.hardware.links import Link

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from utils.checks import Wrong, exercise
+from utils.checks import Wrong, exercise, passed
 from utils.checks.answers import Answer
-from utils.checks.points import passed
 from utils.checks.sandbox import require_returned, run_to_the_ends
 from utils.checks.standstill import table
 from utils.checks.torchrun import program_verdicts, programs, script_runs, script_verdicts
