@@ -286,7 +286,7 @@ def test_results_come_as_they_are_found_and_stay_after_an_interrupt(labs, tmp_pa
     command = [sys.executable, "-m", "utils.checks.grading", str(tmp_path), "--labs", str(labs), "--jobs", "1"]
     grading = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     try:
-        assert grading.stdout.readline() == "ana, words: ✓ ✗ ✗ ?   1 of 7\n"
+        assert grading.stdout.readline() == "1 of 3  ana, words: ✓ ✗ ✗ ?   1 of 7\n"
         assert "Measured: it says so" in (tmp_path / "feedback" / "ana.md").read_text(encoding="utf-8")
         below = psutil.Process(grading.pid).children(recursive=True)
         grading.send_signal(signal.SIGINT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import signal
 import sys
 from pathlib import Path
@@ -43,11 +44,13 @@ def _grade(given: argparse.Namespace) -> int:
     out = given.out or given.folder
     limits = Limits(given.cell_timeout, given.limit, int(given.memory * (1 << 30)))
     so_far: list[Grades] = []
+    done = itertools.count(1)
 
     def each(grades: Grades, learner: str, lab: str) -> None:
         so_far[:] = [grades]
         _write(grades, [learner], out)
-        print(grades.line(learner, lab), flush=True)
+        number = next(done)
+        print(f"{number} of {number + len(grades.waiting)}  {grades.line(learner, lab)}", flush=True)
 
     try:
         grades = grade(

@@ -14,14 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from utils.checks.framework import Exercise
-from utils.checks.grading.handed_in import HandedIn, find_handed_in
+from utils.checks.grading.handed_in import HandedIn, find_handed_in, printable
 from utils.checks.grading.official import OfficialLab, official_labs
+from utils.checks.grading.program import Interrupted
 from utils.checks.grading.sandbox import Limits, Sandbox, Sandboxes
 from utils.checks.grading.table import Grades
 from utils.checks.verdicts import WRONG, Verdict
 from utils.course.build import LabError
 
 _SLACK = 60  # seconds that a check may take beyond its own time-out: it imports torch first
+_MOST_NOTES, _LONGEST_NOTE = 20, 500
 _HOW = {"memory": "it used more memory than is allowed here", "time": "it did not end in time"}
 
 
@@ -31,6 +33,10 @@ class Result:
 
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+
+    def note(self, sentence: str) -> None:
+        if len(self.notes) < _MOST_NOTES:
+            self.notes.append(printable(sentence[:_LONGEST_NOTE]))
 
 
 def grade(
@@ -96,8 +102,11 @@ def _grade_one(item: HandedIn, lab: OfficialLab, place: Sandboxes, judging: thre
             handed_in = _run(sandbox, lab.cells_to_run(item.notebook), place.limits, result, lab)
             with judging:
                 _judge(sandbox, lab, handed_in, result)
-    except (LabError, OSError) as error:
-        result.notes.append(f"not graded: {error}")
+    except Interrupted:
+        raise
+    except Exception as error:  # one notebook that is stranger than we thought costs nobody else anything
+        kind = "" if isinstance(error, LabError) else f"{type(error).__name__}: "
+        result.note(f"not graded, for something went wrong here: {kind}{error}")
     return result
 
 
@@ -114,16 +123,16 @@ def _run(
         if name in titles and "file" in said:
             files[name] = str(said["file"])
         elif name in titles:
-            result.notes.append(f"{titles[name]}: nothing to check ({str(said.get('failed'))[:300]}).")
-        elif note := str(said.get("note", ""))[:300]:
-            result.notes.append(note)
+            result.note(f"{titles[name]}: nothing to check ({said.get('failed')}).")
+        elif note := str(said.get("note", "")):
+            result.note(note)
     memory, seconds = f"{limits.memory / (1 << 30):g} GB", f"{limits.notebook:.0f} s"
     if program.why == "memory":
-        result.notes.append(f"the notebook was stopped: it used more than {memory} of memory.")
+        result.note(f"the notebook was stopped: it used more than {memory} of memory.")
     elif program.why == "time":
-        result.notes.append(f"the notebook was stopped after {seconds}.")
+        result.note(f"the notebook was stopped after {seconds}.")
     elif program.status:
-        result.notes.append("the notebook ended the program that ran it; what follows was not run.")
+        result.note("the notebook ended the program that ran it; what follows was not run.")
     return files
 
 

@@ -76,10 +76,10 @@ def _learners(folder: Path, labs: dict[str, OfficialLab]) -> Iterator[tuple[str,
     files = [path for path in sorted(folder.iterdir()) if _counts(path)]
     files += [path for entry in own for path in _files_below(entry)]
     if any(_slug(path, labs) for path in files):
-        yield _shown(folder.resolve().name), files
+        yield printable(folder.resolve().name), files
     for entry in folders:
         if entry not in own and entry.name not in _NO_LEARNERS:
-            yield _shown(entry.name), list(_files_below(entry))
+            yield printable(entry.name), list(_files_below(entry))
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
@@ -140,10 +140,10 @@ def _about(strange: list[Path], has_labs: bool) -> list[str]:
 
 def _listed(names: list[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(_shown(name) for name in names[:_SHOWN]) + more
+    return ", ".join(printable(name) for name in names[:_SHOWN]) + more
 
 
-def _shown(name: str) -> str:
+def printable(name: str) -> str:
     """A file's name as one line of text: umlauts in one piece, nothing that moves a cursor."""
     composed = unicodedata.normalize("NFC", name)
     return "".join(character if character.isprintable() else "?" for character in composed)

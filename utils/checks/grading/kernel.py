@@ -18,6 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from utils.checks.grading.confine import hide_memory
+
 START_SECONDS = 60
 _PATIENCE = 5  # seconds for a kernel to come back from an interrupt
 _NOTHING = {"status": "aborted"}
@@ -25,6 +27,7 @@ _NOTHING = {"status": "aborted"}
 
 def main() -> None:
     """Read a request, run its notebook."""
+    hide_memory()
     request = json.load(sys.stdin)
     if request.get("hello"):
         return say({"hello": True})
@@ -47,7 +50,6 @@ class Kernel:
 
     def __init__(self) -> None:
         from jupyter_client.manager import KernelManager
-        from jupyter_client.provisioning.local_provisioner import LocalProvisioner  # noqa: F401  (a slow import, once)
 
         self._manager = KernelManager(kernel_name="python3")
         with open(os.devnull, "w") as nowhere:
@@ -55,7 +57,7 @@ class Kernel:
         self._client = self._manager.blocking_client()
         self._client.start_channels(iopub=False, stdin=False, hb=False)
         if self._reply(self._client.kernel_info(), START_SECONDS) is None:
-            raise KernelDied(f"its kernel did not start within {START_SECONDS} s.")
+            raise KernelDied(f"did not start within {START_SECONDS} s")
 
     def run(self, source: str, seconds: float) -> tuple[dict[str, Any], bool]:
         """Run a cell: the reply, and whether it had to be interrupted."""
@@ -83,7 +85,11 @@ class Kernel:
 
 def run(cells: list[dict[str, Any]], folder: Path, cell_seconds: float) -> None:
     """Run all cells, whatever they do, and say what the checks have handed in."""
-    kernel, seen = Kernel(), set()
+    seen: set[Path] = set()
+    try:
+        kernel = Kernel()
+    except KernelDied as death:
+        return say({"note": f"the notebook was not run, for its kernel {death}."})
     for cell in cells:
         where = f"cell {cell['number']}"
         try:

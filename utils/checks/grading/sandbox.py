@@ -22,7 +22,7 @@ from utils.checks.grading.program import Program
 from utils.course.build import LabError
 from utils.course.outline import ROOT
 
-_PROCESSES = 1024
+_PROCESSES = 4096  # with all their threads, of which torch makes one for each processor
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "PYTHONPATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")
 _PASSED_ON_PREFIXES = ("OMP_", "MKL_", "ATEN_", "ONEDNN_", "RANKS_")
 
@@ -97,10 +97,13 @@ class Sandboxes:
                 if any(line.get("hello") for line in run.lines(60)):
                     return
             said.append(run.errors)
+        why = " ".join(said[-1].split())[-200:] or "it said nothing"
+        if not self.other_user:
+            raise LabError(f"learners' code cannot run here ({why}).")
         raise LabError(
             f"learners' code cannot run as another user here: it must be able to read {ROOT} and {sys.base_prefix} "
-            f"({' '.join(said[-1].split())[-200:] or 'it said nothing'}). Put the course where every user can read "
-            "it, or grade with your own rights: make grade DIR=folder ARGS=--same-user."
+            f"({why}). Put the course where every user can read it, or grade with your own rights: "
+            "make grade DIR=folder ARGS=--same-user."
         )
 
     def sandbox(self) -> Sandbox:
@@ -170,6 +173,7 @@ class Sandbox:
             hide |= {str(self.place.hidden): "711"}
         else:
             last = [str(self.place.hidden)]
+        hide.pop("/", None)  # the home of some users, in containers
         config = {
             "parent": os.getpid(),
             "command": [sys.executable, "-P", "-m", module],
@@ -207,8 +211,11 @@ def _environment(home: Path) -> dict[str, str]:
 
 def _code() -> list[str]:
     """The folders that Python and the course are read from."""
-    paths = [sys.base_prefix, sys.prefix, str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    return list(dict.fromkeys(os.path.realpath(path) for path in paths if os.path.isdir(path) and path != "/usr"))
+    searched = os.pathsep.join(os.environ.get(name, "") for name in ("PYTHONPATH", "LD_LIBRARY_PATH"))
+    given = [sys.base_prefix, sys.prefix, str(ROOT), *searched.split(os.pathsep)]
+    paths = [os.path.abspath(path) for path in given if path]
+    both = [name for path in paths if os.path.isdir(path) for name in (path, os.path.realpath(path))]
+    return [path for path in dict.fromkeys(both) if path not in ("/", "/usr")]
 
 
 def _free_users() -> list[int]:
