@@ -64,7 +64,9 @@ def fill_class(folder: Path, lab: Path) -> None:
     hand_in(folder, "hang", words(first=f"first = {RIGHT}\nwhile True: pass", second=f"second = {RIGHT}"))
     deaf = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
     hand_in(folder, "deaf", words(first=f"first = {RIGHT}", second=deaf))
-    rename = words(first=f"my_first = {RIGHT}", second="import threading\nsecond = threading.Lock().acquire")
+    rename = words(
+        both="1 / 0", first=f"my_first = {RIGHT}", second="import threading\nsecond = threading.Lock().acquire"
+    )
     hand_in(folder, "rename", rename)
 
     (folder / "torn").mkdir()
@@ -120,6 +122,8 @@ def test_a_cell_that_cannot_be_interrupted_ends_the_notebook(graded):
 def test_what_cannot_be_handed_in_is_explained(graded):
     assert states(graded, "rename", "words")[:2] == ["not there", "wrong"]
     assert "First word: nothing to check (NameError: name 'first' is not defined)." in graded.notes["rename", "words"]
+    told = graded.notes["rename", "words"][1]
+    assert "name 'left' is not defined; before, cell 6 had failed: ZeroDivisionError" in told
     assert "cannot be sent to another process" in graded.verdicts["rename", "words", "second"].text
 
 
@@ -174,7 +178,7 @@ def test_the_feedback_has_the_sentence_of_every_check(graded):
     assert ben.startswith("# ben\n\n**1 of 13 points**")
     assert "### ✗ Mean over ranks: wrong (0 of 2 points)\n\nIs the sum divided" in ben
     assert "### ✗ Two words: wrong (1 of 4 points)" in ben
-    assert "### ? Never judged: not judged\n\n" in ben
+    assert "### ? Never judged: not judged\n\nWhere this was graded: no_such_module is not" in ben
     assert "Add two numbers" not in feedback(graded, "hang"), "only labs that were handed in"
 
 

@@ -97,9 +97,10 @@ class Verdict:
         """The same, with what is right in it. Who has written a part has started."""
         if not passed or self.state == RIGHT:
             return self
-        text = self.text or "the rest is not written yet."
+        text = self.text or "the rest is not written yet"
         state = WRONG if self.state == NOT_STARTED else self.state
-        return Verdict(state, f"{text.rstrip()} Right so far: {', '.join(passed)}.", self.details, tuple(passed))
+        end = "" if text.endswith((".", "?", ")")) else "."
+        return Verdict(state, f"{text}{end} Right so far: {', '.join(passed)}.", self.details, tuple(passed))
 
     def __bool__(self) -> bool:
         return self.state in (RIGHT, HANDED_IN)

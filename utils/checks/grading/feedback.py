@@ -7,7 +7,7 @@ from pathlib import Path
 from utils.checks.framework import Exercise
 from utils.checks.grading.table import LEGEND, Grades
 from utils.checks.points import counted
-from utils.checks.verdicts import RIGHT
+from utils.checks.verdicts import NOT_JUDGED, RIGHT
 from utils.course import outline
 
 
@@ -42,11 +42,8 @@ def _about(grades: Grades, learner: str, exercise: Exercise) -> str:
     points = "" if state == "not judged" else f" ({exercise.earned(verdict)} of {counted(exercise.points)})"
     lines = [f"### {grades.sign(learner, exercise)} {exercise.title}: {state}{points}"]
     if verdict is not None and verdict.text:
-        lines.append(f"Measured: {verdict.text}" if state == RIGHT else _sentence(verdict.text))
+        lead = {RIGHT: "Measured: ", NOT_JUDGED: "Where this was graded: "}.get(state, "")
+        lines.append(f"{lead}{verdict.text}")
     if verdict is not None and verdict.details:
-        lines.append("\n".join(f"    {line}" for line in verdict.details.splitlines()))
+        lines.append("\n".join(f"    {line}" for line in verdict.details.strip().splitlines()))
     return "\n\n".join(lines)
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"

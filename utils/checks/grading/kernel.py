@@ -22,7 +22,6 @@ from utils.checks.grading.confine import hide_memory
 
 START_SECONDS = 60
 _PATIENCE = 5  # seconds for a kernel to come back from an interrupt
-_NOTHING = {"status": "aborted"}
 
 
 def main() -> None:
@@ -86,6 +85,7 @@ class Kernel:
 def run(cells: list[dict[str, Any]], folder: Path, cell_seconds: float) -> None:
     """Run all cells, whatever they do, and say what the checks have handed in."""
     seen: set[Path] = set()
+    before = ""
     try:
         kernel = Kernel()
     except KernelDied as death:
@@ -104,8 +104,10 @@ def run(cells: list[dict[str, Any]], folder: Path, cell_seconds: float) -> None:
             if (name := _exercise_of(path)) in handed_in:
                 handed_in[name] = path.name
         error = f"{reply.get('ename', 'nothing was handed in')}: {reply.get('evalue', '')}"
+        if not handed_in and reply["status"] == "error":
+            before = f"; before, {where} had failed: {error[:150]}"
         for name, file in handed_in.items():
-            say({"exercise": name} | ({"file": file} if file else {"failed": error[:500]}))
+            say({"exercise": name} | ({"file": file} if file else {"failed": error[:150] + before}))
 
 
 def _exercise_of(path: Path) -> str:
