@@ -59,6 +59,9 @@ for place in (@folder@, @folder@ + "/victim", @root@ + "/utils/checks", @root@ +
     except OSError:
         pass
 """
+READS_SOLUTIONS = """
+gained = bool(os.listdir(@root@ + "/solutions") + os.listdir(@root@ + "/tests/answers"))
+"""
 PRINTS = """
 import subprocess
 verdict = json.dumps({"exercise": "second", "state": "right", "text": "", "details": "", "passed": [], "secret": ""})
@@ -72,7 +75,7 @@ for pid in (os.getpid(), os.getppid()):
 gained = False
 """
 LEAVES = f"""
-import subprocess
+import os, subprocess
 subprocess.Popen("(setsid nohup sleep {SLEEP} &) &", shell=True, start_new_session=True, env={{}})
 first = {RIGHT}
 """
@@ -121,7 +124,7 @@ def fill(folder: Path, walls: bool) -> None:
         )
         hand_in(folder, "spy", spy)
     hand_in(folder, "printer", words(first=cell("import json, os\n" + PRINTS + GAINED)))
-    hand_in(folder, "leaver", words(first=cell(LEAVES)))
+    hand_in(folder, "leaver", words(first=cell(LEAVES), second=cell(READS_SOLUTIONS + GAINED, **values)))
     hand_in(folder, "stopper", words(first=f"first = {RIGHT}", second=cell(STOPS_ITS_PARENT) + f"\nsecond = {RIGHT}"))
 
 
@@ -154,6 +157,7 @@ def graded_in(folder: Path, labs: Path, namespaces: bool):
         before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
         grades = grade(folder, labs, limits=LIMITS, same_user=same_user)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    grades.namespaces = place.namespaces
     assert not [*ROOT.glob("tests/planted.py"), *ROOT.glob("utils/checks/planted.py")]
     return grades
 
@@ -193,6 +197,12 @@ def test_the_graders_environment_cannot_be_read(graded):
 
 def test_nothing_is_written_into_the_class_or_the_course(graded):
     assert spied(graded)[2] == "wrong"
+
+
+def test_the_courses_own_answers_cannot_be_read(graded):
+    if not graded.namespaces:
+        pytest.skip("this system makes no namespaces")
+    assert states(graded, "leaver")[1] == "wrong"
 
 
 def test_another_user_is_a_wall_by_itself(graded_in_the_open):

@@ -127,9 +127,9 @@ def _hide(config: dict[str, Any]) -> None:
             flags = os.statvfs(path).f_flag & _KEPT_FLAGS
             _mount("", path, _BIND | _REMOUNT | _READ_ONLY | flags)
         os.close(fd)
-    for path in config["hide_last"]:
+    for path, mode in config["hide_last"].items():
         if os.path.isdir(path):
-            _mount("tmpfs", path, 2 | 4, "tmpfs", "mode=000")
+            _mount("tmpfs", path, 2 | 4, "tmpfs", f"mode={mode},size=4k")
 
 
 def _become(config: dict[str, Any]) -> None:

@@ -1,8 +1,8 @@
 """What learners have handed in: whose it is, of which lab, and a sentence for what is not graded.
 
-Understood are ``folder/06_ddp_and_bucketing.ipynb`` (one learner), ``folder/<learner>/….ipynb`` with or without
+Understood are ``folder/42_toy.ipynb`` (one learner), ``folder/<learner>/….ipynb`` with or without
 further folders in between, and nbgrader's ``submitted/<learner>/<lab>/….ipynb``. A lab is known by the slug in its
-file's name, whatever its number was then and whatever a browser has added ("06_ddp_and_bucketing (1).ipynb").
+file's name, whatever its number was then and whatever a browser has added ("42_toy (1).ipynb").
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from utils.checks.grading.program import Program
 from utils.course.build import LabError
 from utils.course.outline import ROOT
 
+_ANSWERS = ("solutions", "tests/answers")
 _PROCESSES = 4096  # with all their threads, of which torch makes one for each processor
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "PYTHONPATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")
 _PASSED_ON_PREFIXES = ("OMP_", "MKL_", "ATEN_", "ONEDNN_", "RANKS_")
@@ -166,13 +167,13 @@ class Sandbox:
             path.mkdir()
             self._own(path)
         work = self.folder / "work"
-        hide, last = {str(Path.home().resolve()): "711"}, []
+        hide, last = {str(Path.home().resolve()): "711"}, {str(ROOT / name): "555" for name in _ANSWERS}
         hide |= {path: "1777" for path in ("/tmp", "/var/tmp", "/dev/shm", tempfile.gettempdir())}
         keep = [*_code(), str(self.folder)]
         if any(Path(path).is_relative_to(self.place.hidden) for path in keep):
             hide |= {str(self.place.hidden): "711"}
         else:
-            last = [str(self.place.hidden)]
+            last |= {str(self.place.hidden): "000"}
         hide.pop("/", None)  # the home of some users, in containers
         config = {
             "parent": os.getpid(),
