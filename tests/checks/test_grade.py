@@ -272,6 +272,12 @@ def test_a_folder_that_cannot_be_graded_gets_one_sentence(labs, tmp_path, capsys
     assert sentence in error and error.count("\n") == 1
 
 
+def test_limits_are_positive_numbers(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main([str(tmp_path), "--jobs", "0"])
+    assert "invalid" in capsys.readouterr().err
+
+
 def test_without_official_labs_there_is_nothing_to_grade(tmp_path):
     with pytest.raises(LabError, match="there are no labs yet"):
         grade(tmp_path, tmp_path / "labs")

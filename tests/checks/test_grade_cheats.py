@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import textwrap
 from pathlib import Path
@@ -203,6 +204,21 @@ def test_the_courses_own_answers_cannot_be_read(graded):
     if not graded.namespaces:
         pytest.skip("this system makes no namespaces")
     assert states(graded, "leaver")[1] == "wrong"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="this is about root")
+def test_root_itself_cannot_take_the_walls_down(labs, tmp_path):
+    """Where root asks for it, learners' code runs as root: without what makes root mighty."""
+    unmounts = "import subprocess\nfor place in (@folder@, '/tmp', @root@): subprocess.run(['umount', '-l', place])"
+    spies = cell(unmounts + READS_A_CLASSMATE + GAINED, folder=str(tmp_path), root=str(ROOT))
+    hand_in(tmp_path, "victim", words(first=f"first = {RIGHT}"))
+    hand_in(tmp_path, "spy", words(first=spies))
+    told: list[str] = []
+    with found_by_kernels():
+        grades = grade(tmp_path, labs, limits=LIMITS, same_user=True, begin=told.append)
+    if "CANNOT HIDE" in told[0]:
+        pytest.skip("this system makes no namespaces")
+    assert [states(grades, who)[0] for who in ("victim", "spy")] == ["right", "wrong"]
 
 
 def test_another_user_is_a_wall_by_itself(graded_in_the_open):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import signal
 import sys
 from pathlib import Path
@@ -54,7 +55,13 @@ def _grade(given: argparse.Namespace) -> int:
 
     try:
         grades = grade(
-            given.folder, given.labs, limits=limits, jobs=given.jobs, same_user=given.same_user, begin=_say, each=each
+            given.folder,
+            given.labs,
+            limits=limits,
+            jobs=math.ceil(given.jobs),
+            same_user=given.same_user,
+            begin=_say,
+            each=each,
         )
         _write(grades, grades.learners, out)
     except KeyboardInterrupt:
@@ -83,6 +90,12 @@ def _say(words: str) -> None:
     print(words, file=sys.stderr, flush=True)
 
 
+def _positive(text: str) -> float:
+    if (number := float(text)) > 0:
+        return number
+    raise ValueError
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make grade DIR=folder ARGS=…", description=__doc__)
     parser.add_argument(
@@ -94,10 +107,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--labs", type=Path, default=ROOT / "labs", help="the official labs")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help=f"where {TABLE} and {FEEDBACK}/ go (DIR)")
-    parser.add_argument("--cell-timeout", type=float, default=60, metavar="SECONDS", help="for a cell (60)")
-    parser.add_argument("--limit", type=float, default=600, metavar="SECONDS", help="for a notebook (600)")
-    parser.add_argument("--memory", type=float, default=4, metavar="GB", help="for a notebook, and for a check (4)")
-    parser.add_argument("--jobs", type=int, default=2, help="notebooks at a time (2)")
+    parser.add_argument("--cell-timeout", type=_positive, default=60, metavar="SECONDS", help="for a cell (60)")
+    parser.add_argument("--limit", type=_positive, default=600, metavar="SECONDS", help="for a notebook (600)")
+    parser.add_argument("--memory", type=_positive, default=4, metavar="GB", help="for a notebook, and for a check (4)")
+    parser.add_argument("--jobs", type=_positive, default=2, help="notebooks at a time (2)")
     parser.add_argument("--same-user", action="store_true", help="as root: do not change to another user")
     return parser
 

@@ -32,7 +32,7 @@ _LOOK_EVERY = 0.1  # seconds
 _NEW_MOUNTS, _NEW_USERS, _NEW_PIDS = 0x00020000, 0x10000000, 0x20000000  # <sched.h>
 _READ_ONLY, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 1, 32, 4096, 16384, 1 << 18  # <sys/mount.h>
 _KEPT_FLAGS = 2 | 4 | 8 | 1024 | 2048  # nosuid, nodev, noexec, noatime, nodiratime: a user's mount may not drop them
-_DEATH_SIGNAL, _DUMPABLE, _NO_NEW_PRIVILEGES = 1, 4, 38  # <sys/prctl.h>
+_DEATH_SIGNAL, _DUMPABLE, _DROP_CAPABILITY, _NO_NEW_PRIVILEGES = 1, 4, 24, 38  # <sys/prctl.h>
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -143,11 +143,13 @@ def _become(config: dict[str, Any]) -> None:
     if sys.platform == "linux":
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
             score.write("1000")
+        for capability in range(64):  # root without them cannot undo what was mounted here
+            _libc.prctl(_DROP_CAPABILITY, capability, 0, 0, 0)
     if user is not None:
         resource.setrlimit(resource.RLIMIT_NPROC, (config["processes"], config["processes"]))
         os.setgroups([])
-        os.setresgid(user, user, user)
-        os.setresuid(user, user, user)
+        os.setgid(user)
+        os.setuid(user)
     if sys.platform == "linux":
         _libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
         _libc.prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
@@ -175,7 +177,7 @@ def _end_all(user: int | None, namespaces: bool) -> None:
     """Nothing that was started here runs on."""
     # That user has no other processes, and kill(-1) meets them all at once. So does the end of a namespace.
     if user is not None and not namespaces and os.fork() == 0:
-        os.setresuid(user, user, user)
+        os.setuid(user)
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
         os._exit(0)
