@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -10,8 +12,8 @@ import labs_support as support
 import pytest
 import toy_checks as check
 
-from utils.checks import exercise
-from utils.checks.framework import exercises_in
+from utils.checks import Wrong, exercise, passed
+from utils.checks.framework import exercises_in, lab_modules
 
 TOY = exercises_in(check)
 
@@ -75,3 +77,31 @@ def test_importing_the_checks_imports_nothing_heavy():
 def test_the_exercises_of_a_module_are_found_in_order():
     assert [item.name for item in TOY] == ["add", "mean_over_ranks", "there_and_back"]
     assert exercises_in(ModuleType("empty")) == []
+
+
+# ---------------------------------------------------------------- points
+def test_an_exercise_has_a_point_for_each_dot_or_what_it_declares():
+    def judge(answer):
+        passed("one half")
+        raise Wrong("the other half is wrong")
+
+    plain = exercise(lab="toy", title="Plain", difficulty=2)(judge)
+    parts = exercise(lab="toy", title="In parts", parts={"one half": 1, "the other": 3})(judge)
+    assert (plain.points, plain.earned(plain.verdict(len))) == (2, 0)
+    assert (parts.points, parts.earned(parts.verdict(len))) == (4, 1)
+    assert parts.verdict(len).text == "the other half is wrong. Right so far: one half."
+    with pytest.raises(ValueError, match="3 points, but the parts have 4"):
+        exercise(lab="toy", title="Both", points=3, parts={"one half": 4})
+
+
+def test_checks_count_parts_that_are_declared():
+    for module in lab_modules()[0]:
+        declared = {part for item in exercises_in(module) for part in item.parts}
+        assert set(re.findall(r'\bpassed\("([^"]+)"\)', inspect.getsource(module))) <= declared
+
+
+def test_a_sentence_stays_a_sentence_whatever_an_answer_puts_into_it():
+    def judge(answer):
+        raise Wrong("k" * 30_000_000)
+
+    assert len(exercise(lab="toy", title="Long")(judge).verdict(len).text) < 1_100
