@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,6 +51,7 @@ class Agents:
     rdzv_conf: Mapping[str, object]
     env: Mapping[str, str]
     hosts: Sequence[Host] | None
+    fresh: bool
     folder: Path
     port: int
     _started: list[_Started] = field(default_factory=list)
@@ -82,10 +84,16 @@ class Agents:
         mark, log = f"{self._mark}-{len(self._started)}", self.folder / str(len(self._started))
         log.mkdir()
         keep_apart = ["--redirects=3", f"--log-dir={log}"]
-        command = [warm_python.executable(), "-m", "utils.launchers.torchrun", *keep_apart, *self.command(node)[1:]]
+        command = [
+            sys.executable if self.fresh else warm_python.executable(),
+            "-m",
+            "utils.launchers.torchrun",
+            *keep_apart,
+            *self.command(node)[1:],
+        ]
         environment = (
             processes.clean_environment()
-            | warm_python.environment()
+            | ({} if self.fresh else warm_python.environment())
             | {MARK: mark, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         )
         if self.rendezvous == "c10d":

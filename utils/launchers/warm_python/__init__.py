@@ -43,13 +43,18 @@ def start(*modules: str) -> None:
     _folder = Path(tempfile.mkdtemp(prefix="warm-"))
     environment = dict(os.environ) | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[3])
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(_folder / "socket"))
+    listener.listen(128)  # from now on: who asks while that process still imports, waits
     _process = subprocess.Popen(
-        [sys.executable, "-m", "utils.launchers.warm_python.server", str(_folder / "socket"), *modules],
+        [sys.executable, "-m", "utils.launchers.warm_python.server", str(listener.fileno()), *modules],
+        pass_fds=[listener.fileno()],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         env=environment | {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"},
         start_new_session=True,
     )
+    listener.close()
     stub = Path(__file__).with_name("stub.py")
     copy = f"exec {sys.executable} -I -S {stub} {_folder}/socket {sys.executable}"
     for name, first in ("python", ""), ("torchrun", "-m torch.distributed.run"):

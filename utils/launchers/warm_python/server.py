@@ -1,4 +1,4 @@
-"""The process that imports once and forks: ``python -m utils.launchers.warm_python.server SOCKET MODULE…``."""
+"""The process that imports once and forks: ``python -m utils.launchers.warm_python.server LISTENING_FD MODULE…``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import selectors
 import signal
 import socket
 import sys
-from pathlib import Path
 from typing import Any
 
 from utils.launchers.warm_python.copies import become
@@ -31,10 +30,8 @@ class Copy:
 class Server:
     """Forks when asked, passes signals on, tells how each copy ended; kills it when whoever asked has gone."""
 
-    def __init__(self, path: str) -> None:
-        self.listener = socket.socket(socket.AF_UNIX)
-        self.listener.bind(path)
-        self.listener.listen(128)
+    def __init__(self, listener: socket.socket) -> None:
+        self.listener = listener
         self.selector = selectors.DefaultSelector()
         self.copies: dict[int, Copy] = {}
         self.waiting: list[tuple[str, socket.socket]] = []  # for the end of all copies with a mark
@@ -129,11 +126,11 @@ def _line(connection: socket.socket, begin: bytes = b"\n") -> dict[str, Any]:
     return found
 
 
-def main(path: str, modules: list[str]) -> None:
+def main(listening: int, modules: list[str]) -> None:
     """Serve until SIGTERM, or until whoever started it has gone."""
     end_with(os.getppid())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    server = Server(path)  # who asks now, waits
+    server = Server(socket.socket(fileno=listening))
     gc.disable()  # as in utils.ranks.zygote: collecting finds nothing while modules are imported, and takes its time
     ours = set(sys.modules)
     for module in modules:
@@ -144,9 +141,8 @@ def main(path: str, modules: list[str]) -> None:
     if len(os.listdir("/proc/self/task")) > 1:
         print("warm_python: a module has started a thread, and a fork would lose it", file=sys.stderr)
     server.serve()
-    Path(path).unlink(missing_ok=True)
     os._exit(0)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    main(int(sys.argv[1]), sys.argv[2:])
