@@ -132,9 +132,7 @@ def _launched(
         typed, rank = ["horovodrun", "-np", str(workers), "--gloo"], "HOROVOD_RANK"
         loopback = "lo" if sys.platform == "linux" else "lo0"
         quiet = ["--disable-cache", "--network-interfaces", loopback, "--output-filename", str(logs)]
-    # (mpiexec takes it for an accident if a copy leaves as abruptly as programs for torchrun do)
-    cold = Path(program[0]).name == "as_torchrun.py"
-    ran = watch([*typed, *quiet, *python], rank, kill_at, logs, timeout, cold)
+    ran = watch([*typed, *quiet, *python], rank, kill_at, logs, timeout)
     return RunResult(" ".join([*typed, *python]), ran.code, ran.workers, ran.launcher)
 
 

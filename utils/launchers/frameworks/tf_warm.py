@@ -13,18 +13,19 @@ import gc
 import importlib
 import json
 import os
+import runpy
 import select
 import signal
 import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from utils.launchers import namespaces
-from utils.launchers.warm_python.copies import run_as_main
 
 _PROGRAM = "import sys; from utils.launchers.frameworks import tf_warm; tf_warm.fork_when_asked(sys.argv[1:])"
 _LOOK = 0.01  # seconds between two looks at processes that may have ended
@@ -161,10 +162,18 @@ def _become(request: Mapping[str, Any]) -> NoReturn:
     os.dup2(1, 2)
     os.environ.clear()
     os.environ.update(request["env"])
-    del sys.path[0]
+    sys.argv = request["command"]
+    sys.path[0] = str(Path(sys.argv[0]).parent)
     code = 1
     try:
-        code = run_as_main(request["command"])
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if code and not isinstance(end.code, int):
+            print(end.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
     finally:  # as multiprocessing ends what it has forked
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()

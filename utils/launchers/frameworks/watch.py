@@ -9,31 +9,18 @@ from pathlib import Path
 
 import psutil
 
-from utils.launchers import namespaces, processes, warm_python
+from utils.launchers import namespaces, processes
 from utils.launchers.frameworks.results import RunResult, Worker
 
 MARK = "COURSE_FRAMEWORKS"  # this environment variable holds the pid of whoever started it all, and a random part
 _TOLD = ("PMI_", "MPI_", "MPIR_", "HYDRA_", "HOROVOD_", "TF_CONFIG")
 
 
-def watch(
-    command: list[str], rank_variable: str, kill_at: int | None, logs: Path, timeout: float, cold: bool = False
-) -> RunResult:
-    """Start a launcher, kill worker 1 on the way if asked, wait for its end, kill what is left.
-
-    Args:
-        command: the launcher, its options and the program.
-        rank_variable: the environment variable in which it tells a process its rank.
-        kill_at: after this step, worker 1 is killed.
-        logs: a folder for what all of them print.
-        timeout: seconds for everything.
-        cold: every process imports what it needs itself, in spite of ``warm_python``.
-    """
+def watch(command: list[str], rank_variable: str, kill_at: int | None, logs: Path, timeout: float) -> RunResult:
+    """Start a launcher, kill worker 1 on the way if asked, wait for its end, kill what is left."""
     mark = processes.new_mark()
     inherited = {name: value for name, value in processes.clean_environment().items() if not name.startswith(_TOLD)}
-    environment = (
-        inherited | ({} if cold else warm_python.environment()) | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    )
+    environment = inherited | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     said = logs / "launcher"
     with (
         namespaces.private_network(command) as here,
@@ -46,7 +33,6 @@ def watch(
                 _kill_rank(mark, rank_variable, 1)
                 kill_at = None
             time.sleep(0.01)
-    warm_python.end(mark)
     code = launcher.returncode if in_time else None
     return RunResult(" ".join(command), code, _workers(logs), said.read_text(errors="replace"))
 

@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.launchers import processes, warm_python
+from utils.launchers import processes
 from utils.launchers.slurm import daemons
 from utils.launchers.slurm.daemons import read, tail
 
@@ -76,9 +76,7 @@ class Cluster:
 
     def __init__(self, folder: Path, nodes: Sequence[str]) -> None:
         self.folder, self.nodes = folder, tuple(nodes)
-        self.environment = (
-            processes.clean_environment() | warm_python.environment() | {"SLURM_CONF": str(folder / "slurm.conf")}
-        )
+        self.environment = processes.clean_environment() | {"SLURM_CONF": str(folder / "slurm.conf")}
 
     def command(self, *words: str, timeout: float = 30.0) -> str:
         """What a command prints: ``command("sinfo", "--Node")``, ``squeue``, ``scancel``, ``scontrol``, ``srun``, ….
@@ -186,15 +184,7 @@ def cluster(nodes: int = 2, cpus: int = 2, timeout: float = 110.0) -> Iterator[C
         folder = Path(tempfile.mkdtemp(prefix="slurm-"))
         daemons.configure(folder, names, cpus)
         supervisor = subprocess.Popen(
-            [
-                sys.executable,
-                "-W",
-                "ignore::RuntimeWarning",
-                "-m",
-                "utils.launchers.slurm.daemons",
-                str(folder),
-                str(timeout),
-            ],
+            [sys.executable, "-m", "utils.launchers.slurm.daemons", str(folder), str(timeout)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

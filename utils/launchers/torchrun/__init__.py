@@ -79,7 +79,6 @@ def agents(
     rdzv_conf: Mapping[str, object] | None = None,
     env: Mapping[str, str] | None = None,
     hosts: Sequence[Host] | None = None,
-    fresh: bool = False,
 ) -> Iterator[Agents]:
     """A run whose agents you start, kill and wait for yourself. When the block ends, all that is left of it is killed.
 
@@ -105,7 +104,6 @@ def agents(
         rdzv_conf: more for ``--rdzv-conf``: "last_call_timeout", "join_timeout", … (seconds).
         env: environment variables for agents and workers.
         hosts: of ``utils.launchers.namespaces``: agent i runs on host i. None: all on this machine's loopback.
-        fresh: every process imports what it needs itself, in spite of ``utils.launchers.warm_python``.
 
     Raises:
         FileNotFoundError: there is no such script.
@@ -133,7 +131,6 @@ def agents(
         conf,
         env or {},
         hosts,
-        fresh,
         folder,
         *free_ports(1),
     )

@@ -8,15 +8,13 @@ from pathlib import Path
 
 from utils.launchers.torchrun import results
 from utils.launchers.torchrun.agent_group import MARK
-from utils.launchers.warm_python import copies
 from utils.ranks.lifetimes import end_with
 
 
 def main() -> None:
     """``torchrun``, with two changes: it ends with its starter, and no log of a worker is lost."""
     starter = os.environ.get(MARK, "").partition("-")[0]
-    if not copies.is_copy:  # (who stands for a copy ends with its starter, and the copy with it)
-        end_with(int(starter) if starter else os.getppid())
+    end_with(int(starter) if starter else os.getppid())
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from utils.launchers import processes, warm_python
+from utils.launchers import processes
 from utils.launchers.torchrun import results as results
 from utils.launchers.torchrun.results import AgentsFailed, AgentsTimeout, Run
 
@@ -51,7 +51,6 @@ class Agents:
     rdzv_conf: Mapping[str, object]
     env: Mapping[str, str]
     hosts: Sequence[Host] | None
-    fresh: bool
     folder: Path
     port: int
     _started: list[_Started] = field(default_factory=list)
@@ -84,18 +83,8 @@ class Agents:
         mark, log = f"{self._mark}-{len(self._started)}", self.folder / str(len(self._started))
         log.mkdir()
         keep_apart = ["--redirects=3", f"--log-dir={log}"]
-        command = [
-            sys.executable if self.fresh else warm_python.executable(),
-            "-m",
-            "utils.launchers.torchrun",
-            *keep_apart,
-            *self.command(node)[1:],
-        ]
-        environment = (
-            processes.clean_environment()
-            | ({} if self.fresh else warm_python.environment())
-            | {MARK: mark, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-        )
+        command = [sys.executable, "-m", "utils.launchers.torchrun", *keep_apart, *self.command(node)[1:]]
+        environment = processes.clean_environment() | {MARK: mark, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         if self.rendezvous == "c10d":
             environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         if self.hosts:
@@ -122,10 +111,10 @@ class Agents:
 
     def kill_worker(self, rank: int) -> None:
         """SIGKILL for one worker, by the rank that it has now. Its agent lives on and notices."""
+        agents = {agent.process.pid for agent in self._started}
         for process in processes.marked(MARK, self._mark):
             with contextlib.suppress(psutil.Error):
-                by_agent = "RANK" not in psutil.Process(process.ppid()).environ()  # (a worker may have started others)
-                if by_agent and process.environ().get("RANK") == str(rank):
+                if process.ppid() in agents and process.environ().get("RANK") == str(rank):
                     return process.kill()
         raise ValueError(f"no worker with rank {rank} is running")
 
@@ -210,4 +199,3 @@ def _kill(mark: str, agents: Sequence[subprocess.Popen[bytes]]) -> None:
     processes.kill_all(lambda: processes.marked(MARK, mark))
     for agent in agents:
         agent.wait()  # so that no zombie of ours stays
-    warm_python.end(mark)
