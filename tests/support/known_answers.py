@@ -3,12 +3,14 @@
 ``tests/answers/slug/exercise.py`` defines the functions that the exercise asks for: that is a right answer. Behind it
 stand variants, either as a change of its text or as functions of their own; what they leave out is taken from above:
 
-    wrong("sum", "is the sum over the ranks", change={"parameter.grad /= dist.get_world_size()": "pass"})
+    wrong("sum", "is the sum over the ranks", {"parameter.grad /= dist.get_world_size()": "pass"})
 
     @right("flattened")
     def flattened():
         def average_gradients(model): …
         return (average_gradients,)
+
+Names in capitals are texts for ``wrong``, and ``EQUAL``: mutants (see tests/mutants.py) that fulfil the contract too.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ def _variant(name: str, says: str, change: Mapping[str, str] | None) -> Any:
 def load(path: Path, names: Sequence[str]) -> list[Known]:
     """All answers of a file to an exercise that asks for functions of these names. The first one is the right one."""
     _found.clear()
-    given = _run(path.read_text(encoding="utf-8"), str(path))
+    given = run(path.read_text(encoding="utf-8"), str(path))
     variants = list(_found)
     assert len({one.name for one in variants}) == len(variants), f"{path}: two variants have the same name"
     text, usual = right_text(path), {name: given[name] for name in names}
@@ -79,23 +81,25 @@ def load(path: Path, names: Sequence[str]) -> list[Known]:
             for old, new in (one.change or {}).items():
                 assert old in changed, f"{path}: {one.name!r} changes {old!r}, which is not there"
                 changed = changed.replace(old, new)
-            functions = _run(changed, f"{path}:{one.name}")
+            functions = run(changed, f"{path}:{one.name}")
         found.append(Known(one.name, {name: functions.get(name, usual[name]) for name in names}, one.says))
     return found
 
 
 def right_text(path: Path) -> str:
-    """The right answer alone: imports, constants, functions and classes, without the variants."""
+    """The right answer alone: imports, functions and classes, without the variants and the texts that they change."""
     text = path.read_text(encoding="utf-8")
     parts = []
     for node in ast.parse(text).body:
         ours = isinstance(node, ast.ImportFrom) and node.module == __name__
+        ours |= isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).isupper()
         if not (ours or isinstance(node, ast.Expr) or getattr(node, "decorator_list", None)):
             parts.append(ast.get_source_segment(text, node) or "")
     return "\n\n\n".join(parts) + "\n"
 
 
-def _run(text: str, file: str) -> dict[str, Any]:
+def run(text: str, file: str) -> dict[str, Any]:
+    """The names that a text of Python defines, its lines known to tracebacks."""
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)  # for lines in sentences
     names: dict[str, Any] = {"__name__": "answers"}
     exec(compile(text, file, "exec"), names)

@@ -48,10 +48,16 @@ def clauses(contract: Contract, case: Case, world: Sequence[dict[str, Any]]) -> 
                 yield Broken("raised:", record["raised"], **where)
         if stopped := one["stopped"]:
             everywhere = None if stopped["clause"] == "disagree" else rank
-            yield Broken(f"wire:{stopped['clause']}", stopped["sentence"], rank=everywhere, call=len(one["records"]) - 1)
+            yield Broken(
+                f"wire:{stopped['clause']}", stopped["sentence"], rank=everywhere, call=len(one["records"]) - 1
+            )
     for number, records in enumerate(zip(*(one["records"] for one in world), strict=False)):
         said = [[str(call["name"]) for call in record.get("calls", ())] for record in records]
-        if contract.rules[records[0]["rules"]].same_calls and all(r["finished"] for r in records) and said != said[:1] * len(said):
+        if (
+            contract.rules[records[0]["rules"]].same_calls
+            and all(r["finished"] for r in records)
+            and said != said[:1] * len(said)
+        ):
             yield Broken("wire:disagree", "the ranks do not call the same collectives", call=number)
 
 
@@ -86,7 +92,8 @@ def _changes(rules: Rules, record: Record) -> Iterator[tuple[Any, ...]]:
     for name, was, now in record["around"]:
         if not _matches(f"around.{name}", rules.changes):
             figures = (now, was) if was or now else ()
-            yield f"around:{name}", f"leaves {name} other than before: put back what you change", *figures
+            kind = "looks" if name.startswith("the functions of utils") else "around"
+            yield f"{kind}:{name}", f"leaves {name} other than before: put back what you change", *figures
 
 
 def _matches(path: str, patterns: Sequence[str]) -> bool:
@@ -95,7 +102,9 @@ def _matches(path: str, patterns: Sequence[str]) -> bool:
 
 def _strangers(allowed: Mapping[str, Amount], record: Record) -> Iterator[tuple[Any, ...]]:
     """Kinds of communication that the contract does not know."""
-    may = f"{' and '.join(f'dist.{name}' for name in allowed)} is all that it may call" if allowed else "may call nothing"
+    may = (
+        f"{' and '.join(f'dist.{name}' for name in allowed)} is all that it may call" if allowed else "may call nothing"
+    )
     for call in record.get("calls", ()):
         if call["name"] not in allowed:
             name = call["name"] if call["name"].startswith("store") else f"dist.{call['name']}"

@@ -15,7 +15,20 @@ Case = dict[str, Any]
 Facts = dict[str, Any]
 LONGEST = 600  # characters of a sentence
 # Which broken clause says most where no known mistake matches: causes come before what follows from them.
-TELLING = ("ready", "course", "looks", "wire", "raised", "returns", "state", "value", "starts", "around", "keeps", "use")
+TELLING = (
+    "ready",
+    "course",
+    "looks",
+    "wire",
+    "raised",
+    "returns",
+    "state",
+    "value",
+    "starts",
+    "around",
+    "keeps",
+    "use",
+)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What happens in a rank during a learner's call: processes, threads, files, frames looked at, ready-made answers.
+"""What happens in a rank during a learner's call: processes, connections, files, frames looked at, ready-made answers.
 
 Python tells it to an audit hook, which nobody can take off again.
 """
@@ -28,14 +28,13 @@ _STARTS = {
     "os.forkpty": "a process",
     "os.posix_spawn": "a process",
     "os.exec": "a process",
-    "_thread.start_new_thread": "a thread",
-    "_thread.start_joinable_thread": "a thread",
     "socket.connect": "a connection",
     "socket.bind": "a connection",
 }
 _LOOKS = ("sys._getframe", "sys._current_frames", "gc.get_objects", "gc.get_referrers", "gc.get_referents", "ctypes.",
           "sys.settrace", "sys.setprofile", "sys.addaudithook")  # fmt: skip
 _ATTRIBUTES = ("tb_frame", "gi_frame", "cr_frame", "ag_frame")
+_FILES = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink", "shutil.")
 _WRITES = os.O_WRONLY | os.O_RDWR
 _GIVEN = ("utils.checks.contracts.launches",)  # what an answer gets from collectives
 _COURSE = str(Path(__file__).resolve().parents[2])
@@ -83,6 +82,8 @@ def _audit(event: str, details: tuple[Any, ...]) -> None:
         name, _, flags = details
         if isinstance(flags, int) and flags & _WRITES and name != os.devnull and "__pycache__" not in str(name):
             _heard.append(("writes", str(name)[-60:]))
+    elif event.startswith(_FILES):
+        _heard.append(("writes", str(details[0])[-60:]))
     elif event == "import":
         if str(details[0]).startswith("utils."):
             _heard.append(("course", str(details[0])))

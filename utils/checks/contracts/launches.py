@@ -21,10 +21,18 @@ METHODS: dict[str, tuple[str, int | None, int | None]] = {
     "reduce": ("reduce", 0, 0),
     "allgather": ("all_gather", 1, 0),
     "_allgather_base": ("all_gather", 1, 0),
+    "all_gather_single": ("all_gather", 1, 0),
+    "all_gather_single_coalesced": ("all_gather", 1, 0),
+    "allgather_coalesced": ("all_gather", 1, 0),
+    "allgather_into_tensor_coalesced": ("all_gather", 1, 0),
     "gather": ("gather", 1, 0),
     "scatter": ("scatter", 1, 0),
     "reduce_scatter": ("reduce_scatter", 1, 0),
     "_reduce_scatter_base": ("reduce_scatter", 1, 0),
+    "reduce_scatter_single": ("reduce_scatter", 1, 0),
+    "reduce_scatter_single_coalesced": ("reduce_scatter", 1, 0),
+    "reduce_scatter_tensor_coalesced": ("reduce_scatter", 1, 0),
+    "all_to_all_single": ("all_to_all", 1, 0),
     "alltoall": ("all_to_all", 1, 0),
     "alltoall_base": ("all_to_all", 1, 0),
     "send": ("send", 0, None),
@@ -50,6 +58,7 @@ class Launch:
         operation: of a reduction, "SUM".
         asynchronous: whether it was called with async_op=True.
         whole: whether all ranks of the world take part.
+        world: whether it goes over the group of the whole world.
         main: whether the main thread began it.
         phase, ready: where the program was, and how many gradients were there, at the launch.
         waited: the same two at the first wait for it; None if nobody has waited.
@@ -64,6 +73,7 @@ class Launch:
     operation: str = ""
     asynchronous: bool = False
     whole: bool = True
+    world: bool = True
     main: bool = True
     phase: str = ""
     ready: int = 0
@@ -79,7 +89,9 @@ class Launch:
         name, goes_in, comes_out = METHODS[method]
         tensors = flat(arguments[goes_in] if goes_in is not None else arguments[0] if comes_out == 0 else ())
         tensors = tensors or flat(list(arguments))
-        options = next((one for one in arguments if hasattr(one, "timeout") and not isinstance(one, torch.Tensor)), None)
+        options = next(
+            (one for one in arguments if hasattr(one, "timeout") and not isinstance(one, torch.Tensor)), None
+        )
         number = next((one for one in arguments[1:] if isinstance(one, int)), None)
         root = getattr(options, "rootRank", None)
         first = tensors[0] if tensors else None
@@ -92,6 +104,7 @@ class Launch:
             _operation(options),
             bool(getattr(options, "asyncOp", False)),
             group.size() == dist.get_world_size(),
+            group is dist.group.WORLD,
             threading.current_thread() is threading.main_thread(),
         )
 

@@ -11,7 +11,6 @@ import signal
 import sys
 import tempfile
 import threading
-import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ def surroundings() -> dict[str, Any]:
         "the environment variables": hash(frozenset(os.environ.items())),
         "the number of threads": len(threading.enumerate()),
         "the child processes": [text for path in Path("/proc/self/task").glob("*/children") if (text := _read(path))],
-        "the files in its folder": _files(os.getcwd()),
+        "the files in its folder": _files(tempfile.tempdir),
         "the signals": str([signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)]),
         "Python's settings": f"{sys.getrecursionlimit()} {sys.getswitchinterval()} {gc.isenabled()} {len(sys.path)} "
         f"{sys.gettrace()} {sys.getprofile()}",
@@ -73,10 +72,7 @@ def functions() -> dict[str, frozenset[tuple[str, int]]]:
 
 
 def _code(owner: Any) -> frozenset[tuple[str, int]]:
-    kinds = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, type)
-    return frozenset(
-        (k, id(getattr(v, "__code__", v))) for k, v in list(vars(owner).items()) if isinstance(v, kinds)
-    )
+    return frozenset((k, id(getattr(v, "__code__", v))) for k, v in list(vars(owner).items()) if callable(v))
 
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -103,7 +99,9 @@ def _is_hooks(name: str, value: Any) -> bool:
     return name.startswith("_global") and isinstance(value, dict)
 
 
-def _files(folder: str) -> list[str]:
+def _files(folder: str | None) -> list[str]:
+    if folder is None:
+        return []
     found = sorted(Path(folder).rglob("*"))[:100]
     return [f"{path.name} {path.lstat().st_size} {path.lstat().st_mtime_ns}" for path in found]
 

@@ -21,7 +21,7 @@ from utils.checks.contracts.surroundings import changed, functions, own_folder, 
 from utils.checks.contracts.wire import Stop, Wire
 from utils.checks.verdicts import NotStarted
 
-COMPUTING = 4  # seconds of a core for one call: a busy machine makes them longer, but not more
+COMPUTING = 2  # seconds of a core for one call: a busy machine makes them longer, but not more
 RAISED = "nothing more: it has raised an exception"
 
 
@@ -121,14 +121,14 @@ class Watch:
                 watch.inside = False
 
 
-
-
 @contextlib.contextmanager
 def _not_for_ever() -> Iterator[None]:
     """End a loop that never ends, by the time that this process has computed."""
 
     def over(*_: Any) -> None:
-        raise inside.Outcome("wrong", f"it was not finished after {COMPUTING} s of computing: is there a loop without end?")
+        raise inside.Outcome(
+            "wrong", f"it was not finished after {COMPUTING} s of computing: is there a loop without end?"
+        )
 
     before = signal.signal(signal.SIGVTALRM, over)
     signal.setitimer(signal.ITIMER_VIRTUAL, COMPUTING)

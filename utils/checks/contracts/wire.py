@@ -21,13 +21,17 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from utils.checks.contracts.events import not_the_answer
 from utils.checks.contracts.launches import MESSAGES, METHODS, STORE, LateWork, Launch, flat, swapped
+from utils.checks.inside import Outcome
 
 OVER = "nothing more: its step is over"
 _TCP_INFO, _SENT_AT = 11, 200  # where Linux tells how many bytes a connection has sent
 
 
-class Stop(BaseException):
-    """Ends the scene on this rank; all ranks get one at the same time. (No Exception, so that no ``except`` hides it.)"""
+class Stop(Outcome):
+    """Ends the scene on this rank; all ranks get one at the same time."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__("wrong", sentence)
 
 
 class Wire:
@@ -147,7 +151,7 @@ class Wire:
         self._agree(str(launch))
         self._open.pop(0)
         launch.work = launch.start() if launch.start else None
-        self._really += 1
+        self._really += launch.world
         if launch.work is not None:
             launch.work.wait()
 
@@ -188,7 +192,9 @@ def _sent() -> int:
             with contextlib.suppress(OSError, struct.error):
                 if os.readlink(f"/proc/self/fd/{number}").startswith("socket:"):
                     with socket.socket(fileno=os.dup(int(number))) as one:
-                        total += struct.unpack_from("Q", one.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 232), _SENT_AT)[0]
+                        total += struct.unpack_from("Q", one.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 232), _SENT_AT)[
+                            0
+                        ]
     return total
 
 

@@ -1,4 +1,4 @@
-"""Exercise 4: the class ``Accumulating(model)`` with ``no_sync()`` and ``finish()``: silence, and then everything at once."""
+"""Exercise 4: the class ``Accumulating(model)`` with ``no_sync()`` and ``finish()``: micro-batches in silence."""
 
 from __future__ import annotations
 
@@ -160,7 +160,9 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
                     words = f"in {one['kind']}, `{name}.grad` is not what has added up on this rank, which has to stay there"
                     yield Broken("value:silent", words, rank=rank, call=one["call"])
     for number, step in enumerate(world[0]["steps"]):
-        yield from gradients.judge_means(world, number, step["call"], lambda name, rank, n=number: _guesses(world, n, name, rank))
+        yield from gradients.judge_means(
+            world, number, step["call"], lambda name, rank, n=number: _guesses(world, n, name, rank)
+        )
 
 
 def _guesses(world: Sequence[Facts], number: int, name: str, rank: int) -> dict[str, Tensor]:
@@ -168,8 +170,8 @@ def _guesses(world: Sequence[Facts], number: int, name: str, rank: int) -> dict[
     steps, ranks = [facts["steps"][number] for facts in world], len(world)
     if (parts := steps[0]["parts"]) == 1:
         return {}
-    mean = sum(one["own"][name].double() for one in steps) / ranks
-    mixed = steps[rank]["own"][name] - steps[rank]["last"][name] + sum(one["last"][name].double() for one in steps) / ranks
+    mean, last = (sum(one[kind][name].double() for one in steps) / ranks for kind in ("own", "last"))
+    mixed = steps[rank]["own"][name] - steps[rank]["last"][name] + last
     return {
         f"is divided by the {parts} micro-batches, too: the training loop has done that": mean / parts,
         f"is {parts} times too large: the gradients of the micro-batches add up by themselves": mean * parts,
@@ -182,7 +184,7 @@ def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
     return {
         "micro-batches without a collective": sum(len(world[0]["silent"]) for _, world in played),
         "synchronised": len(steps),
-        "on": f"{', '.join(str(case['ranks']) for case, _ in played)} ranks",
+        "models": gradients.models_in(played, 2),
     }
 
 
@@ -212,6 +214,7 @@ CONTRACT = Contract(
     judge=judge,
     mistakes=(
         ("ready:*", "{}"),
+        ("raised:*", "{}"),
         ("wire:other *", f"{{}}: {_SILENT}"),
         ("value:swallowed", "{}"),
         *gradients.MISTAKES,

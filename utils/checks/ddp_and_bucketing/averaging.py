@@ -17,6 +17,7 @@ def draw(rng: random.Random) -> list[Case]:
     both = ["float64", "float32"]
     for ranks, kind in ((3, both[0]), (3, both[1]), (2, rng.choice(both)), (rng.choice((4, 5)), rng.choice(both))):
         how = {"type": kind, "zero_grad": rng.choice(("to None", "to zero")), "grad mode": rng.choice(("on", "off"))}
+        how["gradients before"] = "yes" if not cases else rng.choice(("yes", "no"))
         cases.append({"ranks": ranks, **how, "seed": rng.getrandbits(30)})
     return cases
 
@@ -29,7 +30,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
 
     rank, seed = dist.get_rank(), case["seed"]
     model = scenery.model(seed, numbers=seed + 1 + rank, branches=1 + seed % 3, types=case["type"])
-    if seed % 2:  # gradients of before, which have to stay
+    if case["gradients before"] == "yes":  # which have to stay
         scenery.loss(model, seed).backward()
     facts |= {"before": snapshot.copies(model), "steps": [], "sizes": [gradients.sizes(model)]}
     facts["buffers"] = [name for name, _ in model.named_buffers()]
@@ -70,7 +71,7 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
 def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
     sizes = [world[0]["sizes"][0] for _, world in played]
     return {
-        "models": f"{len(played)}, on {', '.join(str(n) for n in dict.fromkeys(case['ranks'] for case, _ in played))} ranks",
+        "models": gradients.models_in(played),
         "broadcast at the start": f"{sum(sizes[0]['state']):,} bytes of the first",
         "all-reduced in each step": f"{sum(nbytes for _, nbytes, _ in sizes[0]['trainable']):,} bytes",
     }

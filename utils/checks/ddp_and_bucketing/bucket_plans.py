@@ -106,14 +106,16 @@ def due(buckets: Sequence[Bucket], ready: Sequence[str]) -> list[int]:
 
 def telling_caps(weights: Sequence[Weight], candidates: Sequence[int]) -> list[int]:
     """Of some caps, a few with which each mistake gives other buckets than the rule, if there are such."""
+    shown = {
+        cap: {one for one, how in MISTAKES.items() if launches(buckets_of(weights, cap, **how)) != right}
+        for cap in candidates
+        for right in [launches(buckets_of(weights, cap))]
+    }
     left, chosen = set(MISTAKES), []
-    for cap in candidates:
-        right = launches(buckets_of(weights, cap))
-        shown = {one for one in left if launches(buckets_of(weights, cap, **MISTAKES[one])) != right}
-        if shown:
-            chosen.append(cap)
-            left -= shown
-    return chosen
+    while shown and (best := max(shown, key=lambda cap: len(shown[cap] & left))) and shown[best] & left:
+        chosen.append(best)
+        left -= shown[best]
+    return chosen or [1]
 
 
 def why(weights: Sequence[Weight], cap: int, ready: Sequence[str], got: list[tuple[int, str]]) -> str:

@@ -1,4 +1,4 @@
-"""Exercise 3: the class ``Bucketed(model, cap)`` with ``finish()``: all-reduces of buckets, in the same order on all ranks."""
+"""Exercise 3: the class ``Bucketed(model, cap)`` with ``finish()``: buckets, in one order on all ranks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
+from utils.checks.contracts import Broken, Case, Contract, Facts
 from utils.checks.ddp_and_bucketing import bucket_plans as plans
 from utils.checks.ddp_and_bucketing import gradients, overlapping
 from utils.checks.ddp_and_bucketing.bucket_plans import Weight
@@ -34,9 +34,12 @@ def _caps(case: Case, rng: random.Random) -> list[int]:
         candidates = [sum(trained[:count]) for count in range(1, len(trained))]
         candidates += [weight.bytes for weight in weights] + [one + 4 * rng.randint(1, 20) for one in trained]
         rng.shuffle(candidates)
-        exact = plans.telling_caps(weights, candidates)
-        caps.append(rng.choice(exact) if case["order"] != "the same" or number else exact[0])
-    return caps if rng.random() < 0.7 else [caps[0], rng.choice((1, 10**6))]
+        telling = plans.telling_caps(weights, candidates)
+        if case["order"] == "the same":
+            caps.append(telling[min(number, len(telling) - 1)])
+        else:  # many buckets, so that they are full in another order on another rank
+            caps.append(rng.choice((1, 4, 8, 12, 16)) if number else rng.choice((*telling, 10**6)))
+    return caps
 
 
 def _model(case: Case, number: int) -> Any:
@@ -90,9 +93,13 @@ def _moments(
         lacking = [w.name for w in buckets[number] if found["ready"].index(w.name) >= one["ready"]]
         why = "a bucket goes as soon as its last gradient is ready and all buckets before it have gone"
         if one["ready"] < moment:
-            why = f"the gradient of `{lacking[0]}` is not there yet" if lacking else "an earlier bucket has not gone yet"
+            why = (
+                f"the gradient of `{lacking[0]}` is not there yet" if lacking else "an earlier bucket has not gone yet"
+            )
         words = f"bucket {number} is launched too {'early' if one['ready'] < moment else 'late'}: {why}"
-        yield Broken("wire:3 moment", words, f"{one['ready']} of {len(found['ready'])} gradients ready", moment, **where)
+        yield Broken(
+            "wire:3 moment", words, f"{one['ready']} of {len(found['ready'])} gradients ready", moment, **where
+        )
         return
 
 
@@ -106,7 +113,7 @@ def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
         for step, number in enumerate(overlapping.ORDER_OF_MODELS[:2]):
             counts[case["caps"][number]] = len(world[0]["steps"][step]["launches"]["calls"])
     return {
-        "models": f"{2 * len(played)}, on {', '.join(str(n) for n in dict.fromkeys(case['ranks'] for case, _ in played))} ranks",
+        "models": gradients.models_in(played, 2),
         "all-reduces by cap": ", ".join(f"{cap:,} bytes: {count}" for cap, count in counts.items()),
         "ranks with another order": "launch in the same order",
     }
@@ -119,8 +126,13 @@ CONTRACT = Contract(
     scene=scene,
     judge=judge,
     mistakes=(
+        *overlapping.FIRST,
+        ("wire:0 *", "{}"),
         ("wire:1 *", "{}"),
-        ("wire:disagree", "{}. Gradients may be ready in another order on another rank: launch bucket 0, then bucket 1, …"),
+        (
+            "wire:disagree",
+            "{}. Gradients may be ready in another order on another rank: launch bucket 0, then bucket 1, …",
+        ),
         *overlapping.MISTAKES,
         ("wire:3 *", "{}"),
     ),

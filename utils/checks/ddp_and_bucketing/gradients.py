@@ -23,6 +23,8 @@ TIED = "the tied weight travels twice: it has two names, but it is one tensor wi
 
 MISTAKES: tuple[tuple[str, str], ...] = (
     ("ready:*", "{}"),
+    ("looks:*", "{}"),
+    ("raised:*", "{}"),
     ("wire:disagree", "{}. All ranks have to call the same, on tensors of the same size, in the same order"),
     ("wire:hidden", "{}"),
     ("wire:other *", "{}"),
@@ -48,6 +50,12 @@ def sizes(model: nn.Module) -> dict[str, Any]:
         "frozen": sum(p.nbytes for p in model.parameters() if not p.requires_grad),
         "wider": sum(8 * p.numel() - p.nbytes for p in once.values()),
     }
+
+
+def models_in(played: Sequence[tuple[Case, Sequence[Facts]]], each: int = 1) -> str:
+    """For the figures: how many models, on how many ranks."""
+    ranks = ", ".join(str(count) for count in dict.fromkeys(case["ranks"] for case, _ in played))
+    return f"{each * len(played)}, on {ranks} ranks"
 
 
 def once(facts: Facts, model: int = 0) -> Amount:
@@ -107,5 +115,7 @@ def judge_means(
                 continue
             yield from compare("value:gradient", what, one["got"].get(name), own, 1 / ranks, guesses, **where)
         for name in sorted(set(one["got"]) - set(names)):
-            words = "there is a gradient though no rank has used this parameter, or it is frozen: leave its `.grad` None"
+            words = (
+                "there is a gradient though no rank has used this parameter, or it is frozen: leave its `.grad` None"
+            )
             yield Broken("value:extra", f"`{name}`: {words}", rank=rank, call=call)

@@ -1,4 +1,4 @@
-"""Exercise 2: the class ``Overlapped(model)`` with ``finish()``: one all-reduce for each gradient, as soon as it is ready.
+"""Exercise 2: the class ``Overlapped(model)`` with ``finish()``: an all-reduce for each gradient in its hook.
 
 The judging of launches and waits, without the moments, is that of exercise 3 too.
 """
@@ -156,7 +156,7 @@ def _words(sizes: Sequence[tuple[int, str]]) -> str:
 def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
     steps = [facts["steps"][0]["launches"] for _, world in played for facts in world[:1]]
     return {
-        "models": f"{2 * len(played)}, on {', '.join(str(n) for n in dict.fromkeys(case['ranks'] for case, _ in played))} ranks",
+        "models": gradients.models_in(played, 2),
         "all-reduces in each step": ", ".join(str(len(one["calls"])) for one in steps),
         "gradients ready at the first launch": f"{steps[0]['calls'][0]['ready']} of {len(steps[0]['ready'])}",
         "waits inside backward": 0,
@@ -174,8 +174,9 @@ STEPS = {
     )
     for number in (0, 1)
 }
+FIRST = (("ready:*", "{}"), ("looks:*", "{}"), ("raised:*", "{}"))
 MISTAKES = (
-    ("ready:*", "{}"),
+    *FIRST,
     ("wire:more * travel*", "{}"),
     *gradients.MISTAKES,
     ("wire:0 *", "{}"),

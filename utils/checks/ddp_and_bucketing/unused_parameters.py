@@ -47,15 +47,19 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
             parameter.grad = None
         scenery.loss(model, 1000 * case["seed"] + 10 * step + rank).backward()
         own = snapshot.gradients(model)
-        with watch.step(f"average_used {'AB'[number]}", model=model):
+        with watch.step(f"average_used {'AB'[number]}", model=model) as record:
             watch.answers["average_used"](model)
-        facts["steps"].append({"own": own, "got": snapshot.gradients(model)})
+        small = any(one["operation"] == "SUM" and one["dtype"] in ("uint8", "int8") for one in record["calls"])
+        facts["steps"].append({"own": own, "got": snapshot.gradients(model), "small": small})
         optimizers[number].step()
 
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     for step in range(len(world[0]["steps"])):
         yield from gradients.judge_means(world, step, call=step)
+        if world[0]["steps"][step]["small"]:
+            words = "flags are added up in one byte each: with 256 ranks the sum is 0 again. Take a wider type"
+            yield Broken("value:overflow", words, call=step)
 
 
 def amount(facts: Facts, number: int) -> Amount:
@@ -67,7 +71,7 @@ def amount(facts: Facts, number: int) -> Amount:
 def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
     return {
         "steps": sum(len(world[0]["steps"]) for _, world in played),
-        "on": f"{', '.join(str(n) for n in dict.fromkeys(case['ranks'] for case, _ in played))} ranks",
+        "models": gradients.models_in(played, 2),
         "parameters that nobody used": "keep None",
     }
 
@@ -87,6 +91,7 @@ CONTRACT = Contract(
     judge=judge,
     mistakes=(
         ("ready:*", "{}"),
+        ("raised:*", "{}"),
         (
             "wire:disagree",
             "{}. Some ranks have no gradient for what others have used: first learn in one all_reduce of flags what "
