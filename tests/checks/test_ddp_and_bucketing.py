@@ -1,4 +1,4 @@
-"""Under the checks of the lab on DistributedDataParallel: models on which mistakes show, buckets as torch makes them."""
+"""Under the checks of the lab on DistributedDataParallel: models on which mistakes show, torch's buckets."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ EXERCISES = {exercise.name: exercise for exercise in exercises_in(ddp_and_bucket
 SEEDS = range(12)
 # The ways in which checks of this course were once fooled, each with answers to this lab that try it.
 CLASSES = {
-    "side effects on what was passed in": ("eval", "untied", "others' hooks are removed", "gradients cleared at the start",
-                                           "a parameter is thawed", "a history is kept", "other memory"),
+    "side effects on what was passed in": ("eval", "untied", "a history is kept", "others' hooks are removed",
+                                           "gradients cleared at the start", "a parameter is thawed", "other memory"),
     "one size only": ("three ranks always", "at most three ranks", "two ranks always", "a flag of the class"),
     "tolerance and number types": ("in float32", "in half precision", "in float16", "flags that overflow"),
     "channels that nobody watches": ("a child process", "a file", "the store as a channel", "past torch.distributed",

@@ -1,6 +1,5 @@
 """Exercise 1 of the lab on DistributedDataParallel: the same start, the same gradients."""
 
-
 import torch
 import torch.distributed as dist
 from known_answers import right, wrong

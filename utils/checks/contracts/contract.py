@@ -13,7 +13,7 @@ from utils.checks.verdicts import Wrong
 
 Case = dict[str, Any]
 Facts = dict[str, Any]
-LONGEST = 600  # characters of a sentence
+LONGEST, FIGURE = 600, 150  # characters of a sentence, and of each figure behind it
 # Which broken clause says most where no known mistake matches: causes come before what follows from them.
 TELLING = (
     "ready",
@@ -119,16 +119,18 @@ def most_telling(contract: Contract, case: Case, broken: Sequence[Broken]) -> Wr
     if one.rank is not None:
         sentence = f"on rank {one.rank} {sentence}"
     where = f" See {shown(case)}."
-    figures: dict[str, Any] = {}
-    if one.measured is not None:
-        figures["measured"] = shorten(one.measured, 100) if not isinstance(one.measured, str | int) else one.measured
-    if one.expected is not None:
-        figures["expected"] = shorten(one.expected, 100) if not isinstance(one.expected, str | int) else one.expected
+    figures = {name: value for name in ("measured", "expected") if (value := getattr(one, name)) is not None}
+    figures = {name: value if isinstance(value, int) else _short(value) for name, value in figures.items()}
     wrong = Wrong("", **figures)
     room = LONGEST - len(where) - len(wrong.text) - 2
     sentence = sentence.rstrip(". ")
     wrong.sentence = (sentence if len(sentence) <= room else sentence[: room - 1] + "…") + f".{where}"
     return wrong
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else shorten(value)
+    return text if len(text) <= FIGURE else text[: FIGURE - 1] + "…"
 
 
 def _known(contract: Contract, broken: Sequence[Broken]) -> tuple[Broken, str] | None:

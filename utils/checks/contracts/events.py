@@ -112,7 +112,7 @@ def refusing(names: tuple[str, ...], heard: list[Event]) -> Iterator[None]:
     kept = []
     for name in names:
         owner, last = pkgutil.resolve_name(name.rpartition(".")[0]), name.rpartition(".")[2]
-        kept.append((owner, last, getattr(owner, last)))
+        kept.append((owner, last, vars(owner)[last]))
         setattr(owner, last, _refusal(name.removesuffix(".__init__"), heard))
     try:
         yield

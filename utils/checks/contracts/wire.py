@@ -54,11 +54,12 @@ class Wire:
         """In the ``with`` block, this rank's communication goes over the wire."""
         self._begin()
         number, sent = _begun(), _sent()
-        places = [(dist.ProcessGroup, name, self._noting(name)) for name in METHODS if hasattr(dist.ProcessGroup, name)]
+        group = dist.ProcessGroup
+        places = [(group, name, self._noting(name)) for name in METHODS if name in vars(group)]
         kinds = [kind for kind in vars(dist).values() if isinstance(kind, type) and issubclass(kind, dist.Store)]
-        places += [(k, name, self._storing(name, vars(k)[name])) for k in kinds for name in STORE if name in vars(k)]
-        kept = [(owner, name, getattr(owner, name)) for owner, name, _ in places]
-        self._originals = {name: original for owner, name, original in kept if owner is dist.ProcessGroup}
+        places += [(k, name, self._storing(name, getattr(k, name))) for k in kinds for name in STORE if name in vars(k)]
+        kept = [(owner, name, vars(owner)[name]) for owner, name, _ in places]
+        self._originals = {name: getattr(group, name) for owner, name, _ in places if owner is group}
         for owner, name, ours in places:
             setattr(owner, name, ours)
         try:

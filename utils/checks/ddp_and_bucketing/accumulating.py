@@ -157,7 +157,8 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
         for one in facts["silent"]:
             for name, own in one["own"].items():
                 if name not in one["got"] or not torch.equal(one["got"][name], own):
-                    words = f"in {one['kind']}, `{name}.grad` is not what has added up on this rank, which has to stay there"
+                    words = "is not what has added up on this rank, which has to stay there"
+                    words = f"in {one['kind']}, `{name}.grad` {words}"
                     yield Broken("value:silent", words, rank=rank, call=one["call"])
     for number, step in enumerate(world[0]["steps"]):
         yield from gradients.judge_means(
