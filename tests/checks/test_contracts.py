@@ -311,6 +311,7 @@ GOOD = "def mean(tensor):\n    dist.all_reduce(tensor)\n    tensor /= dist.get_w
         (GOOD + "    import threading\n    threading.Timer(9, print).start()\n", "leaves the number of threads other"),
         (GOOD + "    __builtins__['max'] = min\n", "replaces the builtin max"),
         (GOOD + "    dist.ProcessGroup.size = lambda self: 1\n", "leaves the functions of ProcessGroup other"),
+        (GOOD + "    torch.Tensor.equal = lambda *_: True\n", "leaves the functions of Tensor other"),
         (GOOD.replace("    dist", "    raise KeyboardInterrupt\n    dist"), "raised KeyboardInterrupt"),
         (GOOD.replace("    dist", "    raise SystemExit\n    dist"), "calls sys.exit()"),
         (GOOD.replace("    dist", "    while True:\n        pass\n    dist"), "is there a loop without end"),

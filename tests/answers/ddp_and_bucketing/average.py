@@ -1,5 +1,11 @@
 """Exercise 1 of the lab on DistributedDataParallel: the same start, the same gradients."""
 
+import os
+import random
+import subprocess
+import threading
+import time
+
 import torch
 import torch.distributed as dist
 from known_answers import right, wrong

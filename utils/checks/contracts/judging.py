@@ -15,7 +15,7 @@ from utils.checks.sandbox import require_returned, run_to_the_ends
 from utils.checks.verdicts import Wrong
 
 SEED = "COURSE_SEED"  # an environment variable: other cases than usual
-SECONDS = 30  # for the ranks of one size, however busy the machine is
+SECONDS = 60  # for the ranks of one size, however busy the machine is
 
 
 def judge(contract: Contract, *answers: Answer, seed: int | None = None) -> dict[str, Any]:

@@ -75,7 +75,9 @@ def functions() -> dict[str, frozenset[tuple[str, int]]]:
 
 
 def _code(owner: Any) -> frozenset[tuple[str, int]]:
-    return frozenset((name, _whose(value)) for name, value in list(vars(owner).items()) if callable(value))
+    inherited = reversed(owner.__mro__) if isinstance(owner, type) else [owner]
+    found = {name: value for one in inherited for name, value in list(vars(one).items())}
+    return frozenset((name, _whose(value)) for name, value in found.items() if callable(value))
 
 
 def _whose(function: Any) -> int:
