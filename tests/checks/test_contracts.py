@@ -304,6 +304,7 @@ GOOD = "def mean(tensor):\n    dist.all_reduce(tensor)\n    tensor /= dist.get_w
         (GOOD + "    __import__('os').system('true')\n", "starts a process, and needs none"),
         (GOOD + "    __import__('socket').socket().bind(('127.0.0.1', 0))\n", "starts a connection, and needs none"),
         (GOOD + "    torch.save(tensor, 'left.pt')\n", "the files in its folder"),
+        (GOOD + "    open('left.txt', 'w').close()\n", "writes a file"),
         (GOOD + "    __import__('gc').get_objects()\n", "looks into the check with gc.get_objects"),
         (GOOD + "    __import__('inspect').currentframe()\n", "looks into the check with sys._getframe"),
         (GOOD + "    import utils.algorithms.ddp\n", "uses utils.algorithms"),

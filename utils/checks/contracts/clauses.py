@@ -92,7 +92,7 @@ def _changes(rules: Rules, record: Record) -> Iterator[tuple[Any, ...]]:
     for name, was, now in record["around"]:
         if not _matches(f"around.{name}", rules.changes):
             figures = (now, was) if was or now else ()
-            kind = "looks" if name.startswith("the functions of utils") else "around"
+            kind = "looks" if name.startswith("the functions of") else "around"
             yield f"{kind}:{name}", f"leaves {name} other than before: put back what you change", *figures
 
 
