@@ -25,6 +25,7 @@ TELLING = (
     "state",
     "value",
     "starts",
+    "writes",
     "around",
     "keeps",
     "use",
