@@ -43,7 +43,7 @@ NUMERIC    := $(patsubst %,'numeric %',MKL_CBWR=COMPATIBLE MKL_CBWR=AVX2 ATEN_CP
     ONEDNN_MAX_CPU_ISA=SSE41 COURSE_WITHOUT_ONEDNN=1)
 
 .PHONY: help setup lab test test-frameworks test-numeric test-all test-gpu lint tests notebooks extras numeric frameworks \
-    tests-frameworks notebooks-frameworks execute labs grade durations lock benchmarks clean
+    tests-frameworks notebooks-frameworks execute labs grade mutants durations lock benchmarks clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -130,6 +130,10 @@ labs: setup  ## make labs/ from solutions/
 grade: setup  ## grade learners' labs, each in a sandbox (README says what it keeps out): make grade DIR=folder
 	@$(if $(DIR)$(ARGS),,echo "Which folder of learners' labs? Type: make grade DIR=folder" >&2; exit 2)
 	@$(RUN) -m utils.checks.grading $(ARGS) $(if $(DIR),"$(DIR)")
+
+mutants: setup  ## try a check with changed right answers: make mutants EXERCISE=ddp_and_bucketing.average
+	@$(if $(EXERCISE),,echo "Which exercise? Type: make mutants EXERCISE=ddp_and_bucketing.average" >&2; exit 2)
+	@$(RUN) tests/mutants.py $(EXERCISE)
 
 durations: setup  ## run everything and store how long each file takes, so that the longest are begun first
 	@$(STAGES) 'tests DURATIONS=1' 'extras DURATIONS=1' 'notebooks DURATIONS=1' 'tests-frameworks DURATIONS=1' 'notebooks-frameworks DURATIONS=1'

@@ -30,6 +30,13 @@ def each_answer(kind: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("path", "exercise"), pairs, ids=names)
 
 
+def each_known_answer() -> pytest.MarkDecorator:
+    """Of the exercises that are judged by contract."""
+    pairs = [(known, item) for item in EXERCISES for known in support.answers_in(ANSWERS, item)]
+    names = [f"{item.lab}-{item.name}-{known.kind}-{known.name}" for known, item in pairs]
+    return pytest.mark.parametrize(("known", "exercise"), pairs, ids=names)
+
+
 @pytest.fixture(autouse=True)
 def _progress_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COURSE_PROGRESS", str(tmp_path / "progress.json"))
@@ -68,6 +75,11 @@ def test_a_wrong_answer_is_rejected_with_the_sentence_meant_for_it(path, exercis
 @each_answer("right")
 def test_a_right_answer_written_differently_is_accepted(path, exercise):
     support.assert_accepted(path, exercise)
+
+
+@each_known_answer()
+def test_a_known_answer_is_accepted_or_refused_with_the_sentence_meant_for_it(known, exercise):
+    support.assert_judged(known, exercise)
 
 
 @each_lab

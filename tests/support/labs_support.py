@@ -4,6 +4,9 @@
 plausible mistake, and says in ``REJECTED_WITH`` which part of the check's sentence is meant for this mistake.
 ``right_*.py`` beside it is a right answer, written differently from the solution. Names that every rank has
 (``rank``, ``world_size``, ``device``, ``torch``, ``dist``) need no import.
+
+Where the check judges by contract, all of an exercise's answers are in one file, ``tests/answers/slug/<exercise>.py``
+(see known_answers.py).
 """
 
 from __future__ import annotations
@@ -11,13 +14,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import known_answers
 import nbformat
+from known_answers import Known
 
 from utils.checks.framework import Exercise
 from utils.checks.verdicts import Verdict
 
 ANSWERS = Path(__file__).resolve().parents[1] / "answers"
 WRONG_AT_LEAST, RIGHT_AT_LEAST = 5, 1
+RIGHT_DIFFERENTLY = 3  # in one file, beside the right answer itself
 
 
 def answer_files(folder: Path, exercise: Exercise, kind: str) -> list[Path]:
@@ -25,11 +31,23 @@ def answer_files(folder: Path, exercise: Exercise, kind: str) -> list[Path]:
     return sorted((folder / exercise.lab / exercise.name).glob(f"{kind}_*.py"))
 
 
+def answers_file(folder: Path, exercise: Exercise) -> Path:
+    """Where all answers to an exercise are that is judged by contract."""
+    return folder / exercise.lab / f"{exercise.name}.py"
+
+
+def answers_in(folder: Path, exercise: Exercise) -> list[Known]:
+    """The answers in the one file of an exercise; none if there is no such file."""
+    path = answers_file(folder, exercise)
+    return known_answers.load(path, exercise.parameters) if path.exists() else []
+
+
 def strangers(folder: Path, exercises: list[Exercise]) -> list[Path]:
     """Files under ``folder`` that belong to no exercise (a typing error in a name, say)."""
     known = {
         path for exercise in exercises for kind in ("wrong", "right") for path in answer_files(folder, exercise, kind)
     }
+    known |= {answers_file(folder, exercise) for exercise in exercises}
     return sorted(set(folder.rglob("*.py")) - known)
 
 
@@ -57,8 +75,20 @@ def assert_accepted(path: Path, exercise: Exercise) -> None:
     assert verdict.state == "right", f"{path} is not accepted: {verdict}"
 
 
+def assert_judged(known: Known, exercise: Exercise) -> None:
+    """A right answer is accepted, a wrong one is refused with the sentence that is meant for it."""
+    verdict = exercise.verdict(*(known.functions[name] for name in exercise.parameters))
+    assert verdict.state == known.kind, f"{known.name!r} is {known.kind}: {verdict}"
+    assert known.says in repr(verdict), f"{known.name!r} is refused with another sentence: {verdict}"
+
+
 def assert_enough_answers(folder: Path, exercise: Exercise) -> None:
     """The check was tried against enough answers that it did not make up itself."""
+    if found := answers_in(folder, exercise):
+        kinds = [known.kind for known in found]
+        assert kinds.count("wrong") >= WRONG_AT_LEAST, answers_file(folder, exercise)
+        assert kinds.count("right") > RIGHT_DIFFERENTLY, answers_file(folder, exercise)
+        return
     for kind, at_least in (("wrong", WRONG_AT_LEAST), ("right", RIGHT_AT_LEAST)):
         count = len(answer_files(folder, exercise, kind))
         where = f"{folder.name}/{exercise.lab}/{exercise.name}/{kind}_*.py"

@@ -5,6 +5,7 @@ verdicts.py    ○ not started, ✗ wrong: sentence, ✓ right: figures
 sandbox.py     run, run_cases: a learner's functions in rank processes, under a time-out
 standstill.py  ranks that wait for each other are ended at once; threads.py tells waiting from working
 answers.py     a learner's function on its way there
+contracts/     checks that judge by contract: what an exercise allows, as data; everything else is refused
 inside.py      what runs in the rank, and turns every failure into a sentence
 plain.py       values on their way back
 compare.py     expect: is it what it should be, and how far off is it?

@@ -63,7 +63,7 @@ def run_cases_in_rank(payload: bytes, notes: str, rules: dict[str, Any]) -> byte
         return results_bytes
     except BaseException as error:
         watch.over.set()  # the launcher ends the others
-        outcome = error if isinstance(error, Outcome) else _outcome_of(error)
+        outcome = error if isinstance(error, Outcome) else outcome_of_any(error)
         _write(f"{notes}/outcome.{rank}", json.dumps(outcome.record))
         # The learner's own exception, where there is one: from its frames the launcher sees whether this rank
         # failed by itself or only because another one has gone.
@@ -244,7 +244,7 @@ def _tracebacks(error: BaseException) -> Iterator[types.TracebackType]:
         trace = trace.tb_next
 
 
-def _outcome_of(error: BaseException) -> Outcome:
+def outcome_of_any(error: BaseException) -> Outcome:
     """For an exception that no answer's own call has caught: the check's, or from a method of a learner's class."""
     for answer in _opened:
         if answer.passed_through(error) and isinstance(found := answer.outcome_of(error), Outcome):

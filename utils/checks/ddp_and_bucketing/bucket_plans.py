@@ -7,15 +7,26 @@ closes as soon as it holds the cap or more. A test compares the two.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import NamedTuple
 
-from utils.checks.ddp_and_bucketing.judges import calls_of
-from utils.checks.verdicts import Wrong
+_ITEM = {"float32": 4, "float64": 8}
 
-if TYPE_CHECKING:
-    from utils.checks.ddp_and_bucketing.small_models import Weight
 
-Bucket = list["Weight"]
+class Weight(NamedTuple):
+    """A parameter: its first name, its bytes and type, how many names it has, whether it is trained."""
+
+    name: str
+    bytes: int
+    dtype: str
+    names: int = 1
+    trainable: bool = True
+
+    @property
+    def elements(self) -> int:
+        return self.bytes // _ITEM[self.dtype]
+
+
+Bucket = list[Weight]
 
 
 def buckets_of(
@@ -34,11 +45,11 @@ def buckets_of(
     """The buckets in their order. Each flag stands for a mistake.
 
     Args:
-        weights: all weights of the model, in the order of ``model.parameters()``.
+        weights: all parameters of the model, in the order of ``model.parameters()``.
         cap: bytes.
     """
     if tied_twice:
-        weights = [weight for weight in weights for _ in weight.names]
+        weights = [weight for weight in weights for _ in range(weight.names)]
     chosen = [weight for weight in (weights if forward else reversed(weights)) if weight.trainable or frozen]
     opened: list[Bucket] = []
     closed: list[Bucket] = []
@@ -81,8 +92,8 @@ MISTAKES: dict[str, dict[str, bool]] = {
 
 def launches(buckets: Sequence[Bucket]) -> list[tuple[int, str]]:
     """Bytes and type of the all-reduce of each bucket. (torch.cat takes the widest type.)"""
-    widest = [max(bucket, key=lambda weight: weight.itemsize) for bucket in buckets]
-    return [(_size(bucket, True) * one.itemsize, one.dtype) for bucket, one in zip(buckets, widest, strict=True)]
+    widest = [max((weight.dtype for weight in bucket), key=_ITEM.__getitem__) for bucket in buckets]
+    return [(_size(bucket, True) * _ITEM[one], one) for bucket, one in zip(buckets, widest, strict=True)]
 
 
 def due(buckets: Sequence[Bucket], ready: Sequence[str]) -> list[int]:
@@ -93,19 +104,22 @@ def due(buckets: Sequence[Bucket], ready: Sequence[str]) -> list[int]:
     return moments
 
 
-def judge_buckets(weights: Sequence[Weight], cap: int, facts: Sequence[dict[str, Any]], where: str) -> None:
-    """The right buckets, in the right order."""
-    right = launches(buckets_of(weights, cap))
-    for one in facts:
-        got = [(call["bytes"], call["dtype"]) for call in calls_of(one)]
-        if got == right:
-            continue
-        why = _why(weights, cap, one["ready"], got)
-        raise Wrong(f"{why}. {where}", measured=_words(got), expected=_words(right))
+def telling_caps(weights: Sequence[Weight], candidates: Sequence[int]) -> list[int]:
+    """Of some caps, a few with which each mistake gives other buckets than the rule, if there are such."""
+    shown = {
+        cap: {one for one, how in MISTAKES.items() if launches(buckets_of(weights, cap, **how)) != right}
+        for cap in candidates
+        for right in [launches(buckets_of(weights, cap))]
+    }
+    left, chosen = set(MISTAKES), []
+    while shown and (best := max(shown, key=lambda cap: len(shown[cap] & left))) and shown[best] & left:
+        chosen.append(best)
+        left -= shown[best]
+    return chosen or [1]
 
 
-def _why(weights: Sequence[Weight], cap: int, ready: Sequence[str], got: list[tuple[int, str]]) -> str:
-    """The likely mistake of somebody who launched this."""
+def why(weights: Sequence[Weight], cap: int, ready: Sequence[str], got: list[tuple[int, str]]) -> str:
+    """The likely mistake of somebody who launched these all-reduces, which are not those of the rule."""
     right = launches(buckets_of(weights, cap))
     if got == right[: len(got)]:
         return (
@@ -123,26 +137,3 @@ def _why(weights: Sequence[Weight], cap: int, ready: Sequence[str], got: list[tu
     if sorted(got) == sorted(right):
         return "the buckets are right, but they are launched in another order: bucket 0 first, then bucket 1, …"
     return "these are not the buckets that the rule gives"
-
-
-def judge_due(weights: Sequence[Weight], cap: int, facts: Sequence[dict[str, Any]], where: str) -> None:
-    """Each bucket is launched at its moment."""
-    buckets = buckets_of(weights, cap)
-    for rank, one in enumerate(facts):
-        for number, (call, moment) in enumerate(zip(calls_of(one), due(buckets, one["ready"]), strict=True)):
-            if call["ready"] == moment:
-                continue
-            last = [weight.name for weight in buckets[number] if one["ready"].index(weight.name) >= call["ready"]]
-            why = "a bucket goes as soon as its last gradient is ready and all buckets before it have gone"
-            if call["ready"] < moment:
-                why = f"the gradient of `{last[0]}` is not there yet" if last else "an earlier bucket has not gone yet"
-            raise Wrong(
-                f"rank {rank} launches bucket {number} too {'early' if call['ready'] < moment else 'late'}: {why}. "
-                f"{where}",
-                measured=f"{call['ready']} of {len(one['ready'])} gradients ready",
-                expected=moment,
-            )
-
-
-def _words(launched: list[tuple[int, str]]) -> str:
-    return ", ".join(f"{nbytes:,} ({dtype})" for nbytes, dtype in launched[:12]) + (" …" if launched[12:] else "")

@@ -1,106 +1,121 @@
-"""How the checks of this lab compare gradients and parameters with those of one process, and guess what went wrong."""
+"""What the exercises of this lab share: gradients are means over the ranks, and what travels is what is trained."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from utils.checks.compare import expect
-from utils.checks.verdicts import Wrong
+from utils.checks.contracts import Amount, Broken, Case, Facts, compare
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
-Facts = dict[str, Any]
-# Relative to the largest element of a gradient. The ranks and one process add up in different orders, which changes the
-# last of 16 digits (float64) or of 7 (a model with a part in float32): this is a thousand times more.
-FINE, COARSE = 1e-12, 1e-4
+REFUSED = (
+    "torch.nn.parallel.DistributedDataParallel.__init__",
+    "torch.distributed._broadcast_coalesced",
+    "torch.distributed.all_reduce_coalesced",
+)
+# A gradient may be changed in place, or be another tensor; all else of a parameter stays.
+GRADIENTS = ("*.grad.value", "*.grad.is", "*.grad.memory", "*.grad.is_leaf")
+NOT_TRAINED = "frozen parameters travel too, which never get a gradient"
+WIDER = "gradients of two types travel in one tensor, so all of them in the wider type"
+TIED = "the tied weight travels twice: it has two names, but it is one tensor with one gradient"
+
+MISTAKES: tuple[tuple[str, str], ...] = (
+    ("ready:*", "{}"),
+    ("looks:*", "{}"),
+    ("raised:*", "{}"),
+    ("wire:disagree", "{}. All ranks have to call the same, on tensors of the same size, in the same order"),
+    ("wire:hidden", "{}"),
+    ("wire:other *", "{}"),
+    ("wire:peer *", "{}"),
+    ("wire:unwaited *", "{}"),
+    ("wire:changed *", "{}. In between, nobody may touch the tensor"),
+    ("wire:none *", "{}"),
+    ("value:extra", "{}. An optimizer moves a parameter whose gradient is zero: momentum, weight decay"),
+)
 
 
-def judge_gradients(facts: Sequence[Facts], where: str, parts: int = 1) -> None:
-    """The gradients in ``gradients`` are those in ``right``; ``own`` says what each rank had by itself.
+def sizes(model: nn.Module) -> dict[str, Any]:
+    """Of a model, before a learner's code has seen it: how much may travel, and what usual mistakes send."""
+    from utils.checks.contracts.scenery import trainable
+
+    names = [(name, p) for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad]
+    once = dict(trainable(model))
+    state = [*model.parameters(), *model.buffers()]
+    return {
+        "trainable": [(name, p.nbytes, str(p.dtype).removeprefix("torch.")) for name, p in once.items()],
+        "state": [tensor.nbytes for tensor in state],
+        "tied": sum(p.nbytes for _, p in names) - sum(p.nbytes for p in once.values()),
+        "frozen": sum(p.nbytes for p in model.parameters() if not p.requires_grad),
+        "wider": sum(8 * p.numel() - p.nbytes for p in once.values()),
+    }
+
+
+def models_in(played: Sequence[tuple[Case, Sequence[Facts]]], each: int = 1) -> str:
+    """For the figures: how many models, on how many ranks."""
+    ranks = ", ".join(str(count) for count in dict.fromkeys(case["ranks"] for case, _ in played))
+    return f"{each * len(played)}, on {ranks} ranks"
+
+
+def once(facts: Facts, model: int = 0) -> Amount:
+    """Each gradient travels once, in as many calls as there are parameters, or fewer."""
+    found = facts["sizes"][model]["trainable"]
+    return Amount(len(found), sum(nbytes for _, nbytes, _ in found))
+
+
+def surplus(facts: Facts, model: int = 0) -> dict[str, int]:
+    """Bytes too many, by mistake."""
+    found = facts["sizes"][model]
+    all_of_it = sum(nbytes for _, nbytes, _ in found["trainable"])
+    return {NOT_TRAINED: found["frozen"], TIED: found["tied"], WIDER: found["wider"]} | {
+        f"every gradient travels {times} times in a step": (times - 1) * all_of_it for times in range(2, 6)
+    }
+
+
+def by_model(amount: Callable[[Facts, int], Amount], number: int) -> Callable[[Case, int, Facts], dict[str, Amount]]:
+    return lambda case, rank, facts: {"all_reduce": amount(facts, number)}
+
+
+def judge_means(
+    world: Sequence[Facts], step: int, call: int, more: Callable[[str, int], Mapping[str, Tensor]] | None = None
+) -> Iterator[Broken]:
+    """In a step, each gradient is the mean over the ranks of what each had by itself.
+
+    Facts of the step: ``own`` and ``got``, gradients by name. No rank's own: there is none afterwards.
 
     Args:
-        parts: into how many micro-batches each rank's batch is cut.
+        more: from a name and a rank, what other mistakes give.
     """
-    tolerance = _tolerance(facts[0]["right"])
-    for rank, one in enumerate(facts):
-        for name, right in one["right"].items():
-            got = one["gradients"].get(name)
-            if right is None:
-                if got is not None:
-                    raise Wrong(
-                        f"`{name}` has a gradient on rank {rank} though no rank has used it, or it is frozen: leave its"
-                        " `.grad` None. (An optimizer moves a parameter whose gradient is zero: momentum, weight decay."
-                        f") {where}",
-                        measured=got,
-                    )
+    import torch
+
+    ranks = len(world)
+    steps = [facts["steps"][step] for facts in world]
+    names = dict.fromkeys(name for one in steps for name in one["own"])
+    for rank, one in enumerate(steps):
+        for name in names:
+            shape = next(other["own"][name] for other in steps if name in other["own"])
+            own = [other["own"].get(name, torch.zeros_like(shape)) for other in steps]
+            users = sum(name in other["own"] for other in steps)
+            mean = sum(term.double() for term in own) / ranks
+            guesses: dict[str, Tensor] = dict(more(name, rank)) if more else {}
+            if ranks > 1:
+                guesses |= {
+                    f"is the sum over the ranks: divide by the world size, {ranks}": mean * ranks,
+                    f"is divided by the world size twice, as if there were {ranks**2} ranks": mean / ranks,
+                    "is still this rank's own: the mean does not arrive in `.grad`": own[rank],
+                    "is this rank's own, divided: the sum does not arrive": own[rank] / ranks,
+                }
+            if 0 < users < ranks:
+                words = "is the mean over those ranks that used it: divide by the world size, the others count as zero"
+                guesses = {words: mean * ranks / users} | guesses
+            what, where = f"the gradient of `{name}`", {"rank": rank, "call": call}
+            if users and name not in one["got"]:
+                yield Broken("value:lost", f"{what} is missing: other ranks have used this parameter", **where)
                 continue
-            if got is None:
-                raise Wrong(f"`{name}` has no gradient on rank {rank}: other ranks have used it. {where}.")
-            if alike(got, right, tolerance):
-                continue
-            what = f"the gradient of `{name}` on rank {rank}"
-            for guess, sentence in _guesses(facts, rank, name, right, parts):
-                if guess is not None and alike(got, guess, tolerance):
-                    raise Wrong(f"{what} {sentence}. {where}", measured=_norm(got), expected=_norm(right))
-            slack = _slack(right, tolerance)
-            expect(f"{what} is not that of one process with the whole batch. {where}", got, right, absolute=slack)
-
-
-def _guesses(
-    facts: Sequence[Facts], rank: int, name: str, right: Tensor, parts: int
-) -> list[tuple[Tensor | None, str]]:
-    """What a gradient may be in place of the mean of all ranks' own, and how to say so."""
-    own = [other["own"].get(name) for other in facts]
-    ranks = len(own)
-    guesses: list[tuple[Tensor | None, str]] = [
-        (right * ranks, f"is the sum over the ranks: divide by the world size, {ranks}"),
-        (right / ranks, f"is divided by the world size twice, as if there were {ranks**2} ranks"),
-        (own[rank], "is still this rank's own: the mean does not arrive in `.grad`"),
-        (None if own[rank] is None else own[rank] / ranks, "is this rank's own, divided: the sum does not arrive"),
-    ]
-    users = sum(one is not None for one in own)
-    if users < ranks:
-        why = "is the mean over those ranks that used it: divide by the world size, for the others count as zero"
-        guesses.insert(0, (right * ranks / users, why))
-    if parts > 1:
-        guesses += [
-            (right / parts, f"is divided by the {parts} micro-batches, too: the training loop has done that"),
-            (right * parts, f"is {parts} times too large: the gradients of the micro-batches add up by themselves"),
-        ]
-        last = [other["last"].get(name) for other in facts]
-        if own[rank] is not None and None not in last:
-            mixed = own[rank] - last[rank] + sum(last) / ranks
-            guesses.append((mixed, "is averaged for the last micro-batch only: average what has added up in `.grad`"))
-    return guesses
-
-
-def alike(one: Tensor, other: Tensor, tolerance: float) -> bool:
-    return (
-        one.shape == other.shape
-        and one.dtype == other.dtype
-        and bool(((one - other).abs() <= _slack(other, tolerance)).all())  # a nan is not alike
-    )
-
-
-def _slack(right: Tensor, tolerance: float) -> float:
-    return tolerance * float(right.abs().max())
-
-
-def _tolerance(tensors: dict[str, Tensor | None]) -> float:
-    return COARSE if any(str(t.dtype) == "torch.float32" for t in tensors.values() if t is not None) else FINE
-
-
-def _norm(tensor: Tensor) -> str:
-    return f"norm {float(tensor.double().norm()):.4g}"
-
-
-def judge_parameters(facts: Sequence[Facts], where: str) -> None:
-    """After training, all ranks hold what one process holds."""
-    # Adam divides a gradient by its size, so rounding grows. A step of Adam is about 0.01, a hundred times more.
-    slack = 1e-4 if _tolerance(facts[0]["trained"]) == COARSE else 1e-7
-    for rank, one in enumerate(facts):
-        for name, right in one["trained"].items():
-            sentence = f"After training, `{name}` on rank {rank} is not that of one process. {where}"
-            expect(sentence, one["parameters"][name], right, absolute=slack)
+            yield from compare("value:gradient", what, one["got"].get(name), own, 1 / ranks, guesses, **where)
+        for name in sorted(set(one["got"]) - set(names)):
+            words = (
+                "there is a gradient though no rank has used this parameter, or it is frozen: leave its `.grad` None"
+            )
+            yield Broken("value:extra", f"`{name}`: {words}", rank=rank, call=call)

@@ -1,0 +1,338 @@
+"""Judging by contract: what is seen around a call, on the wire, in the numbers, and which sentence is said."""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import cloudpickle
+import known_answers
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from utils.checks import Wrong, run
+from utils.checks.answers import Answer
+from utils.checks.contracts import Amount, Broken, Contract, Rules, compare, judge
+from utils.checks.contracts.contract import LONGEST, most_telling
+from utils.checks.contracts.snapshot import Snapshot
+from utils.checks.contracts.wire import Stop, Wire
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks need not import pytest
+
+
+# ---------------------------------------------------------------------- snapshots
+def _model():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, bias=False), nn.BatchNorm1d(2))
+    model[1].weight = model[0].weight
+    model[0].weight.grad = torch.ones(2, 2)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        (lambda model: model[2].eval(), "model.2.training"),
+        (lambda model: model[0].bias.requires_grad_(False), "model.0.bias.requires_grad"),
+        (lambda model: setattr(model[1], "weight", nn.Parameter(model[1].weight.clone())), "model.1.weight.is"),
+        (lambda model: setattr(model[0].bias, "data", model[0].bias.data.clone()), "model.0.bias.memory"),
+        (lambda model: model[0].bias.data.add_(1e-7), "model.0.bias.value"),
+        (lambda model: model[2].running_mean.add_(1), "model.2.running_mean.value"),
+        (lambda model: model.zero_grad(), "model.0.weight.grad"),
+        (lambda model: model[0].weight.grad.zero_(), "model.0.weight.grad.value"),
+        (lambda model: model[0].weight.register_hook(print), "model.0.weight.hooks.added"),
+        (lambda model: model.register_forward_hook(print), "model.hooks.added"),
+        (lambda model: model[2].float().double(), "model.2.weight.dtype"),
+        (lambda model: setattr(model, "kept", 1), "model.attributes"),
+        (lambda model: model[2].register_buffer("more", torch.ones(1)), "model.2._buffers"),
+        (lambda model: model.append(nn.Identity()), "model._modules"),
+    ],
+)
+def test_a_snapshot_sees_every_kind_of_change(change, path):
+    model = _model()
+    before = Snapshot({"model": model})
+    assert before.changes_to(Snapshot({"model": model})) == []
+    change(model)
+    assert path in [changed for changed, _, _ in before.changes_to(Snapshot({"model": model}))]
+
+
+def test_hooks_of_others_that_are_removed_are_told_from_hooks_that_are_added():
+    model = _model()
+    handle = model[0].bias.register_hook(print)
+    before = Snapshot({"model": model})
+    handle.remove()
+    model[0].bias.register_hook(repr)
+    assert [path for path, _, _ in before.changes_to(Snapshot({"model": model}))] == ["model.0.bias.hooks.removed"]
+
+
+def test_a_snapshot_looks_into_lists_and_dicts():
+    things = {"batch": [torch.ones(2), {"label": torch.zeros(1)}]}
+    before = Snapshot(things)
+    things["batch"][1]["label"] += 1
+    assert [path for path, _, _ in before.changes_to(Snapshot(things))] == ["batch[1][label].value"]
+
+
+# ---------------------------------------------------------------------- the wire
+def _late():
+    wire, rank, seen = Wire(), dist.get_rank(), []
+    with wire.listening():
+        first, second, third = (torch.full((2,), float(rank + 1 + 10 * number)) for number in range(3))
+        wire.phase = "backward"
+        works = [dist.all_reduce(first, async_op=True), dist.all_reduce(second, async_op=True)]
+        dist.group.WORLD.allreduce([third])  # never waited for
+        wire.ready += ["a", "b"]
+        seen.append(first.tolist())
+        works[1].wait()
+        seen += [first.tolist(), second.tolist()]
+        first += 1
+        works[0].wait()
+        works[0].wait()  # the second wait changes nothing
+        dist.broadcast(second, 1)
+        seen += [first.tolist(), third.tolist()]
+        found = wire.end_of_step()
+    return seen, found, wire.hidden
+
+
+def test_the_wire_delivers_when_somebody_waits_and_not_before():
+    for rank, (seen, found, hidden) in enumerate(run(_late, ranks=2)):
+        own, calls = rank + 1.0, found["calls"]
+        assert seen == [[own] * 2, [own] * 2, [23.0] * 2, [3.0] * 2, [own + 20] * 2]
+        assert [call["name"] for call in calls] == ["all_reduce"] * 3 + ["broadcast"]
+        assert [call["changed"] for call in calls] == [True, False, False, False]
+        assert [call["ready"] for call in calls] == [0, 0, 0, 2]
+        assert [call["waited"] for call in calls] == [["backward", 2], ["backward", 2], None, ["backward", 2]]
+        assert [call["asynchronous"] for call in calls][:2] == [True, True] and not calls[3]["asynchronous"]
+        assert [call["bytes"] for call in calls] == [8] * 4 and calls[3]["peer"] == 1
+        assert found["ready"] == ["a", "b"] and hidden == 0
+
+
+def _all_kinds():
+    """Every kind of communication, with its right result although it goes over the wire."""
+    wire, rank, size = Wire(), dist.get_rank(), dist.get_world_size()
+    mine = torch.full((2,), float(rank))
+    with wire.listening():
+        gathered = [torch.empty(2) for _ in range(size)]
+        dist.all_gather(gathered, mine)
+        flat = torch.empty(2 * size)
+        dist.all_gather_into_tensor(flat, mine)
+        part = torch.empty(2)
+        dist.scatter(part, [torch.full((2,), 5.0 + to) for to in range(size)] if rank == 0 else None, src=0)
+        reduced = mine.clone()
+        dist.reduce(reduced, dst=1, op=dist.ReduceOp.MAX)
+        exchanged = torch.empty(size)
+        dist.all_to_all_single(exchanged, torch.arange(float(size)) + 10 * rank)
+        got = torch.empty(2)
+        works = [dist.isend(mine, (rank + 1) % size), dist.irecv(got, (rank - 1) % size)]
+        before = got.tolist()
+        works[1].wait()
+        objects = [None] * size
+        dist.all_gather_object(objects, f"rank {rank}")
+        dist.barrier()
+        found = wire.end_of_step()
+    names = {call["name"]: call["waited"] for call in found["calls"]}
+    return flat.tolist(), part.tolist(), reduced.tolist(), exchanged.tolist(), got.tolist(), before, objects, names
+
+
+def test_every_kind_of_communication_works_over_the_wire():
+    for rank, (flat, part, reduced, exchanged, got, before, objects, names) in enumerate(run(_all_kinds, ranks=2)):
+        assert flat == [0, 0, 1, 1] and part == [5.0 + rank] * 2 and exchanged == [rank, 10.0 + rank]
+        assert reduced == [1.0, 1.0] or rank == 0
+        assert got == [1.0 - rank] * 2 and (before != got or rank == 1)
+        assert objects == ["rank 0", "rank 1"]
+        assert names["send"] is None and names["recv"] == ["", 0]
+        assert set(names) == {"all_gather", "scatter", "reduce", "all_to_all", "send", "recv", "barrier"}
+
+
+def _hidden():
+    wire = Wire()
+    with wire.listening():
+        dist.group.WORLD._get_backend(torch.device("cpu")).allreduce([torch.ones(3)]).wait()
+        wire.end_of_step()
+    return wire.hidden
+
+
+def test_collectives_past_the_functions_of_torch_are_counted():
+    assert run(_hidden, ranks=2) == [1, 1]
+
+
+def _disagree(how):
+    wire, rank = Wire(), dist.get_rank()
+    try:
+        with wire.listening():
+            dist.all_reduce(torch.ones(3))
+            if how == "bytes":
+                dist.all_reduce(torch.ones(3 + rank % 2))
+            elif how == "types":
+                dist.all_reduce(torch.ones(2, dtype=torch.int64 if rank else torch.float64))
+            elif how == "operations":
+                dist.all_reduce(torch.ones(2), op=dist.ReduceOp.MAX if rank else dist.ReduceOp.SUM)
+            elif how == "sources":
+                dist.broadcast(torch.ones(2), rank)
+            elif how == "number" and rank == 1:
+                dist.all_reduce(torch.ones(2), async_op=True)
+            elif how == "kinds":
+                dist.barrier() if rank else dist.all_reduce(torch.ones(2))
+            wire.end_of_step()
+    except Stop:
+        return wire.stopped
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        (
+            "bytes",
+            "an all_reduce of 12 bytes (float32) on ranks 0, 2, and an all_reduce of 16 bytes (float32) on rank 1",
+        ),
+        ("types", "an all_reduce of 16 bytes (float64) on rank 0, and an all_reduce of 16 bytes (int64) on ranks 1, 2"),
+        ("operations", "an all_reduce of 8 bytes (float32) on rank 0, and an all_reduce (MAX) of 8 bytes (float32) on"),
+        ("sources", "a broadcast from rank 1 of 8 bytes (float32) on rank 1"),
+        ("number", "nothing more: its step is over on ranks 0, 2, and an all_reduce of 8 bytes (float32) on rank 1"),
+        ("kinds", "an all_reduce of 8 bytes (float32) on rank 0, and a barrier on ranks 1, 2"),
+    ],
+)
+def test_ranks_that_disagree_all_hear_of_it_and_nobody_hangs(how, sentence):
+    results = run(_disagree, how, ranks=3, timeout=30)
+    assert [one["clause"] for one in results] == ["disagree"] * 3
+    assert results[0]["sentence"].startswith("the ranks do not call the same collectives. Number 2 of this step is")
+    assert sentence in results[0]["sentence"]
+    assert results[0]["details"].startswith("rank 0: an all_reduce of 12 bytes")
+
+
+# ---------------------------------------------------------------------- numbers
+def _clauses(got, terms, factor=1.0, guesses=None):
+    return [one.clause for one in compare("value", "it", got, terms, factor, guesses)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("count", [1, 2, 5, 64])
+def test_any_order_of_a_sum_is_right_and_a_smaller_type_is_not(dtype, count):
+    terms = list(torch.randn(count, 50, dtype=dtype, generator=torch.Generator().manual_seed(count)))
+    forward, backward = sum(terms) / count, sum(one / count for one in reversed(terms))
+    assert _clauses(forward, terms, 1 / count) == _clauses(backward, terms, 1 / count) == []
+    smaller = {torch.float64: torch.float32, torch.float32: torch.bfloat16}[dtype]
+    rounded = sum(one.to(smaller) for one in terms).to(dtype) / count
+    assert _clauses(rounded, terms, 1 / count) == ["value:off"]
+
+
+def test_a_wrong_number_is_named_if_a_mistake_explains_it():
+    terms = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 5.0])]
+    guesses = {"is the sum": sum(terms).double()}
+    assert _clauses(sum(terms), terms, 0.5, guesses) == ["value:is the sum"]
+    assert _clauses(torch.tensor([1.0, float("nan")]), terms, 0.5, guesses) == ["value:off"]
+    assert _clauses(None, terms) == ["value:none"]
+    assert _clauses(sum(terms).double(), terms) == _clauses(torch.ones(3), terms) == ["value:type"]
+
+
+# ---------------------------------------------------------------------- the sentence
+def _contract(*mistakes):
+    return Contract("lab.toy", {}, lambda rng: [], lambda *_: None, lambda *_: (), mistakes=mistakes)
+
+
+CASE = {"ranks": 3, "type": "float64", "seed": 9, "drawn": 4, "caps": [1, 2]}
+
+
+def test_a_known_mistake_is_said_before_what_comes_first():
+    broken = [Broken("around:a", "the first", call=0), Broken("value:b", "the second", 2, 3, rank=1, call=1)]
+    assert most_telling(_contract(), CASE, broken).sentence == "the first. See 3 ranks, type: float64, seed 4."
+    wrong = most_telling(_contract(("value:*", "{}: mind the sum")), CASE, broken)
+    assert (
+        wrong.text
+        == "on rank 1 the second: mind the sum. See 3 ranks, type: float64, seed 4. (measured: 2; expected: 3)"
+    )
+
+
+def test_of_one_call_the_cause_is_said():
+    broken = [Broken("keeps:", "d"), Broken("value:x", "c"), Broken("state:x", "b"), Broken("ready:x", "a")]
+    assert most_telling(_contract(), CASE, broken).sentence.startswith("a.")
+
+
+def test_no_sentence_is_longer_than_it_may_be():
+    wrong = most_telling(_contract(), CASE, [Broken("value:x", "long " * 10_000, "long " * 10_000, [1] * 10_000)])
+    assert len(wrong.text) <= LONGEST and "…. See 3 ranks, type: float64, seed 4. (measured: long long" in wrong.text
+
+
+# ---------------------------------------------------------------------- a whole check
+def _draw(rng: random.Random):
+    return [{"ranks": ranks, "seed": rng.getrandbits(8)} for ranks in (2, 3)]
+
+
+def _scene(case, watch, facts):
+    tensor = torch.full((3,), float(dist.get_rank() + case["seed"]))
+    facts["before"] = tensor.clone()
+    watch.call("mean", tensor=tensor)
+    facts["after"] = tensor
+
+
+def _judge(case, world):
+    for rank, facts in enumerate(world):
+        terms = [one["before"] for one in world]
+        yield from compare("value:mean", "the mean", facts["after"], terms, 1 / len(world), rank=rank)
+
+
+TOY = Contract(
+    "toy.mean",
+    {"mean": Rules(changes=("tensor.value",), wire=lambda case, rank, facts: {"all_reduce": Amount(1, 12)})},
+    _draw,
+    _scene,
+    _judge,
+    figures=lambda played: {"cases": len(played)},
+)
+
+
+def _say(text):
+    names = known_answers.run(f"import torch\nimport torch.distributed as dist\n\n{text}", "toy")
+    try:
+        return str(judge(TOY, Answer.of(names["mean"], "mean")))
+    except Wrong as wrong:
+        return wrong.text
+
+
+GOOD = "def mean(tensor):\n    dist.all_reduce(tensor)\n    tensor /= dist.get_world_size()\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (GOOD, "{'cases': 2}"),
+        (GOOD + "    tensor.requires_grad_()\n", "`tensor` has another `requires_grad` than before"),
+        (GOOD + "    import os\n    os.environ['LEFT'] = '1'\n", "leaves the environment variables other than before"),
+        (GOOD + "    import os\n    os.chdir('/')\n", "leaves the working folder other than before"),
+        (GOOD + "    torch.set_num_threads(2)\n", "leaves torch's defaults other than before"),
+        (GOOD + "    __import__('gc').disable()\n", "leaves Python's settings other than before"),
+        (GOOD + "    __import__('os').system('true')\n", "starts a process, and needs none"),
+        (GOOD + "    __import__('socket').socket().bind(('127.0.0.1', 0))\n", "starts a connection, and needs none"),
+        (GOOD + "    torch.save(tensor, 'left.pt')\n", "the files in its folder"),
+        (GOOD + "    open('left.txt', 'w').close()\n", "writes a file"),
+        (GOOD + "    __import__('gc').get_objects()\n", "looks into the check with gc.get_objects"),
+        (GOOD + "    __import__('inspect').currentframe()\n", "looks into the check with sys._getframe"),
+        (GOOD + "    import utils.algorithms.ddp\n", "uses utils.algorithms"),
+        ("import utils.algorithms.ddp as theirs\n" + GOOD + "    theirs\n", "uses utils.algorithms.ddp"),
+        (GOOD + "    import threading\n    threading.Timer(9, print).start()\n", "leaves the number of threads other"),
+        (GOOD + "    __builtins__['max'] = min\n", "replaces the builtin max"),
+        (GOOD + "    dist.ProcessGroup.size = lambda self: 1\n", "leaves the functions of ProcessGroup other"),
+        (GOOD + "    torch.Tensor.equal = lambda *_: True\n", "leaves the functions of Tensor other"),
+        (GOOD.replace("    dist", "    raise KeyboardInterrupt\n    dist"), "raised KeyboardInterrupt"),
+        (GOOD.replace("    dist", "    raise SystemExit\n    dist"), "calls sys.exit()"),
+        (GOOD.replace("    dist", "    while True:\n        pass\n    dist"), "is there a loop without end"),
+        (
+            GOOD.replace("tensor)\n    t", "tensor, group=dist.new_subgroups(1)[0])\n    t"),
+            "among some of the ranks only",
+        ),
+    ],
+)
+def test_what_a_contract_does_not_allow_is_refused_and_named(text, said):
+    assert said in _say(text)
+
+
+def test_an_answer_that_is_not_started_is_not_wrong():
+    from utils.checks import NotStarted
+
+    names = known_answers.run("def mean(tensor):\n    raise NotImplementedError('…')\n", "toy")
+    with pytest.raises(NotStarted):
+        judge(TOY, Answer.of(names["mean"], "mean"))
+
+
+def test_another_seed_draws_other_cases_and_the_same_seed_the_same():
+    assert _draw(random.Random("a 1")) == _draw(random.Random("a 1")) != _draw(random.Random("a 2"))

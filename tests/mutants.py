@@ -1,0 +1,129 @@
+"""How much does a check see? `make mutants EXERCISE=ddp_and_bucketing.average` changes the right answer in many small
+ways, asks the check about each, and lists what it accepts: a hole, or a change that fulfils the contract too.
+
+The right answer stands in ``tests/answers/<slug>/<exercise>.py``. Mutants that were found to be equal are listed there
+as ``EQUAL = {"line: change": "why"}``. The score is killed / (killed + survived).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import importlib
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "support"))
+import known_answers
+
+ANSWERS = Path(__file__).resolve().parent / "answers"
+_OPERATORS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
+              ast.Mod: ast.Mult, ast.GtE: ast.Gt, ast.Gt: ast.GtE, ast.LtE: ast.Lt, ast.Lt: ast.LtE, ast.Eq: ast.NotEq,
+              ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.And: ast.Or, ast.Or: ast.And}  # fmt: skip
+_NAMES = {"int32": "uint8", "int64": "uint8", "float64": "float32", "float32": "bfloat16", "SUM": "MAX", "AVG": "SUM",
+          "MAX": "MIN", "parameters": "buffers", "buffers": "parameters", "zeros_like": "ones_like"}  # fmt: skip
+# Added at the end of a function; those that use a name only where it is an argument.
+_EFFECTS = {
+    "": ("torch.manual_seed(0)", "torch.set_grad_enabled(not torch.is_grad_enabled())", "dist.barrier()",
+         "torch.set_default_dtype(torch.float64)", "open('left_behind', 'w').close()"),
+    "model": ("model.train(not model.training)", "model.requires_grad_(True)", "model.to(torch.float64)",
+              "[p.register_hook(lambda g: g) for p in model.parameters() if p.requires_grad]",
+              "[setattr(p, 'data', p.data.clone()) for p in model.parameters()]",
+              "[p.data.add_(1e-7) for p in model.parameters()]"),
+    "parameter": ("parameter.data.add_(1e-7)", "parameter.requires_grad_(False)"),
+}  # fmt: skip
+
+
+def mutants(text: str) -> Iterator[tuple[str, str]]:
+    """Of an answer's text: what was changed ("12: x → y"), and the changed text."""
+    tree = ast.parse(text)
+    for number, node in enumerate(ast.walk(tree)):
+        for change, mutate in _changes(node):
+            changed = copy.deepcopy(tree)
+            twin = list(ast.walk(changed))[number]
+            mutate(twin)
+            new = ast.unparse(ast.fix_missing_locations(changed)) + "\n"
+            if new != ast.unparse(tree) + "\n":
+                yield f"{getattr(node, 'lineno', 0)}: {change}", new
+
+
+def _changes(node: ast.AST) -> Iterator[tuple[str, Any]]:
+    for block in ("body", "orelse", "finalbody"):
+        statements = getattr(node, block, None)
+        for place, one in enumerate(statements if isinstance(statements, list) else ()):
+            if isinstance(node, ast.Module) or isinstance(one, ast.FunctionDef | ast.ClassDef | ast.Pass):
+                continue
+            shown = ast.unparse(one).splitlines()[0]
+            yield f"without `{shown}`", lambda n, b=block, p=place: getattr(n, b).__setitem__(p, ast.Pass())
+    if isinstance(node, ast.Call):
+        shown = ast.unparse(node)
+        if len(node.args) > 1:
+            yield f"arguments of `{shown}` swapped", lambda n: n.args.__setitem__(slice(0, 2), n.args[1::-1])
+        for place, keyword in enumerate(node.keywords):
+            yield f"`{shown}` without {keyword.arg}", lambda n, p=place: n.keywords.pop(p)
+    if isinstance(node, ast.Constant) and type(node.value) in (int, bool, float):
+        for value in (not node.value,) if isinstance(node.value, bool) else (node.value + 1, node.value - 1):
+            yield f"{node.value} → {value}", lambda n, v=value: setattr(n, "value", v)
+    if isinstance(node, ast.BinOp | ast.AugAssign | ast.BoolOp) and type(node.op) in _OPERATORS:
+        yield f"other operator in `{ast.unparse(node)}`", lambda n: setattr(n, "op", _OPERATORS[type(n.op)]())
+    if isinstance(node, ast.Compare) and type(node.ops[0]) in _OPERATORS:
+        yield f"other comparison in `{ast.unparse(node)}`", lambda n: n.ops.__setitem__(0, _OPERATORS[type(n.ops[0])]())
+    if isinstance(node, ast.Attribute) and node.attr in _NAMES:
+        yield f"{ast.unparse(node)} → {_NAMES[node.attr]}", lambda n: setattr(n, "attr", _NAMES[n.attr])
+    if isinstance(node, ast.If | ast.While | ast.IfExp):
+        shown = ast.unparse(node.test)
+        yield f"not `{shown}`", lambda n: setattr(n, "test", ast.UnaryOp(ast.Not(), n.test))
+        yield f"always `{shown}`", lambda n: setattr(n, "test", ast.Constant(True))
+    if isinstance(node, ast.FunctionDef):
+        names = {argument.arg for argument in node.args.args}
+        for needs, effects in _EFFECTS.items():
+            for effect in effects if not needs or needs in names else ():
+                statement = ast.parse(effect).body[0]
+                yield f"{node.name} with `{effect}`", lambda n, s=statement: n.body.append(s)
+
+
+def judge(exercise: str, what: str, text: str) -> tuple[str, str, str]:
+    """What was changed, the check's state, and its sentence."""
+    slug, name = exercise.split(".")
+    checked = getattr(importlib.import_module(f"utils.checks.{slug}"), name)
+    try:
+        functions = known_answers.run(text, f"{exercise}: {what}")
+        verdict = checked.verdict(*(functions[one] for one in checked.parameters))
+    except Exception as error:  # it cannot even be defined
+        return what, "wrong", f"{type(error).__name__}: {error}"
+    return what, verdict.state, verdict.text
+
+
+def main(arguments: list[str]) -> int:
+    """Print what survives, and the score."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("exercise", help="ddp_and_bucketing.average")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--killed", action="store_true", help="list those too, with their sentences")
+    chosen = parser.parse_args(arguments)
+    path = ANSWERS.joinpath(*chosen.exercise.split(".")).with_suffix(".py")
+    equal = known_answers.run(path.read_text(encoding="utf-8"), str(path)).get("EQUAL", {})
+    found = list(mutants(known_answers.right_text(path)))
+    survived, killed = [], 0
+    with ProcessPoolExecutor(chosen.jobs) as pool:
+        jobs = [pool.submit(judge, chosen.exercise, *mutant) for mutant in found if mutant[0] not in equal]
+        for job in jobs:
+            what, state, sentence = job.result()
+            killed += state != "right"
+            if state == "right":
+                survived.append(what)
+                print(f"accepted  {what}", flush=True)
+            elif chosen.killed:
+                print(f"refused   {what}\n          {sentence}", flush=True)
+    count = len(found) - len(jobs)
+    score = killed / max(killed + len(survived), 1)
+    print(f"{chosen.exercise}: {killed} killed, {len(survived)} survived, {count} equal: score {score:.0%}")
+    return bool(survived)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,106 @@
+"""Known answers to an exercise in one file: the right one, others written differently, wrong ones with their sentence.
+
+``tests/answers/slug/exercise.py`` defines the functions that the exercise asks for: that is a right answer. Behind it
+stand variants, either as a change of its text or as functions of their own; what they leave out is taken from above:
+
+    wrong("sum", "is the sum over the ranks", {"parameter.grad /= dist.get_world_size()": "pass"})
+
+    @right("flattened")
+    def flattened():
+        def average_gradients(model): …
+        return (average_gradients,)
+
+Names in capitals are texts for ``wrong``, and ``EQUAL``: mutants (see tests/mutants.py) that fulfil the contract too.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_found: list[Variant] = []
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What an answers file declares: ``says`` is "" for a right one; either ``change`` or ``make`` is given."""
+
+    name: str
+    says: str
+    change: Mapping[str, str] | None = None
+    make: Callable[[], Sequence[Any]] | None = None
+
+
+@dataclass(frozen=True)
+class Known:
+    """A known answer: its name, the functions, and which part of the check's sentence is meant for it."""
+
+    name: str
+    functions: Mapping[str, Any]
+    says: str = ""
+
+    @property
+    def kind(self) -> str:
+        return "wrong" if self.says else "right"
+
+
+def right(name: str, change: Mapping[str, str] | None = None) -> Any:
+    """A right answer that is written differently."""
+    return _variant(name, "", change)
+
+
+def wrong(name: str, says: str, change: Mapping[str, str] | None = None) -> Any:
+    """A wrong answer, and the part of the check's sentence that is meant for it."""
+    assert says, f"what does the check say to {name!r}?"
+    return _variant(name, says, change)
+
+
+def _variant(name: str, says: str, change: Mapping[str, str] | None) -> Any:
+    if change is not None:
+        return _found.append(Variant(name, says, change))
+    return lambda make: _found.append(Variant(name, says, None, make)) or make
+
+
+def load(path: Path, names: Sequence[str]) -> list[Known]:
+    """All answers of a file to an exercise that asks for functions of these names. The first one is the right one."""
+    _found.clear()
+    given = run(path.read_text(encoding="utf-8"), str(path))
+    variants = list(_found)
+    assert len({one.name for one in variants}) == len(variants), f"{path}: two variants have the same name"
+    text, usual = right_text(path), {name: given[name] for name in names}
+    found = [Known("right", usual)]
+    for one in variants:
+        if one.make is not None:
+            functions = {function.__name__: function for function in one.make()}
+        else:
+            changed = text
+            for old, new in (one.change or {}).items():
+                assert old in changed, f"{path}: {one.name!r} changes {old!r}, which is not there"
+                changed = changed.replace(old, new)
+            functions = run(changed, f"{path}:{one.name}")
+        found.append(Known(one.name, {name: functions.get(name, usual[name]) for name in names}, one.says))
+    return found
+
+
+def right_text(path: Path) -> str:
+    """The right answer alone: imports, functions and classes, without the variants and the texts that they change."""
+    text = path.read_text(encoding="utf-8")
+    parts = []
+    for node in ast.parse(text).body:
+        ours = isinstance(node, ast.ImportFrom) and node.module == __name__
+        ours |= isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).isupper()
+        if not (ours or isinstance(node, ast.Expr) or getattr(node, "decorator_list", None)):
+            parts.append(ast.get_source_segment(text, node) or "")
+    return "\n\n\n".join(parts) + "\n"
+
+
+def run(text: str, file: str) -> dict[str, Any]:
+    """The names that a text of Python defines, its lines known to tracebacks."""
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)  # for lines in sentences
+    names: dict[str, Any] = {"__name__": "answers"}
+    exec(compile(text, file, "exec"), names)
+    return names

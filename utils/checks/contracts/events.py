@@ -1,0 +1,182 @@
+"""What happens in a rank during a learner's call: processes, connections, files, frames looked at, ready-made answers.
+
+Python tells it to an audit hook, which nobody can take off again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pkgutil
+import sys
+import sysconfig
+import threading
+import types
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from utils.checks.verdicts import Wrong
+
+Event = tuple[str, str]  # its kind and what it was: ("starts", "a process")
+_STARTS = {
+    "subprocess.Popen": "a process",
+    "os.system": "a process",
+    "os.fork": "a process",
+    "os.forkpty": "a process",
+    "os.posix_spawn": "a process",
+    "os.exec": "a process",
+    "socket.connect": "a connection",
+    "socket.bind": "a connection",
+}
+_LOOKS = ("sys._getframe", "sys._current_frames", "gc.get_objects", "gc.get_referrers", "gc.get_referents", "ctypes.",
+          "sys.settrace", "sys.setprofile", "sys.addaudithook")  # fmt: skip
+_ATTRIBUTES = ("tb_frame", "gi_frame", "cr_frame", "ag_frame")
+_FILES = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink", "shutil.")
+_WRITES = os.O_WRONLY | os.O_RDWR
+_GIVEN = ("utils.checks.contracts.launches",)  # what an answer gets from collectives
+_COURSE = str(Path(__file__).resolve().parents[2])
+_LIBRARY = (*{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}, _COURSE, "<frozen")
+_frame = sys._getframe
+_heard: list[Event] | None = None
+_inside = threading.local()
+_others: set[int] = set()  # threads that ran before: what they do is not the answer's doing
+
+
+def begin() -> None:
+    """Once in a rank, before a learner's code runs."""
+    if not _others:
+        sys.addaudithook(_audit)
+    _others.update(set(sys._current_frames()) - {threading.get_ident()} | {0})
+
+
+@contextlib.contextmanager
+def listening() -> Iterator[list[Event]]:
+    """What the answer does in the ``with`` block."""
+    global _heard
+    _heard = heard = []
+    try:
+        yield heard
+    finally:
+        _heard = None
+
+
+@contextlib.contextmanager
+def not_the_answer() -> Iterator[None]:
+    """In the ``with`` block the check itself is at work."""
+    before, _inside.check = getattr(_inside, "check", False), True
+    try:
+        yield
+    finally:
+        _inside.check = before
+
+
+def _audit(event: str, details: tuple[Any, ...]) -> None:
+    if _heard is None or getattr(_inside, "check", False) or threading.get_ident() in _others:
+        return
+    if event in _STARTS:
+        _heard.append(("starts", _STARTS[event]))
+    elif event == "open":
+        name, _, flags = details
+        if isinstance(flags, int) and flags & _WRITES and name != os.devnull and "__pycache__" not in str(name):
+            _heard.append(("writes", str(name)[-60:]))
+    elif event.startswith(_FILES):
+        _heard.append(("writes", str(details[0])[-60:]))
+    elif event == "import":
+        if str(details[0]).startswith("utils."):
+            _heard.append(("course", str(details[0])))
+    elif event.startswith(_LOOKS):
+        if _asked_by_the_answer():
+            _heard.append(("looks", event))
+    elif event == "object.__getattr__" and details[1] in _ATTRIBUTES and _asked_by_the_answer():
+        _heard.append(("looks", details[1]))
+
+
+def _asked_by_the_answer() -> bool:
+    """Libraries look at frames all the time; it counts when a learner's line does, by itself or through inspect."""
+    _inside.check = True
+    try:
+        frame: Any = _frame(2)
+        while frame and frame.f_code.co_filename.endswith(("inspect.py", "traceback.py")):
+            frame = frame.f_back
+        return frame is not None and not frame.f_code.co_filename.startswith(_LIBRARY)
+    finally:
+        _inside.check = False
+
+
+@contextlib.contextmanager
+def refusing(names: tuple[str, ...], heard: list[Event]) -> Iterator[None]:
+    """In the ``with`` block, ready-made answers do not work, and it is noted that they were asked."""
+    kept = []
+    for name in names:
+        owner, last = pkgutil.resolve_name(name.rpartition(".")[0]), name.rpartition(".")[2]
+        kept.append((owner, last, vars(owner)[last]))
+        setattr(owner, last, _refusal(name.removesuffix(".__init__"), heard))
+    try:
+        yield
+    finally:
+        for owner, last, original in kept:
+            setattr(owner, last, original)
+
+
+def _refusal(name: str, heard: list[Event]) -> Any:
+    def refuse(*_: Any, **__: Any) -> Any:
+        heard.append(("ready", name))
+        raise Wrong(f"{name} does the exercise: write it yourself, that is the point.")
+
+    return refuse
+
+
+def held_by(*things: Any) -> tuple[int, set[str]]:
+    """How many tensors an answer keeps for later, and which modules of the course its functions use."""
+    tensors, course, seen, todo = set(), set(), set(), list(things)
+    while todo:
+        thing = todo.pop()
+        if id(thing) in seen or isinstance(thing, torch.nn.Module | str | int | float | type(None)):
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, torch.Tensor):
+            tensors.add(id(thing))
+            continue
+        module = thing.__name__ if isinstance(thing, types.ModuleType) else getattr(thing, "__module__", None)
+        if isinstance(module, str) and module.startswith("utils."):
+            if isinstance(thing, types.ModuleType | types.FunctionType | type) and module not in _GIVEN:
+                course.add(module)
+            continue
+        todo += _parts(thing)
+    return len(tensors), course
+
+
+def _parts(thing: Any) -> list[Any]:
+    if isinstance(thing, types.MethodType):
+        return [thing.__func__, thing.__self__]
+    if isinstance(thing, types.FunctionType):
+        if thing.__code__.co_filename.startswith(_LIBRARY):
+            return []
+        used = {name for code in _codes(thing.__code__) for name in code.co_names}
+        parts = [value for name, value in thing.__globals__.items() if name in used]
+        for cell in thing.__closure__ or ():
+            with contextlib.suppress(ValueError):
+                parts.append(cell.cell_contents)
+        return [*parts, vars(thing), thing.__defaults__, thing.__kwdefaults__, getattr(thing, "__wrapped__", None)]
+    if isinstance(thing, Mapping):
+        return [*thing.keys(), *thing.values()]
+    if isinstance(thing, list | tuple | set | frozenset):
+        return list(thing)
+    if isinstance(thing, type):
+        return list(vars(thing).values()) if _is_the_answers(thing) else []
+    return [type(thing), getattr(thing, "__dict__", None)] if _is_the_answers(type(thing)) else []
+
+
+def _is_the_answers(kind: type) -> bool:
+    files = [m.__code__.co_filename for m in vars(kind).values() if isinstance(m, types.FunctionType)]
+    return any(not file.startswith(_LIBRARY) for file in files)
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)

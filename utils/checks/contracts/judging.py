@@ -1,0 +1,77 @@
+"""From an exercise's contract to a verdict: cases are drawn, played on ranks, and judged here, outside of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from utils.checks.answers import Answer
+from utils.checks.contracts.clauses import clauses
+from utils.checks.contracts.contract import Broken, Case, Contract, Facts, most_telling
+from utils.checks.sandbox import require_returned, run_to_the_ends
+from utils.checks.verdicts import Wrong
+
+SEED = "COURSE_SEED"  # an environment variable: other cases than usual
+SECONDS = 60  # for the ranks of one size, however busy the machine is
+
+
+def judge(contract: Contract, *answers: Answer, seed: int | None = None) -> dict[str, Any]:
+    """Judge an answer by the contract of its exercise.
+
+    Args:
+        answers: the learner's functions, in the order of the check's parameters.
+        seed: of the cases; by default what COURSE_SEED says, or 0.
+
+    Returns:
+        Figures to show beside ✓.
+
+    Raises:
+        Wrong: with the one sentence that says most.
+        NotStarted: the answer says so.
+    """
+    seed = int(os.environ.get(SEED, "0")) if seed is None else seed
+    cases = [case | {"drawn": seed} for case in contract.draw(random.Random(f"{contract.name} {seed}"))]
+    played: list[tuple[Case, list[Facts]]] = []
+    for ranks in dict.fromkeys(case["ranks"] for case in cases):
+        these = [case for case in cases if case["ranks"] == ranks]
+        now = list(zip(these, _play(contract, these, answers), strict=False))
+        for case, world in now:
+            if broken := list(_broken(contract, case, world)):
+                wrong = most_telling(contract, case, broken)
+                wrong.details = next((one["stopped"]["details"] for one in world if one["stopped"]), "")
+                raise wrong
+        if len(now) < len(these):  # (where a scene ends early, a clause is broken)
+            raise Wrong(f"the check could not be played to its end ({len(now)} of {len(these)} cases on {ranks} ranks)")
+        played += now
+    return contract.figures([(case, [one["facts"] for one in world]) for case, world in played])
+
+
+def _play(contract: Contract, cases: list[Case], answers: Sequence[Answer]) -> Iterator[list[dict[str, Any]]]:
+    """For each case that was begun, what each rank has found."""
+    from utils.checks.contracts.watch import in_rank  # (which imports torch)
+
+    ranks, names = cases[0]["ranks"], [answer.name for answer in answers]
+    ends = run_to_the_ends(
+        in_rank, contract.scene, cases, contract.refused, names, *answers, ranks=ranks, timeout=SECONDS
+    )
+    found = require_returned(ends, f"The {ranks} ranks wait for each other, and nobody comes")
+    for world in zip(*found, strict=False):
+        yield list(world)
+
+
+def _broken(contract: Contract, case: Case, world: Sequence[dict[str, Any]]) -> Iterator[Broken]:
+    """Every clause that is broken in a case."""
+    yield from clauses(contract, case, world)
+    facts = [one["facts"] for one in world]
+    stumbled = [one["stumbled"] for one in world if one["stumbled"]]
+    ended = any(one["stopped"] for one in world) or any("raised" in r for one in world for r in one["records"])
+    if not (stumbled or ended):
+        yield from contract.judge(case, facts)
+        return
+    with contextlib.suppress(KeyError, IndexError):  # what is known up to there often says more
+        yield from contract.judge(case, facts)
+    if stumbled:
+        yield Broken("use:", f"what came back could not be used ({stumbled[0]})", call=len(world[0]["records"]))

@@ -1,0 +1,180 @@
+"""What is noted of each collective, message and use of the store, and what stands for torch's ``Work``."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from utils.checks.contracts.wire import Wire
+
+# Method of ProcessGroup → its name, the place of the tensors that go in, and of those that come out.
+METHODS: dict[str, tuple[str, int | None, int | None]] = {
+    "allreduce": ("all_reduce", 0, 0),
+    "allreduce_coalesced": ("all_reduce", 0, 0),
+    "broadcast": ("broadcast", 0, 0),
+    "reduce": ("reduce", 0, 0),
+    "allgather": ("all_gather", 1, 0),
+    "_allgather_base": ("all_gather", 1, 0),
+    "all_gather_single": ("all_gather", 1, 0),
+    "all_gather_single_coalesced": ("all_gather", 1, 0),
+    "allgather_coalesced": ("all_gather", 1, 0),
+    "allgather_into_tensor_coalesced": ("all_gather", 1, 0),
+    "gather": ("gather", 1, 0),
+    "scatter": ("scatter", 1, 0),
+    "reduce_scatter": ("reduce_scatter", 1, 0),
+    "_reduce_scatter_base": ("reduce_scatter", 1, 0),
+    "reduce_scatter_single": ("reduce_scatter", 1, 0),
+    "reduce_scatter_single_coalesced": ("reduce_scatter", 1, 0),
+    "reduce_scatter_tensor_coalesced": ("reduce_scatter", 1, 0),
+    "all_to_all_single": ("all_to_all", 1, 0),
+    "alltoall": ("all_to_all", 1, 0),
+    "alltoall_base": ("all_to_all", 1, 0),
+    "send": ("send", 0, None),
+    "recv": ("recv", None, 0),
+    "recv_anysource": ("recv", None, 0),
+    "barrier": ("barrier", None, None),
+    "monitored_barrier": ("barrier", None, None),
+}
+STORE = ("set", "get", "add", "wait", "check", "compare_set", "append", "multi_set", "multi_get", "delete_key")
+MESSAGES = ("send", "recv")
+_OPERATIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
+
+
+@dataclass(eq=False)
+class Launch:
+    """One communication, as this rank began it.
+
+    Args:
+        name: "all_reduce", …, "send", "recv", "store.set".
+        bytes: that this rank hands in (for recv: that it gets).
+        dtype, shape: of the first tensor.
+        peer: root, receiver or sender; None: there is none, or any.
+        operation: of a reduction, "SUM".
+        asynchronous: whether it was called with async_op=True.
+        whole: whether all ranks of the world take part.
+        world: whether it goes over the group of the whole world.
+        main: whether the main thread began it.
+        phase, ready: where the program was, and how many gradients were there, at the launch.
+        waited: the same two at the first wait for it; None if nobody has waited.
+        changed: whether a tensor was written to between launch and wait.
+    """
+
+    name: str
+    bytes: int
+    dtype: str = ""
+    shape: list[int] = field(default_factory=list)
+    peer: int | None = None
+    operation: str = ""
+    asynchronous: bool = False
+    whole: bool = True
+    world: bool = True
+    main: bool = True
+    phase: str = ""
+    ready: int = 0
+    waited: list[Any] | None = None
+    changed: bool = False
+    work: Any = None
+    start: Callable[[], Any] | None = None
+    pairs: list[tuple[Any, Any, Any]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, method: str, group: Any, arguments: tuple[Any, ...]) -> Launch:
+        """Of a call of a ``ProcessGroup``'s method."""
+        name, goes_in, comes_out = METHODS[method]
+        tensors = flat(arguments[goes_in] if goes_in is not None else arguments[0] if comes_out == 0 else ())
+        tensors = tensors or flat(list(arguments))
+        options = next(
+            (one for one in arguments if hasattr(one, "timeout") and not isinstance(one, torch.Tensor)), None
+        )
+        number = next((one for one in arguments[1:] if isinstance(one, int)), None)
+        root = getattr(options, "rootRank", None)
+        first = tensors[0] if tensors else None
+        return cls(
+            name,
+            sum(one.nbytes for one in tensors) if name != "barrier" else 0,
+            str(getattr(first, "dtype", "")).removeprefix("torch."),
+            list(getattr(first, "shape", ())),
+            None if method == "recv_anysource" else root if root is not None else number,
+            _operation(options),
+            bool(getattr(options, "asyncOp", False)),
+            group.size() == dist.get_world_size(),
+            group is dist.group.WORLD,
+            threading.current_thread() is threading.main_thread(),
+        )
+
+    def __str__(self) -> str:
+        words = f"{'an' if self.name[0] == 'a' else 'a'} {self.name}"
+        if self.operation not in ("", "SUM"):
+            words += f" ({self.operation})"
+        if self.name in ("broadcast", "reduce", "scatter", "gather"):
+            words += f" from rank {self.peer}" if self.name in ("broadcast", "scatter") else f" to rank {self.peer}"
+        if self.name in ("barrier", "scatter", "gather"):
+            return words  # (who does not scatter or gather hands in other bytes)
+        return f"{words} of {self.bytes:,} bytes ({self.dtype})"
+
+    def arrive(self) -> None:
+        """Put the result into the learner's tensors."""
+        for theirs, mine, was in self.pairs:
+            self.changed |= was is not None and not torch.equal(_bits(theirs), _bits(was))
+            if mine is not None:
+                theirs.detach().copy_(mine)
+        self.pairs = []
+
+    def plain(self) -> dict[str, Any]:
+        """As builtin types."""
+        return {name: value for name, value in vars(self).items() if name not in ("work", "start", "pairs")}
+
+
+class LateWork:
+    """What a learner gets in place of a ``Work``: nothing arrives before somebody waits."""
+
+    def __init__(self, wire: Wire, launch: Launch) -> None:
+        self._wire, self._launch = wire, launch
+
+    def wait(self, timeout: Any = None) -> bool:
+        self._wire.wait(self._launch)
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return self.wait()
+
+    def is_success(self) -> bool:
+        return self.wait()
+
+    def get_future(self) -> Any:
+        self._wire.stop("future", "keeps a future: call wait() on what the collective returns")
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"call wait() on what a collective returns: its {name} is not there in this check")
+
+
+def flat(value: Any) -> list[torch.Tensor]:
+    """The tensors in nested lists."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [tensor for part in value for tensor in flat(part)] if isinstance(value, list | tuple) else []
+
+
+def swapped(value: Any, mine: dict[int, torch.Tensor]) -> Any:
+    """Nested lists with other tensors in the places of these."""
+    if isinstance(value, torch.Tensor):
+        return mine[id(value)]
+    return [swapped(part, mine) for part in value] if isinstance(value, list | tuple) else value
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _operation(options: Any) -> str:
+    chosen = getattr(options, "reduceOp", None)
+    return next((name for name in _OPERATIONS if chosen == getattr(dist.ReduceOp, name)), "") if chosen else ""

@@ -1,0 +1,72 @@
+"""Numbers against float64: how far rounding may take them, and what a mistake would have given instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from utils.checks.contracts.contract import Broken
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def compare(
+    clause: str,
+    what: str,
+    got: Any,
+    terms: Sequence[Tensor],
+    factor: float = 1.0,
+    guesses: Mapping[str, Tensor] | None = None,
+    **where: Any,
+) -> Iterator[Broken]:
+    """``got`` has to be ``factor`` times the sum of ``terms``, whatever the order of summation.
+
+    The bound: n terms need n - 1 additions and a factor, and each term may have been scaled before: each result is off
+    by half a unit in the last place (u) at most, so the sum is off by (n + 1) u Σ|terms|. As much again is for the
+    reference. A sum in a smaller type is off by millions of that.
+
+    Args:
+        clause: key of the broken clause, to which its kind is added.
+        what: subject of the sentence, "the gradient of `first.weight`".
+        guesses: what a likely mistake gives, by how to say it ("is the sum over the ranks: …").
+        where: ``rank`` and ``call`` of the ``Broken``.
+    """
+    import torch
+
+    if not isinstance(got, torch.Tensor):
+        yield Broken(f"{clause}:none", f"{what} is missing", **where)
+        return
+    if got.shape != terms[0].shape or got.dtype != terms[0].dtype:
+        measured, expected = (f"{list(one.shape)} {one.dtype}" for one in (got, terms[0]))
+        yield Broken(f"{clause}:type", f"{what} has another shape or type", measured, expected, **where)
+        return
+    wide = [term.double() for term in terms]
+    right, size = sum(wide) * factor, sum(term.abs() for term in wide) * abs(factor)
+    unit = torch.finfo(got.dtype).eps / 2
+    bound = (2 * len(terms) + 2) * unit * size + torch.finfo(got.dtype).tiny
+    off = (got.double() - right).abs()
+    if bool((off <= bound).all()):
+        return
+    for words, guess in (guesses or {}).items():
+        guess = guess.double()
+        if bool(((got.double() - guess).abs() <= bound + 8 * unit * guess.abs()).all()):
+            yield Broken(f"{clause}:{words}", f"{what} {words}", _norm(got), _norm(right), **where)
+            return
+    if not bool(got.isfinite().all()):
+        yield Broken(f"{clause}:off", f"{what} has numbers that are not finite", **where)
+        return
+    times = float((off / bound).max())
+    if float(off.norm()) <= 1e-2 * float(right.norm()):
+        words = f"is off by {times:.2g} times what rounding explains: is all of it computed in {_name(got)}?"
+    else:
+        words = "does not have the right numbers"
+    yield Broken(f"{clause}:off", f"{what} {words}", _norm(got), _norm(right), **where)
+
+
+def _norm(tensor: Tensor) -> str:
+    return f"norm {float(tensor.double().norm()):.10g}"
+
+
+def _name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

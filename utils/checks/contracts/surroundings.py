@@ -1,0 +1,125 @@
+"""The process around a learner's call: everything that a function has to leave as it was."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import gc
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.modules import module as every_module
+
+_TORCH = str(Path(torch.__file__).parent)
+
+
+def surroundings() -> dict[str, Any]:
+    """By name, a plain token for each part of this process that outlives a call."""
+    return {
+        "torch's random numbers": hash(torch.get_rng_state().numpy().tobytes()),
+        "numpy's random numbers": _numpy(),
+        "Python's random numbers": hash(random.getstate()),
+        "grad mode": f"{torch.is_grad_enabled()} {torch.is_inference_mode_enabled()} {torch.is_anomaly_enabled()}",
+        "torch's defaults": f"{torch.get_default_dtype()} {torch.get_default_device()} {torch.get_num_threads()} "
+        f"{torch.are_deterministic_algorithms_enabled()} {torch.is_autocast_enabled('cpu')}",
+        "the hooks on all modules": str([list(v) for k, v in vars(every_module).items() if _is_hooks(k, v)]),
+        "the working folder": os.getcwd(),
+        "the environment variables": hash(frozenset(os.environ.items())),
+        "the number of threads": len(threading.enumerate()),
+        "the child processes": [text for path in Path("/proc/self/task").glob("*/children") if (text := _read(path))],
+        "the files in its folder": _files(tempfile.tempdir),
+        "the signals": str([signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)]),
+        "Python's settings": f"{sys.getrecursionlimit()} {sys.getswitchinterval()} {gc.isenabled()} {len(sys.path)} "
+        f"{sys.gettrace()} {sys.getprofile()}",
+        "the process groups": sorted(map(str, dist.distributed_c10d._world.pg_names.values())),
+    }
+
+
+@contextlib.contextmanager
+def own_folder() -> Iterator[None]:
+    """An empty working folder, which is the temporary one too: files that C++ writes show as well."""
+    here, temporary, variable = os.getcwd(), tempfile.tempdir, os.environ.get("TMPDIR")
+    with tempfile.TemporaryDirectory(prefix="rank-") as folder:
+        os.chdir(folder)
+        tempfile.tempdir = os.environ["TMPDIR"] = folder
+        try:
+            yield
+        finally:
+            os.chdir(here)
+            tempfile.tempdir = temporary
+            os.environ.pop("TMPDIR")
+            if variable is not None:
+                os.environ["TMPDIR"] = variable
+
+
+def functions() -> dict[str, frozenset[tuple[str, int]]]:
+    """What the judging relies on: a function that an answer has replaced shows, whoever owns it."""
+    owners: list[Any] = [nn.Module, torch.Tensor, nn.Parameter, dist.ProcessGroup, torch.autograd.Function, dist.Work]
+    owners += [dist, dist.distributed_c10d, builtins, torch]
+    names = [name for name in sys.modules if name.startswith("utils.checks")]
+    for name in names:
+        owners.append(sys.modules[name])
+        owners += [v for v in list(vars(sys.modules[name]).values()) if isinstance(v, type) and v.__module__ == name]
+    return {f"the functions of {getattr(owner, '__name__', owner)}": _code(owner) for owner in owners}
+
+
+def _code(owner: Any) -> frozenset[tuple[str, int]]:
+    inherited = reversed(owner.__mro__) if isinstance(owner, type) else [owner]
+    found = {name: value for one in inherited for name, value in list(vars(one).items())}
+    return frozenset((name, _whose(value)) for name, value in found.items() if callable(value))
+
+
+def _whose(function: Any) -> int:
+    """Torch exchanges some of its functions by itself, when its compiler is imported: its own ones are all the same."""
+    code = getattr(function, "__code__", None)
+    if isinstance(code, types.CodeType):
+        return 0 if code.co_filename.startswith(_TORCH) else id(code)
+    return id(function)
+
+
+def changed(before: dict[str, Any], after: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Names of what is other than before, with both tokens in short. Libraries may load more functions."""
+    for name, was in before.items():
+        now = after.get(name, was)
+        if isinstance(was, frozenset):
+            if lost := sorted(key for key, _ in was - now if (key, 0) not in now):
+                yield name, "", f"{', '.join(lost[:3])} replaced"
+        elif was != now:
+            yield name, _short(was), _short(now)
+
+
+def _short(token: Any) -> str:
+    return "" if isinstance(token, int) and abs(token) > 2**20 else str(token)[:80]
+
+
+def _numpy() -> int:
+    numpy = sys.modules.get("numpy")
+    return hash(numpy.random.get_state()[1].tobytes()) if numpy is not None and hasattr(numpy, "random") else 0
+
+
+def _is_hooks(name: str, value: Any) -> bool:
+    return name.startswith("_global") and isinstance(value, dict)
+
+
+def _files(folder: str | None) -> list[str]:
+    if folder is None:
+        return []
+    found = sorted(Path(folder).rglob("*"))[:100]
+    return [f"{path.name} {path.lstat().st_size} {path.lstat().st_mtime_ns}" for path in found]
+
+
+def _read(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return path.read_text()
+    return ""

@@ -1,0 +1,139 @@
+"""In a rank: a learner's calls, and what there was before and after each of them. Nothing is judged here.
+
+A scene makes the calls: ``watch.call("average_gradients", model=model)``. What is noted of each call is a *record* of
+plain data: what has changed, what was sent, what else happened. Records leave the rank and are judged outside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from utils.checks import inside, standstill
+from utils.checks.contracts import events
+from utils.checks.contracts.contract import Case, Facts, shown
+from utils.checks.contracts.snapshot import Snapshot
+from utils.checks.contracts.surroundings import changed, functions, own_folder, surroundings
+from utils.checks.contracts.wire import Stop, Wire
+from utils.checks.verdicts import NotStarted
+
+COMPUTING = 3  # seconds of a core for one call: a busy machine makes them longer, but not more
+RAISED = "nothing more: it has raised an exception"
+
+
+def in_rank(
+    scene: Callable[..., None], cases: Sequence[Case], refused: tuple[str, ...], names: Sequence[str], *answers: Any
+) -> list[dict[str, Any]]:
+    """Play a scene for each case, until one of them stops; what was found, case by case."""
+    wire = Wire()
+    events.begin()
+    torch.autograd.backward(torch.ones(1, requires_grad=True).sum())  # autograd's first time makes threads
+    found = []
+    for case in cases:
+        watch = Watch(case, dict(zip(names, answers, strict=True)), wire, refused)
+        facts: Facts = {}
+        stumbled, before = "", functions()
+        with own_folder(), contextlib.suppress(Stop):
+            try:
+                scene(case, watch, facts)
+            except (NotStarted, inside.Outcome):
+                raise
+            except Exception as error:  # of the scene itself: something that it got was of no use
+                stumbled = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        if watch.records:
+            watch.records[-1]["around"] += list(changed(before, functions()))
+        found.append({"facts": facts, "records": watch.records, "stopped": wire.stopped, "stumbled": stumbled})
+        if wire.stopped or stumbled or any("raised" in record for record in watch.records):
+            break
+    return found
+
+
+class Watch:
+    """Around a learner's calls in one case."""
+
+    def __init__(self, case: Case, answers: Mapping[str, Any], wire: Wire, refused: tuple[str, ...]) -> None:
+        self.case, self.answers, self.wire, self.refused = case, answers, wire, refused
+        self.records: list[dict[str, Any]] = []
+
+    def call(self, function: str, /, **arguments: Any) -> Any:
+        """Call a learner's function. The names are for paths in the snapshot; it gets the values by position."""
+        with self.step(function, **arguments):
+            return self.answers[function](*arguments.values())
+
+    @contextlib.contextmanager
+    def step(self, rules: str, made: Any = None, /, **things: Any) -> Iterator[dict[str, Any]]:
+        """In the ``with`` block a learner's code runs, by the rules of that name, and may touch these things.
+
+        Args:
+            made: the object of a learner's class that is at work; it may keep tensors.
+
+        Raises:
+            Stop: the learner's code has failed, or the ranks do not agree.
+        """
+        of = made if made is not None else next(iter(things.values()), None)
+        record: dict[str, Any] = {"rules": rules, "of": id(of), "finished": False}
+        record |= {"changes": [], "around": []}
+        self.records.append(record)
+        before, around = Snapshot(things), surroundings()
+        failure: BaseException | None = None
+        with events.listening() as heard, events.refusing(self.refused, heard), self.wire.listening():
+            try:
+                with self._inside(), _not_for_ever():
+                    yield record
+            except BaseException as error:
+                failure = error
+            record |= self.wire.found() | {"events": heard}
+            self._end(failure, record)
+            record |= self.wire.found()
+        later = surroundings()
+        record["changes"] = before.changes_to(Snapshot(things))
+        record["around"] = list(changed(around, later))
+        functions = [answer.function for answer in self.answers.values()]
+        record["holds"], record["course"] = events.held_by(*functions, made)
+        record |= {"hidden": self.wire.hidden, "sent": self.wire.sent, "finished": True}
+
+    def _end(self, failure: BaseException | None, record: dict[str, Any]) -> None:
+        if failure is None:
+            self.wire.end_of_step()
+            return
+        if isinstance(failure, Stop):
+            raise failure
+        outcome = failure if isinstance(failure, inside.Outcome) else inside.outcome_of_any(failure)
+        if outcome.record["kind"] == "not started":
+            raise outcome from failure
+        record["raised"] = outcome.record["sentence"]
+        self.wire.end_of_step(RAISED)
+        raise Stop(record["raised"]) from failure
+
+    @contextlib.contextmanager
+    def _inside(self) -> Iterator[None]:
+        watch = standstill.Watch.of_this_rank
+        if watch:
+            watch.case, watch.inside = shown(self.case), True
+        try:
+            yield
+        finally:
+            if watch:
+                watch.inside = False
+
+
+@contextlib.contextmanager
+def _not_for_ever() -> Iterator[None]:
+    """End a loop that never ends, by the time that this process has computed."""
+
+    def over(*_: Any) -> None:
+        raise inside.Outcome(
+            "wrong", f"it was not finished after {COMPUTING} s of computing: is there a loop without end?"
+        )
+
+    before = signal.signal(signal.SIGVTALRM, over)
+    signal.setitimer(signal.ITIMER_VIRTUAL, COMPUTING)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)

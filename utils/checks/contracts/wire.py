@@ -1,0 +1,208 @@
+"""The wire stands between a learner's communication and gloo: what is sent arrives as late as it may.
+
+A collective may be over before its ``wait`` is called, or not, so a forgotten ``wait`` gives right numbers now and
+then. On this wire a tensor holds its old numbers until somebody waits; a tensor that is touched on the way is noticed;
+and before a collective happens, all ranks tell each other which one it is, so that ranks that disagree do not hang.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import _disable_current_modes
+
+from utils.checks.contracts.events import not_the_answer
+from utils.checks.contracts.launches import MESSAGES, METHODS, STORE, LateWork, Launch, flat, swapped
+from utils.checks.inside import Outcome
+
+OVER = "nothing more: its step is over"
+_TCP_INFO, _SENT_AT = 11, 200  # where Linux tells how many bytes a connection has sent
+
+
+class Stop(Outcome):
+    """Ends the scene on this rank; all ranks get one at the same time."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__("wrong", sentence)
+
+
+class Wire:
+    """All communication of a rank, in order. Every rank of the world makes one at the same moment."""
+
+    def __init__(self) -> None:
+        self._group = dist.new_group()  # for the ranks' own words to each other
+        self._originals: dict[str, Callable[..., Any]] = {}
+        self.stopped: dict[str, Any] | None = None
+        self._open: list[Launch] = []  # begun by the learner, and not yet by gloo
+        self._begin()
+
+    def _begin(self) -> None:
+        self.launches: list[Launch] = []
+        self.phase, self.ready = "", []
+        self._really = 0  # collectives of the whole world that gloo was given
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """In the ``with`` block, this rank's communication goes over the wire."""
+        self._begin()
+        number, sent = _begun(), _sent()
+        group = dist.ProcessGroup
+        places = [(group, name, self._noting(name)) for name in METHODS if name in vars(group)]
+        kinds = [kind for kind in vars(dist).values() if isinstance(kind, type) and issubclass(kind, dist.Store)]
+        places += [(k, name, self._storing(name, getattr(k, name))) for k in kinds for name in STORE if name in vars(k)]
+        kept = [(owner, name, vars(owner)[name]) for owner, name, _ in places]
+        self._originals = {name: getattr(group, name) for owner, name, _ in places if owner is group}
+        for owner, name, ours in places:
+            setattr(owner, name, ours)
+        try:
+            yield
+        finally:
+            for owner, name, original in kept:
+                setattr(owner, name, original)
+            self.hidden = _begun() - number - self._really
+            self.sent = _sent() - sent
+
+    def end_of_step(self, words: str = OVER) -> dict[str, Any]:
+        """Make sure that all ranks have begun the same, and say what this one has done.
+
+        Raises:
+            Stop: on every rank, if they have not.
+        """
+        with self._quiet():
+            while self._open:
+                self._deliver_next()
+            for launch in self.launches:
+                if launch.name == "send" and launch.waited is None:
+                    launch.work.wait()
+            self._agree(words)
+        return self.found()
+
+    def found(self) -> dict[str, Any]:
+        """What was noted since ``listening`` began, as plain data."""
+        return {"calls": [one.plain() for one in self.launches], "ready": list(self.ready)}
+
+    def wait(self, launch: Launch) -> None:
+        """Deliver everything up to this launch, and put its result into its tensors (the first time)."""
+        with self._quiet():
+            while launch in self._open:
+                self._deliver_next()
+            if launch.name in MESSAGES and launch.waited is None:
+                launch.work.wait()
+            if launch.waited is None:
+                launch.waited = [self.phase, len(self.ready)]
+                launch.arrive()
+
+    def stop(self, clause: str, sentence: str, details: str = "") -> NoReturn:
+        self.stopped = self.stopped or {"clause": clause, "sentence": sentence, "details": details}
+        raise Stop(sentence)
+
+    def _noting(self, method: str) -> Callable[..., Any]:
+        def noted(group: Any, *arguments: Any, **named: Any) -> Any:
+            original = self._originals[method]
+            if group is self._group:
+                return original(group, *arguments, **named)
+            with self._quiet():
+                launch = Launch.of(method, group, (*arguments, *named.values()))
+                launch.phase, launch.ready = self.phase, len(self.ready)
+                self.launches.append(launch)
+                tensors = flat([*arguments, *named.values()])
+                mine = {id(one): one.detach().clone() for one in tensors}
+                ins, outs = (_at(arguments, place) for place in METHODS[method][1:])
+                launch.pairs = [
+                    (one, mine[id(one)] if id(one) in outs else None, one.detach().clone() if id(one) in ins else None)
+                    for one in tensors
+                ]
+                own = tuple(swapped(one, mine) for one in arguments)
+                launch.start = lambda: original(group, *own, **{k: swapped(v, mine) for k, v in named.items()})
+                if launch.name in MESSAGES or not launch.whole:
+                    launch.work = launch.start()
+                else:
+                    self._open.append(launch)
+                if method == "monitored_barrier":  # which returns nothing to wait for
+                    self.wait(launch)
+                return LateWork(self, launch)
+
+        return noted
+
+    def _storing(self, name: str, original: Any) -> Callable[..., Any]:
+        def stored(store: Any, *arguments: Any, **named: Any) -> Any:
+            nbytes = sum(len(one) for one in arguments if isinstance(one, str | bytes))
+            self.launches.append(Launch(f"store.{name}", nbytes, waited=["", 0]))
+            return original(store, *arguments, **named)
+
+        return stored
+
+    @contextlib.contextmanager
+    def _quiet(self) -> Iterator[None]:
+        if self.stopped:
+            raise Stop(self.stopped["sentence"])
+        with not_the_answer(), torch.no_grad(), _disable_current_modes():
+            yield
+
+    def _deliver_next(self) -> None:
+        launch = self._open[0]
+        self._agree(str(launch))
+        self._open.pop(0)
+        launch.work = launch.start() if launch.start else None
+        self._really += launch.world
+        if launch.work is not None:
+            launch.work.wait()
+
+    def _agree(self, words: str) -> None:
+        """Stop all ranks unless all of them come here with the same words."""
+        mine = torch.tensor([zlib.crc32(words.encode())])
+        everyone = [torch.empty_like(mine) for _ in range(self._group.size())]
+        dist.all_gather(everyone, mine, group=self._group)
+        if all(torch.equal(mine, other) for other in everyone):
+            return
+        said: list[Any] = [None] * self._group.size()
+        dist.all_gather_object(said, (words, [str(one) for one in self.launches]), group=self._group)
+        details = "\n".join(f"rank {rank}: {'; '.join(calls) or 'nothing'}" for rank, (_, calls) in enumerate(said))
+        number = sum(one.name not in MESSAGES and not one.name.startswith("store") for one in self.launches)
+        number -= len(self._open)
+        self.stop(
+            "disagree",
+            f"the ranks do not call the same collectives. Number {number + 1} of this step is "
+            f"{_by_rank([words for words, _ in said])}: they would hang, or mix up tensors",
+            details,
+        )
+
+
+def _at(arguments: tuple[Any, ...], place: int | None) -> set[int]:
+    return set() if place is None or place >= len(arguments) else {id(one) for one in flat(arguments[place])}
+
+
+def _begun() -> int:
+    """How many collectives gloo has begun in the world's group, whoever asked it."""
+    return dist.group.WORLD._get_sequence_number_for_group()
+
+
+def _sent() -> int:
+    """Bytes that have left over all TCP connections of this process: the kernel counts them, not Python."""
+    total = 0
+    with not_the_answer():
+        for number in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError, struct.error):
+                if os.readlink(f"/proc/self/fd/{number}").startswith("socket:"):
+                    with socket.socket(fileno=os.dup(int(number))) as one:
+                        total += struct.unpack_from("Q", one.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 232), _SENT_AT)[
+                            0
+                        ]
+    return total
+
+
+def _by_rank(words: list[str]) -> str:
+    """ "an all_reduce of 8 bytes on ranks 0, 2, and nothing more on rank 1"."""
+    parts = []
+    for what in dict.fromkeys(words):
+        ranks = [str(rank) for rank, other in enumerate(words) if other == what]
+        parts.append(f"{what} on rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}")
+    return ", and ".join(parts)

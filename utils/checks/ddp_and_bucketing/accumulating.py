@@ -1,0 +1,225 @@
+"""Exercise 4: the class ``Accumulating(model)`` with ``no_sync()`` and ``finish()``: micro-batches in silence."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
+from utils.checks.ddp_and_bucketing import gradients
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+EXCEPTIONS = {one.__name__: one for one in (RuntimeError, KeyError, KeyboardInterrupt, StopIteration, SystemExit)}
+# What precedes the micro-batch that is synchronised.
+STEPS = ("no block", "a block", "an exception in a block", "a block in a block", "no_sync() without with",
+         "a block of the other object")  # fmt: skip
+
+OUTER = "a block whose inner block has ended"
+
+
+def draw(rng: random.Random) -> list[Case]:
+    cases: list[Case] = []
+    for ranks in (3, rng.choice((2, 4))):
+        steps = ["a block", *rng.sample(STEPS, 3)] if ranks != 3 else [*rng.sample(STEPS, len(STEPS)), "a block"]
+        how = {"type": rng.choice(("float64", "float32")), "exception": rng.choice(list(EXCEPTIONS))}
+        micro = [rng.randint(2, 5) for _ in steps]
+        cases.append({"ranks": ranks, **how, "steps": steps, "micro-batches": micro, "seed": rng.getrandbits(30)})
+    return cases
+
+
+def scene(case: Case, watch: Any, facts: Facts) -> None:
+    Scene(case, watch, facts).play()
+
+
+class Scene:
+    """Trainings with micro-batches, of two models in turn, each with an object of the learner's."""
+
+    def __init__(self, case: Case, watch: Any, facts: Facts) -> None:
+        from utils.checks.contracts import scenery, snapshot
+
+        self.case, self.watch, self.facts, self.scenery, self.snapshot = case, watch, facts, scenery, snapshot
+        self.models = [scenery.model(case["seed"] + number, types=case["type"]) for number in range(2)]
+        facts |= {"sizes": [gradients.sizes(model) for model in self.models], "steps": [], "silent": []}
+        self.twins = [scenery.twin(model) for model in self.models]
+        self.objects = [watch.call("Accumulating", model=model) for model in self.models]
+        self.optimizers = [scenery.Momentum(list(model.parameters()), 0.1, 0.9, 0.01) for model in self.models]
+        self.count = 0
+
+    def play(self) -> None:
+        for step, (kind, micro) in enumerate(zip(self.case["steps"], self.case["micro-batches"], strict=True)):
+            self.number, self.parts = step % 2, 1
+            if kind in ("a block", "a block in a block"):
+                self.parts = micro
+            self.begin()
+            self.before(kind)
+            self.micro_batch(f"the last micro-batch, after {kind}, of {'AB'[self.number]},", self.number)
+            self.note(kind)
+            self.optimizers[self.number].step()
+
+    def begin(self) -> None:
+        """zero_grad(), and the twin gets the numbers of the model."""
+        model, twin = self.models[self.number], self.twins[self.number]
+        for mine, theirs in zip(twin.parameters(), model.parameters(), strict=True):
+            mine.data.copy_(theirs.detach())
+            mine.grad = theirs.grad = None
+
+    def before(self, kind: str) -> None:
+        mine, other = self.objects[self.number], self.objects[1 - self.number]
+        if kind == "a block":
+            with self.block(mine):
+                for _ in range(self.parts - 1):
+                    self.silent(kind)
+        elif kind == "a block in a block":
+            with self.block(mine):
+                with self.block(mine):
+                    self.silent(kind)
+                for _ in range(self.parts - 2):
+                    self.silent(OUTER)
+        elif kind == "an exception in a block":
+            self.interrupted()
+        elif kind == "no_sync() without with":
+            with self.watch.step("no_sync()", mine):
+                mine.no_sync()
+        elif kind == "a block of the other object":
+            with self.block(other):
+                self.micro_batch(f"the last micro-batch, after {kind}, of {'AB'[self.number]},", self.number)
+                self.note(kind)
+            self.begin()
+
+    @contextlib.contextmanager
+    def block(self, wrapped: Any) -> Iterator[None]:
+        """A learner's ``with`` block; entering and leaving it are calls of the answer."""
+        with contextlib.ExitStack() as stack:
+            with self.watch.step("no_sync()", wrapped):
+                context = wrapped.no_sync()
+                leave = type(context).__exit__
+                type(context).__enter__(context)
+            stack.callback(self.leave, wrapped, context, leave)
+            yield
+
+    def leave(self, wrapped: Any, context: Any, leave: Any, error: BaseException | None = None) -> bool:
+        with self.watch.step("the end of no_sync()", wrapped):
+            try:
+                return bool(leave(context, *((type(error), error, None) if error else (None, None, None))))
+            except BaseException as raised:
+                if raised is not error:
+                    raise
+                return False
+
+    def interrupted(self) -> None:
+        wrapped, error = self.objects[self.number], EXCEPTIONS[self.case["exception"]]("a batch cannot be read")
+        with self.watch.step("no_sync()", wrapped):
+            context = wrapped.no_sync()
+            type(context).__enter__(context)
+        self.silent("a block")
+        self.facts["swallowed"] = self.leave(wrapped, context, type(context).__exit__, error)
+        self.begin()
+
+    def silent(self, kind: str) -> None:
+        """A micro-batch inside a block, and what has added up so far."""
+        self.micro_batch(f"a micro-batch in {kind}", self.number)
+        own, got = (self.snapshot.gradients(m[self.number]) for m in (self.twins, self.models))
+        self.facts["silent"].append({"kind": kind, "call": len(self.watch.records) - 1, "own": own, "got": got})
+
+    def micro_batch(self, rules: str, number: int) -> None:
+        import torch.distributed as dist
+
+        self.count += 1
+        seed = 1000 * self.case["seed"] + 10 * self.count + dist.get_rank()
+        model, twin, wire = self.models[number], self.twins[number], self.watch.wire
+        self.before_last = self.snapshot.gradients(twin)
+        (self.scenery.loss(twin, seed) / self.parts).backward()
+        lost = self.scenery.loss(model, seed) / self.parts
+        with self.watch.step(rules, self.objects[number], model=model):
+            wire.phase = "backward"
+            lost.backward()
+            wire.phase = "finish()"
+            self.objects[number].finish()
+
+    def note(self, kind: str) -> None:
+        own = self.snapshot.gradients(self.twins[self.number])
+        last = {name: own[name] - self.before_last[name] if name in self.before_last else own[name] for name in own}
+        found = {"kind": kind, "call": len(self.watch.records) - 1, "parts": self.parts, "own": own, "last": last}
+        self.facts["steps"].append(found | {"got": self.snapshot.gradients(self.models[self.number])})
+
+
+def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
+    import torch
+
+    for rank, facts in enumerate(world):
+        if facts.get("swallowed"):
+            words = f"a {case['exception']} inside the no_sync() block does not come out: use try … finally"
+            yield Broken("value:swallowed", words, rank=rank)
+        for one in facts["silent"]:
+            for name, own in one["own"].items():
+                if name not in one["got"] or not torch.equal(one["got"][name], own):
+                    words = "is not what has added up on this rank, which has to stay there"
+                    words = f"in {one['kind']}, `{name}.grad` {words}"
+                    yield Broken("value:silent", words, rank=rank, call=one["call"])
+    for number, step in enumerate(world[0]["steps"]):
+        yield from gradients.judge_means(
+            world, number, step["call"], lambda name, rank, n=number: _guesses(world, n, name, rank)
+        )
+
+
+def _guesses(world: Sequence[Facts], number: int, name: str, rank: int) -> dict[str, Tensor]:
+    """What a gradient is after mistakes with micro-batches."""
+    steps, ranks = [facts["steps"][number] for facts in world], len(world)
+    if (parts := steps[0]["parts"]) == 1:
+        return {}
+    mean, last = (sum(one[kind][name].double() for one in steps) / ranks for kind in ("own", "last"))
+    mixed = steps[rank]["own"][name] - steps[rank]["last"][name] + last
+    return {
+        f"is divided by the {parts} micro-batches, too: the training loop has done that": mean / parts,
+        f"is {parts} times too large: the gradients of the micro-batches add up by themselves": mean * parts,
+        "is averaged for the last micro-batch only: average what has added up in `.grad`": mixed,
+    }
+
+
+def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
+    steps = [one for _, world in played for one in world[0]["steps"]]
+    return {
+        "micro-batches without a collective": sum(len(world[0]["silent"]) for _, world in played),
+        "synchronised": len(steps),
+        "models": gradients.models_in(played, 2),
+    }
+
+
+_SILENT = "inside no_sync(), and as it ends, a gradient only adds up on its own rank"
+CONTRACT = Contract(
+    name="ddp_and_bucketing.no_sync",
+    rules={
+        "Accumulating": Rules(changes=("*.hooks.added", "around.the process groups"), wire=None),
+        "no_sync()": Rules(),
+        "the end of no_sync()": Rules(),
+    }
+    | {
+        f"a micro-batch in {kind}": Rules(changes=(*gradients.GRADIENTS, "model.*.grad"))
+        for kind in ("a block", "a block in a block", OUTER)
+    }
+    | {
+        f"the last micro-batch, after {kind}, of {'AB'[number]},": Rules(
+            changes=(*gradients.GRADIENTS, "model.*.grad"),
+            wire=gradients.by_model(gradients.once, number),
+            surplus=lambda facts, number=number: gradients.surplus(facts, number),
+        )
+        for number in (0, 1)
+        for kind in STEPS
+    },
+    draw=draw,
+    scene=scene,
+    judge=judge,
+    mistakes=(
+        ("ready:*", "{}"),
+        ("raised:*", "{}"),
+        ("wire:other *", f"{{}}: {_SILENT}"),
+        ("value:swallowed", "{}"),
+        *gradients.MISTAKES,
+    ),
+    refused=gradients.REFUSED,
+    figures=figures,
+)

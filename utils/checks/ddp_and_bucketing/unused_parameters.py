@@ -1,0 +1,107 @@
+"""Exercise 5: ``average_used(model)``, for models of which each rank uses another part."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from utils.checks.contracts import Amount, Broken, Case, Contract, Facts, Rules
+from utils.checks.ddp_and_bucketing import gradients
+
+BRANCHES, STEPS = 4, 4
+FLAG = 8  # bytes for each trainable parameter, at most
+
+
+def draw(rng: random.Random) -> list[Case]:
+    cases: list[Case] = []
+    for ranks in (3, 2, rng.choice((4, 5))):
+        for _ in range(2 if ranks == 3 else 1):
+            used = [[_some(rng) for _ in range(ranks)] for _ in range(STEPS)]
+            # One that rank 0 does not use and another does, all the same, and nobody anything.
+            used[rng.randrange(STEPS - 1)] = rng.choice(([[]] * ranks, [[1]] * ranks))
+            used[-1] = [[], *([rng.randrange(BRANCHES)] for _ in range(ranks - 1))]
+            kind = rng.choice(("float64", "float32"))
+            cases.append({"ranks": ranks, "type": kind, "used": used, "seed": rng.getrandbits(30)})
+    return cases
+
+
+def _some(rng: random.Random) -> list[int]:
+    return rng.sample(range(BRANCHES - 1), rng.choice((0, 1, 1, 2)))
+
+
+def scene(case: Case, watch: Any, facts: Facts) -> None:
+    import torch.distributed as dist
+
+    from utils.checks.contracts import scenery, snapshot
+
+    rank, kind = dist.get_rank(), case["type"]
+    models = [scenery.model(case["seed"] + number, branches=BRANCHES, types=kind) for number in range(2)]
+    facts |= {"sizes": [gradients.sizes(model) for model in models], "steps": []}
+    optimizers = [scenery.Momentum(list(model.parameters()), 0.1, 0.9, 0.01) for model in models]
+    for step, used in enumerate(case["used"]):
+        number = step % 2
+        model = models[number]
+        model.order, model.gates = used[rank], [1.0, 0.0, 1.0, 1.0]  # branch 1 is used, and its gradients are zero
+        for parameter in model.parameters():
+            parameter.grad = None
+        scenery.loss(model, 1000 * case["seed"] + 10 * step + rank).backward()
+        own = snapshot.gradients(model)
+        with watch.step(f"average_used {'AB'[number]}", model=model) as record:
+            watch.answers["average_used"](model)
+        small = any(one["operation"] == "SUM" and one["dtype"] in ("uint8", "int8") for one in record["calls"])
+        facts["steps"].append({"own": own, "got": snapshot.gradients(model), "small": small})
+        optimizers[number].step()
+
+
+def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
+    for step in range(len(world[0]["steps"])):
+        yield from gradients.judge_means(world, step, call=step)
+        if world[0]["steps"][step]["small"]:
+            words = "flags are added up in one byte each: with 256 ranks the sum is 0 again. Take a wider type"
+            yield Broken("value:overflow", words, call=step)
+
+
+def amount(facts: Facts, number: int) -> Amount:
+    """What has been used travels once, at most with zeros for the rest, and with one tensor of flags."""
+    sizes = [nbytes for _, nbytes, _ in facts["sizes"][number]["trainable"]]
+    return Amount(len(sizes) + 1, sum(sizes) + FLAG * len(sizes), least=1)
+
+
+def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
+    return {
+        "steps": sum(len(world[0]["steps"]) for _, world in played),
+        "models": gradients.models_in(played, 2),
+        "parameters that nobody used": "keep None",
+    }
+
+
+_FLAGS = "one small all_reduce is enough to learn what others have used, put all flags into one tensor"
+CONTRACT = Contract(
+    name="ddp_and_bucketing.unused",
+    rules={
+        f"average_used {'AB'[number]}": Rules(
+            changes=(*gradients.GRADIENTS, "model.*.grad"),
+            wire=gradients.by_model(amount, number),
+        )
+        for number in (0, 1)
+    },
+    draw=draw,
+    scene=scene,
+    judge=judge,
+    mistakes=(
+        ("ready:*", "{}"),
+        ("raised:*", "{}"),
+        (
+            "wire:disagree",
+            "{}. Some ranks have no gradient for what others have used: first learn in one all_reduce of flags what "
+            "anybody has used",
+        ),
+        *gradients.MISTAKES,
+        ("value:lost", "{}"),
+        ("wire:more *", f"{{}}: {_FLAGS}"),
+        ("wire:pieces *", f"{{}}: {_FLAGS}"),
+    ),
+    refused=gradients.REFUSED,
+    figures=figures,
+)
