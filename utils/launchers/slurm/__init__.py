@@ -184,7 +184,8 @@ def cluster(nodes: int = 2, cpus: int = 2, timeout: float = 110.0) -> Iterator[C
         folder = Path(tempfile.mkdtemp(prefix="slurm-"))
         daemons.configure(folder, names, cpus)
         supervisor = subprocess.Popen(
-            [sys.executable, "-m", "utils.launchers.slurm.daemons", str(folder), str(timeout)],
+            # (This package imports the module that is run here, of which Python warns.)
+            [sys.executable, "-W", "ignore::RuntimeWarning", "-m", daemons.__name__, str(folder), str(timeout)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
