@@ -39,9 +39,11 @@ def launch_operator(
     nbytes = costs.traffic(operator.packet, inputs if into is None else [t for t in inputs if t is not into], outputs)
     kind = costs.kind_of_number(operator.packet, inputs[0].dtype) if work.flops else ""
     seconds = costs.seconds(gpu.model, work, kind, nbytes)
-    layout = costs.layout_bytes(operator.packet, inputs, outputs) if gpu.model.on_tensor_cores(kind) else 0
-    seconds += costs.memory_seconds(gpu.model, layout)  # kernels of their own
-    launched = _launch(operator.name, seconds, work.flops, nbytes + layout, inputs, gpu, cluster)
+    if work.flops and gpu.model.on_tensor_cores(kind):
+        layout = costs.layout_bytes(operator.packet, inputs, outputs)
+        seconds += costs.memory_seconds(gpu.model, layout)  # kernels of their own
+        nbytes += layout
+    launched = _launch(operator.name, seconds, work.flops, nbytes, inputs, gpu, cluster)
     if operator.needs_numbers(args):  # how large its output is must be known on the host
         cluster.synchronize(gpu.index)
     return launched

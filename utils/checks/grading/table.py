@@ -11,6 +11,7 @@ from pathlib import Path
 from utils.checks.framework import Exercise
 from utils.checks.verdicts import RIGHT, SIGNS, Verdict
 from utils.course import outline
+from utils.ranks.words import text_table
 
 NOT_THERE, NOT_REACHED = "not there", "not graded"
 _SIGNS = {**SIGNS, NOT_THERE: "–", NOT_REACHED: "…"}
@@ -88,7 +89,9 @@ class Grades:
         blocks = [self._block(lab) for lab in self.labs]
         if len(blocks) > 1:
             blocks.append(
-                "\n".join(_columns([["all labs", "points"], *([who, _of(self.points(who))] for who in self.learners)]))
+                "\n".join(
+                    text_table([["all labs", "points"], *([who, _of(self.points(who))] for who in self.learners)])
+                )
             )
         blocks.append(LEGEND + ("\n… not graded any more" if self.waiting else ""))
         if notes := [f"{who}: {note}" for who in self.learners for note in self.notes_of(who)]:
@@ -119,7 +122,7 @@ class Grades:
             rows.append([learner, *(self.sign(learner, item) for item in exercises), _of(self.points(learner, lab))])
         counts = [str(sum(self.state(who, item) == RIGHT for who in self.learners)) for item in exercises]
         rows.append(["right", *counts, f"of {len(self.learners)} learners"])
-        return "\n".join([f"{outline.numbered(lab)} (points)", *legend, "", *_columns(rows)])
+        return "\n".join([f"{outline.numbered(lab)} (points)", *legend, "", *text_table(rows)])
 
 
 def _of(points: tuple[int, int]) -> str:
@@ -128,8 +131,3 @@ def _of(points: tuple[int, int]) -> str:
 
 def _harmless(cell: str) -> str:
     return f"'{cell}" if cell.startswith(_FORMULA) else cell
-
-
-def _columns(rows: list[list[str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

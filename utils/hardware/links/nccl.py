@@ -13,7 +13,7 @@ The protocols are three ways to say that data have come. *Simple* waits for larg
 bytes: quick, and half of the traffic is flags. *LL128* has 8 bytes of flags in 128.
 
 Source of the latencies: NVIDIA/nccl 2.28 (2025), src/graph/tuning.cc, the tables of base and hardware latencies; of
-LL's and the trees' shares of the bandwidth, the same file. What the links reach is ``Link.share``.
+LL's and the trees' shares of the bandwidth, the same file. What the links reach is ``Link.collective_share``.
 """
 
 from __future__ import annotations
@@ -93,10 +93,11 @@ def _ring(
     collective: str, nbytes: float, nodes: int, per_node: int, inside: Link, network: Link, bus: float, protocol: int
 ) -> Choice:
     ranks = nodes * per_node
-    steps, hops = {"all-reduce": (2 * (ranks - 1), 2 * (nodes - 1)), "broadcast": (ranks, nodes)}.get(
-        "broadcast" if collective == "reduce" else collective, (ranks - 1, nodes - 1)
-    )
-    hops = hops if nodes > 1 else 0
+    if collective in ("broadcast", "reduce"):
+        steps, hops = ranks, nodes if nodes > 1 else 0
+    else:
+        rounds = 2 if collective == "all-reduce" else 1
+        steps, hops = rounds * (ranks - 1), rounds * (nodes - 1)
     latency = _BASE_US["ring"][protocol]
     latency += (steps - hops) * _STEP_US[inside.family]["ring"][protocol]
     latency += hops * _network_step_us("ring", network, protocol) if hops else 0

@@ -11,8 +11,8 @@ How to read the numbers:
   ``memory_bytes`` says so. A program sees a little less, because the driver keeps some: torch reports a
   ``total_memory`` of 79.2 GiB on an H100, 139.8 GiB on an H200 and 31.7 GiB on a V100. Bandwidths are in GB/s of
   10⁹ bytes.
-- **A peak is not reached.** ``achievable_flops`` and ``achievable_bandwidth`` say which share large operations get.
-  They were measured by others, on one machine each, and mostly in bf16 or fp16: take them as a rough guide.
+- **A peak is not reached.** The ``achievable_…`` shares say what the kernels of a training step get of it. They are
+  fitted to steps that others measured, which is less than the largest products and copies reach alone.
 """
 
 from __future__ import annotations
@@ -42,6 +42,12 @@ _FALLBACK = {"fp8": "bf16"}
 _COUNTED_AS_FP32 = re.compile(r"u?int\d*|long|short|bool|complex\d*")
 
 
+def _short(kind: str) -> str:
+    """A data sheet's word for a kind of number, from that or from the name of a torch dtype."""
+    name = kind.removeprefix("torch.")
+    return _KINDS.get(name, name)
+
+
 @dataclass(frozen=True)
 class GPU:
     """One kind of GPU (or whatever else computes).
@@ -53,8 +59,8 @@ class GPU:
         memory_bytes_per_s: peak bandwidth of that memory, reads and writes together, in bytes per second.
         flops: dense peak in FLOP/s for "fp64", "fp32", "tf32", "bf16", "fp16", "fp8". A kind that the hardware
             does not have is absent: see ``peak_flops``.
-        achievable_flops: share of the peak that large matrix products reach, above 0 and at most 1.
-        achievable_bandwidth: share of the bandwidth that large copies reach, above 0 and at most 1.
+        achievable_flops: share of their peak that products on the tensor cores reach in training, above 0, at most 1.
+        achievable_bandwidth: share of the bandwidth that kernels reach in training, above 0 and at most 1.
         nvlink: link to other GPUs of the node, one direction; None: they talk through ``host``.
         host: link to the CPU's memory, one direction.
         kernel_s: what each kernel takes besides its work, in seconds: to begin, to end, to fill and to empty the GPU.
@@ -123,8 +129,7 @@ class GPU:
         Raises:
             ValueError: if nobody calls a number like this.
         """
-        short = kind.removeprefix("torch.")
-        short = _KINDS.get(short, short)
+        short = _short(kind)
         if short in self.flops:
             return self.flops[short]
         if short not in {"fp64", "tf32", "bf16", "fp16", "fp8"} and not _COUNTED_AS_FP32.fullmatch(short):
@@ -133,8 +138,7 @@ class GPU:
 
     def on_tensor_cores(self, kind: str) -> bool:
         """Do its tensor cores multiply this kind of number? (Those of fp64 count as ordinary cores here.)"""
-        short = kind.removeprefix("torch.")
-        short = _KINDS.get(short, short)
+        short = _short(kind)
         return short in {"tf32", "bf16", "fp16", "fp8"} and (short in self.flops or _FALLBACK.get(short) in self.flops)
 
     def slower(self, factor: float) -> GPU:
