@@ -125,7 +125,8 @@ def most_telling(contract: Contract, case: Case, broken: Sequence[Broken]) -> Wr
     wrong = Wrong("", **figures)
     room = LONGEST - len(where) - len(wrong.text) - 2
     sentence = sentence.rstrip(". ")
-    wrong.sentence = (sentence if len(sentence) <= room else sentence[: room - 1] + "…") + f".{where}"
+    shortened = sentence if len(sentence) <= room else sentence[: room - 1] + "…"
+    wrong.sentence = shortened + ("" if shortened.endswith("?") else ".") + where
     return wrong
 
 
