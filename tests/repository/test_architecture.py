@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from graphlib import TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
 
@@ -40,15 +41,20 @@ def _reach(arrows: set[tuple[str, str]]) -> set[tuple[str, str]]:
     return arrows
 
 
-def _imported(path: Path) -> set[str]:
-    """Packages of utils that a module imports, inside functions too."""
+def _names(path: Path) -> set[str]:
+    """What a module imports, inside functions and for types too, under full names."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return {name.split(".")[1] for name in names if name.startswith("utils.")} & PACKAGES
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names
+
+
+def _imported(path: Path) -> set[str]:
+    """Packages of utils that a module imports."""
+    return {name.split(".")[1] for name in _names(path) if name.startswith("utils.")} & PACKAGES
 
 
 def test_the_tree_names_what_is_there_and_every_package() -> None:
@@ -84,3 +90,11 @@ def test_the_arrows_make_no_circle_and_one_that_does_is_seen() -> None:
     arrows = _arrows(ARROWS)
     assert not [a for a, b in _reach(arrows) if a == b]
     assert ("draw", "draw") in _reach(arrows | {("hardware", "checks")})
+
+
+def test_modules_import_each_other_in_one_direction() -> None:
+    files = [path for path in (ROOT / "utils").rglob("*.py") if path.name != "__init__.py"]
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in files}
+    graph = {name: _names(path) & set(modules) - {name} for name, path in modules.items()}
+    assert len(graph) > 100
+    TopologicalSorter(graph).prepare()  # raises CycleError at a circle, and names it

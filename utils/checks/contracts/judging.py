@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -54,9 +55,10 @@ def _play(contract: Contract, cases: list[Case], answers: Sequence[Answer]) -> I
     from utils.checks.contracts.watch import in_rank  # (which imports torch)
 
     ranks, names = cases[0]["ranks"], [answer.name for answer in answers]
-    ends = run_to_the_ends(
-        in_rank, contract.scene, cases, contract.refused, names, *answers, ranks=ranks, timeout=SECONDS
-    )
+    # (The folder is the judge's, who outlives a rank that is killed.)
+    with tempfile.TemporaryDirectory(prefix="check-", ignore_cleanup_errors=True) as folder:
+        played = contract.scene, cases, contract.refused, names, folder, *answers
+        ends = run_to_the_ends(in_rank, *played, ranks=ranks, timeout=SECONDS)
     found = require_returned(ends, f"The {ranks} ranks wait for each other, and nobody comes")
     for world in zip(*found, strict=False):
         yield list(world)

@@ -1,17 +1,14 @@
-"""What is noted of each collective, message and use of the store, and what stands for torch's ``Work``."""
+"""What is noted of each collective, message and use of the store."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
-
-if TYPE_CHECKING:
-    from utils.checks.contracts.wire import Wire
 
 # Method of ProcessGroup → its name, the place of the tensors that go in, and of those that come out.
 METHODS: dict[str, tuple[str, int | None, int | None]] = {
@@ -129,32 +126,6 @@ class Launch:
     def plain(self) -> dict[str, Any]:
         """As builtin types."""
         return {name: value for name, value in vars(self).items() if name not in ("work", "start", "pairs")}
-
-
-class LateWork:
-    """What a learner gets in place of a ``Work``: nothing arrives before somebody waits."""
-
-    def __init__(self, wire: Wire, launch: Launch) -> None:
-        self._wire, self._launch = wire, launch
-
-    def wait(self, timeout: Any = None) -> bool:
-        self._wire.wait(self._launch)
-        return True
-
-    def synchronize(self) -> None:
-        self.wait()
-
-    def is_completed(self) -> bool:
-        return self.wait()
-
-    def is_success(self) -> bool:
-        return self.wait()
-
-    def get_future(self) -> Any:
-        self._wire.stop("future", "keeps a future: call wait() on what the collective returns")
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"call wait() on what a collective returns: its {name} is not there in this check")
 
 
 def flat(value: Any) -> list[torch.Tensor]:

@@ -47,10 +47,10 @@ def surroundings() -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def own_folder() -> Iterator[None]:
+def own_folder(inside: str) -> Iterator[None]:
     """An empty working folder, which is the temporary one too: files that C++ writes show as well."""
     here, temporary, variable = os.getcwd(), tempfile.tempdir, os.environ.get("TMPDIR")
-    with tempfile.TemporaryDirectory(prefix="rank-") as folder:
+    with tempfile.TemporaryDirectory(dir=inside) as folder:
         os.chdir(folder)
         tempfile.tempdir = os.environ["TMPDIR"] = folder
         try:
@@ -77,6 +77,7 @@ def functions() -> dict[str, frozenset[tuple[str, int]]]:
 def _code(owner: Any) -> frozenset[tuple[str, int]]:
     inherited = reversed(owner.__mro__) if isinstance(owner, type) else [owner]
     found = {name: value for one in inherited for name, value in list(vars(one).items())}
+    found.pop("Storage", None)  # torch's default type decides which class that is; it is looked at by itself
     return frozenset((name, _whose(value)) for name, value in found.items() if callable(value))
 
 

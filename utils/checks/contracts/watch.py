@@ -26,9 +26,14 @@ RAISED = "nothing more: it has raised an exception"
 
 
 def in_rank(
-    scene: Callable[..., None], cases: Sequence[Case], refused: tuple[str, ...], names: Sequence[str], *answers: Any
+    scene: Callable[..., None],
+    cases: Sequence[Case],
+    refused: tuple[str, ...],
+    names: Sequence[str],
+    folder: str,
+    *answers: Any,
 ) -> list[dict[str, Any]]:
-    """Play a scene for each case, until one of them stops; what was found, case by case."""
+    """Play a scene for each case, until one of them stops; what was found, case by case. Files go into the folder."""
     wire = Wire()
     events.begin()
     torch.autograd.backward(torch.ones(1, requires_grad=True).sum())  # autograd's first time makes threads
@@ -37,7 +42,7 @@ def in_rank(
         watch = Watch(case, dict(zip(names, answers, strict=True)), wire, refused)
         facts: Facts = {}
         stumbled, before = "", functions()
-        with own_folder(), contextlib.suppress(Stop):
+        with own_folder(folder), contextlib.suppress(Stop):
             try:
                 scene(case, watch, facts)
             except (NotStarted, inside.Outcome):

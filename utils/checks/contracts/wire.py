@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import _disable_current_modes
 
 from utils.checks.contracts.events import not_the_answer
-from utils.checks.contracts.launches import MESSAGES, METHODS, STORE, LateWork, Launch, flat, swapped
+from utils.checks.contracts.launches import MESSAGES, METHODS, STORE, Launch, flat, swapped
 from utils.checks.inside import Outcome
 
 OVER = "nothing more: its step is over"
@@ -174,6 +174,32 @@ class Wire:
             f"{_by_rank([words for words, _ in said])}: they would hang, or mix up tensors",
             details,
         )
+
+
+class LateWork:
+    """What a learner gets in place of a ``Work``: nothing arrives before somebody waits."""
+
+    def __init__(self, wire: Wire, launch: Launch) -> None:
+        self._wire, self._launch = wire, launch
+
+    def wait(self, timeout: Any = None) -> bool:
+        self._wire.wait(self._launch)
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return self.wait()
+
+    def is_success(self) -> bool:
+        return self.wait()
+
+    def get_future(self) -> Any:
+        self._wire.stop("future", "keeps a future: call wait() on what the collective returns")
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"call wait() on what a collective returns: its {name} is not there in this check")
 
 
 def _at(arguments: tuple[Any, ...], place: int | None) -> set[int]:
