@@ -43,7 +43,7 @@ NUMERIC    := $(patsubst %,'numeric %',MKL_CBWR=COMPATIBLE MKL_CBWR=AVX2 ATEN_CP
     ONEDNN_MAX_CPU_ISA=SSE41 COURSE_WITHOUT_ONEDNN=1)
 
 .PHONY: help setup lab test test-frameworks test-numeric test-all test-gpu lint tests notebooks extras numeric frameworks \
-    tests-frameworks notebooks-frameworks execute labs grade mutants durations lock benchmarks clean
+    tests-frameworks notebooks-frameworks execute labs grade mutants new-lab durations lock benchmarks clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -125,6 +125,10 @@ execute: setup  ## run notebooks and store their outputs: make execute NB=notebo
 
 labs: setup  ## make labs/ from solutions/
 	$(RUN) -m utils.course labs
+
+new-lab: setup  ## make a lab with one exercise and its check, for a lecture: make new-lab SLUG=torchrun
+	@$(if $(SLUG),,echo "For which lecture? Type: make new-lab SLUG=slug_of_the_lecture" >&2; exit 2)
+	@$(RUN) -m utils.course lab $(SLUG)
 
 # (ARGS=--help lists what can be chosen: time, memory, where the results go.)
 grade: setup  ## grade learners' labs, each in a sandbox (README says what it keeps out): make grade DIR=folder

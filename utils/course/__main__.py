@@ -57,7 +57,9 @@ def _parser() -> argparse.ArgumentParser:
     for new in (insert, split):
         new.add_argument("--title", default="", help="its heading; made from the slug if not given")
         new.add_argument("--lab", action="store_true", help="with a solution, and so with a lab")
-    for one in (table, needs, insert, move, split):
+    lab = commands.add_parser("lab", help="make a lab with one exercise, its check and its answers, for a lecture")
+    lab.add_argument("slug")
+    for one in (table, needs, insert, move, split, lab):
         one.add_argument("--root", type=Path, default=ROOT, help="the repository")
     return parser
 
@@ -125,6 +127,13 @@ def _renumber(options: argparse.Namespace) -> int:
     return 0
 
 
+def _new_lab(options: argparse.Namespace) -> int:
+    from utils.course import new_lab
+
+    print(*new_lab.make(options.slug, options.root), sep="\n")
+    return 0
+
+
 def _short(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
@@ -137,6 +146,7 @@ _COMMANDS = {
     "insert": _renumber,
     "move": _renumber,
     "split": _renumber,
+    "lab": _new_lab,
 }
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def lecture(number: int, slug: str, title: str, before: Lecture, following: Lect
     if following:
         later = f"{number + 1:02d}"
         links += f"\n**Next:** [{later} · {following.title}]({later}_{following.slug}.ipynb).\n"
-    notebook = _notebook(
+    notebook = cells(
         OPENING.format(number=number, title=title),
         ("from ipywidgets import interact\n\nfrom utils import draw", []),
         *[PREDICT] * 3,
@@ -94,18 +94,18 @@ def lecture(number: int, slug: str, title: str, before: Lecture, following: Lect
 
 def solution(number: int, slug: str, title: str) -> str:
     """The text of a solution without any exercise."""
-    return as_text(_notebook(LAB.format(number=number, title=title, name=f"{number:02d}_{slug}")))
+    return as_text(cells(LAB.format(number=number, title=title, name=f"{number:02d}_{slug}")))
 
 
-def _notebook(*cells: str | tuple[str, list[str]]) -> Any:
-    """Texts become Markdown; a pair of a source and its tags becomes code."""
+def cells(*parts: str | tuple[str, list[str]]) -> Any:
+    """A notebook. Texts become Markdown; a pair of a source and its tags becomes code."""
     from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
     made = [
-        new_markdown_cell(cell)
-        if isinstance(cell, str)
-        else new_code_cell(cell[0], metadata={"tags": cell[1]} if cell[1] else {})
-        for cell in cells
+        new_markdown_cell(part)
+        if isinstance(part, str)
+        else new_code_cell(part[0], metadata={"tags": part[1]} if part[1] else {})
+        for part in parts
     ]
     for place, cell in enumerate(made):
         cell["id"] = f"part-{place}"
