@@ -97,7 +97,7 @@ notebooks: setup  ## execute every lecture and solution, and compare with what i
 	$(PYTEST) $(filter-out $(EXTRA:%=notebooks/%),$(wildcard notebooks/*.ipynb)) \
 	    $(filter-out $(EXTRA:%=solutions/%),$(wildcard solutions/*.ipynb)) -- $(NBVAL)
 
-extras: setup  ## tests that take long: browser, Slurm, elastic jobs, benchmarks
+extras: setup  ## what takes long: browser, Slurm, torchrun, benchmarks, all known answers
 	$(PYTEST) tests -- $(DEALT) -m "extras and not frameworks"
 
 numeric: setup  ## the numeric tests once: make numeric MKL_CBWR=COMPATIBLE

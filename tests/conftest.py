@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from typing import Any
 
 import pytest
@@ -40,10 +41,17 @@ def pytest_configure() -> None:
         torch.backends.mkldnn.enabled = False
 
 
+def _parameters(item: pytest.Item) -> list[Any]:
+    call = getattr(item, "callspec", None)
+    return list(call.params.values()) if call else []
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/checks/" in item.nodeid and EXTRA.search(item.nodeid):
             item.add_marker(pytest.mark.frameworks)
+        if sys.platform == "linux" and "tests/ranks/" in item.nodeid and "spawn" in _parameters(item):
+            item.add_marker(pytest.mark.extras)  # ranks are forked here, and spawned elsewhere
     if hasattr(config, "workerinput"):  # one process alone keeps the order of the files
         seconds = stored()
         items.sort(key=lambda item: -length(item.nodeid, seconds))

@@ -5,7 +5,10 @@ A new lab adds files only: its solution, its module of checks, its wrong and rig
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import labs_support as support
 import pytest
@@ -24,17 +27,33 @@ each_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda item: 
 each_lab = pytest.mark.parametrize("lab", LABS)
 
 
+FEW = {"right": 1, "wrong": 2}
+"""So many answers of an exercise are judged in each `make test`; the others, a thousand processes, are `extras`."""
+
+
+def _dealt(item: Any, kind: str, answers: Sequence[Any], name: Callable[[Any], str]) -> list[Any]:
+    """Parameters of a test: all answers of a kind to an exercise. (The official one is judged in its notebook too.)"""
+    answers = sorted(answers, key=lambda answer: name(answer) == "right")
+    return [
+        pytest.param(
+            answer, item, id=f"{item.lab}-{item.name}-{name(answer)}", marks=[pytest.mark.extras] * (n >= FEW[kind])
+        )
+        for n, answer in enumerate(answers)
+    ]
+
+
 def each_answer(kind: str) -> pytest.MarkDecorator:
-    pairs = [(path, item) for item in EXERCISES for path in support.answer_files(ANSWERS, item, kind)]
-    names = [f"{item.lab}-{item.name}-{path.stem}" for path, item in pairs]
-    return pytest.mark.parametrize(("path", "exercise"), pairs, ids=names)
+    dealt = [
+        _dealt(item, kind, support.answer_files(ANSWERS, item, kind), lambda path: path.stem) for item in EXERCISES
+    ]
+    return pytest.mark.parametrize(("path", "exercise"), list(chain.from_iterable(dealt)))
 
 
-def each_known_answer() -> pytest.MarkDecorator:
+def each_known_answer(kind: str) -> pytest.MarkDecorator:
     """Of the exercises that are judged by contract."""
-    pairs = [(known, item) for item in EXERCISES for known in support.answers_in(ANSWERS, item)]
-    names = [f"{item.lab}-{item.name}-{known.kind}-{known.name}" for known, item in pairs]
-    return pytest.mark.parametrize(("known", "exercise"), pairs, ids=names)
+    known = [(item, [one for one in support.answers_in(ANSWERS, item) if one.kind == kind]) for item in EXERCISES]
+    dealt = [_dealt(item, kind, answers, lambda one: one.name) for item, answers in known]
+    return pytest.mark.parametrize(("known", "exercise"), list(chain.from_iterable(dealt)))
 
 
 @pytest.fixture(autouse=True)
@@ -77,8 +96,13 @@ def test_a_right_answer_written_differently_is_accepted(path, exercise):
     support.assert_accepted(path, exercise)
 
 
-@each_known_answer()
-def test_a_known_answer_is_accepted_or_refused_with_the_sentence_meant_for_it(known, exercise):
+@each_known_answer("wrong")
+def test_a_known_mistake_is_refused_with_the_sentence_meant_for_it(known, exercise):
+    support.assert_judged(known, exercise)
+
+
+@each_known_answer("right")
+def test_a_known_answer_is_accepted_however_it_is_written(known, exercise):
     support.assert_judged(known, exercise)
 
 

@@ -14,6 +14,8 @@ import pytest
 from utils.course import new_lab, outline
 from utils.course.__main__ import main
 
+pytestmark = pytest.mark.extras  # a tool of authors
+
 ROOT = outline.ROOT
 
 

@@ -15,6 +15,8 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 from utils.course import notebooks
 from utils.course.__main__ import main
 
+pytestmark = pytest.mark.extras  # a tool of authors
+
 ROOT = Path(__file__).parents[2]
 COURSE = {"stage": "Play", "card": "toys", "teaches": "playing"}
 SANITIZE = ROOT / "tests" / "nbval_sanitize.cfg"

@@ -15,6 +15,8 @@ from utils.course import outline, readme
 from utils.course.__main__ import main
 from utils.course.mentions import renumber, renumber_notebook
 
+pytestmark = pytest.mark.extras  # a tool of authors
+
 ROOT = outline.ROOT
 PARTS = ("notebooks", "labs", "solutions", "docs", "scripts", "utils", "benchmarks/results")
 TESTS = ("repository", "support")

@@ -34,6 +34,8 @@ with socket.create_server(("", 0)) as server:
 # Sends so many bytes to the address, and reports how many seconds until the last of them was taken there.
 SEND = """
 import socket, sys, time
+
+pytestmark = pytest.mark.extras  # real torchrun, job after job; the lecture on it runs some in every `make test`
 address, port, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 with socket.create_connection((address, port)) as connection:
     start = time.perf_counter()

@@ -16,6 +16,8 @@ import pytest
 from utils.launchers import torchrun
 from utils.launchers.torchrun import AgentsFailed, AgentsTimeout, run_agents
 
+pytestmark = pytest.mark.extras  # real torchrun, job after job; the lecture on it runs some in every `make test`
+
 ROOT = Path(__file__).resolve().parents[2]
 LONG = 240.0  # seconds; a machine that does much else at the same time is slow
 

@@ -17,6 +17,8 @@ import pytest
 from dealing import ROOT, STORED, group, length
 from nbformat.v4 import new_code_cell, new_notebook
 
+pytestmark = pytest.mark.extras  # a tool of authors
+
 AGAIN = ROOT / "tests" / "again.py"
 STAGES = ROOT / "tests" / "stages.py"
 FAILS_ONCE = "import pathlib; seen = pathlib.Path('seen')\nif not seen.exists():\n    seen.touch(); 1 / 0"

@@ -22,6 +22,15 @@ from utils.checks.answers import Answer
 from utils.checks.standstill import End, hung, report, table, who_waits
 from utils.checks.verdicts import Wrong, raised_from
 
+_PRELOADED = (
+    "cloudpickle",
+    "numpy.random",
+    "torch.utils._device",
+    "utils.checks.inside",
+    "utils.checks.standstill",
+    "utils.checks.contracts.scenery",
+)
+"""What each rank of a check would import, for itself."""
 _SUBJECT = re.compile(r"^.*?(?= ended its process| was not finished)", re.DOTALL)
 _deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
 
@@ -107,6 +116,7 @@ def run_cases(
         ranks=ranks or 1,
         nodes=nodes,
         seconds=seconds,
+        modules=tuple(dict.fromkeys(_modules([function, *cases]))),
     )
     with tempfile.TemporaryDirectory(prefix="check-") as notes:
         results = _launch(work, Path(notes))
@@ -196,6 +206,7 @@ class _Work:
     ranks: int
     nodes: int
     seconds: float
+    modules: tuple[str, ...] = ()
 
     def subject(self, notes: Path, rank: int = 0) -> str:
         """What a sentence talks of: the call that was running, "mean([1, 2])"."""
@@ -208,6 +219,17 @@ class _Work:
             return f"{self.name}({shown})"
         names = [value.name for value in case if isinstance(value, Answer)]
         return f"{' or '.join(names) or 'your function'}" + (f" (with {shown})" if shown else "")
+
+
+def _modules(values: Sequence[Any]) -> Iterator[str]:
+    """Modules of the check's own functions among these values: a rank that gets them imports them."""
+    for value in values:
+        if isinstance(value, tuple | list):
+            yield from _modules(value)
+        elif not isinstance(value, Answer) and callable(value):
+            module = getattr(value, "__module__", None) or ""
+            if module.startswith("utils."):
+                yield module
 
 
 @contextlib.contextmanager
@@ -232,8 +254,9 @@ def _seconds_left(timeout: float) -> float:
 def _launch(work: _Work, notes: Path) -> list[list[Any]]:
     from utils import launch
     from utils.checks.inside import run_cases_in_rank
-    from utils.ranks import RankError, RankTimeout
+    from utils.ranks import RankError, RankTimeout, preload
 
+    preload(*_PRELOADED, *work.modules)
     try:
         results = launch(
             run_cases_in_rank,

@@ -43,6 +43,7 @@ from typing import Any
 
 _HOME = {
     "launch": "launch",
+    "preload": "launch",
     "World": "world",
     "BadRequest": "errors",
     "RankError": "errors",
@@ -50,7 +51,7 @@ _HOME = {
     "RankTimeout": "errors",
     "RanksInterrupted": "errors",
 }
-__all__ = ["BadRequest", "RankError", "RankFailure", "RankTimeout", "RanksInterrupted", "World", "launch"]
+__all__ = ["BadRequest", "RankError", "RankFailure", "RankTimeout", "RanksInterrupted", "World", "launch", "preload"]
 
 
 def __getattr__(name: str) -> Any:

@@ -154,7 +154,7 @@ class Gathering:
         elif event == "done" and message["cell"] == self._number and rank in self._pending:
             self.groups_alive[rank] = message["group"]
             if message["compiler"]:
-                handle.starter.preload_compiler()
+                handle.starter.preload("torch._dynamo")
             if message["ok"]:
                 outcome = Outcome(rank, "finished", value=message.get("value"), blob=blob)
             else:

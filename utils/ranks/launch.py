@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from utils.ranks.starters import default_method, starter
 from utils.ranks.views import Quiet, default_view
 from utils.ranks.world import DEFAULT_TIMEOUT, World
 
@@ -49,6 +50,11 @@ def launch(
     view = default_view(live=False) if show_output else Quiet()
     with World(ranks, nodes, backend, timeout=timeout) as world:
         return world.run_last(function, args, kwargs, view)
+
+
+def preload(*modules: str) -> None:
+    """Import these modules once, so that ranks that are started later need not, each for itself."""
+    starter(default_method()).preload(*modules)
 
 
 def _parameters(function: Callable[..., Any]) -> set[str]:

@@ -10,7 +10,9 @@ ends every rank when the notebook is gone, even if that was killed with SIGKILL.
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import os
 import signal
 import socket
@@ -31,6 +33,8 @@ def main(channel_fd: int) -> NoReturn:
     # at again: the collector would touch, and so copy, every page that ranks share with us.
     gc.disable()
     _import_torch()
+    import utils.ranks.rank  # noqa: F401  (as every rank would)
+
     gc.freeze()
     gc.enable()
     channel.send({"event": "ready", "pid": os.getpid(), "threads": _thread_count()})
@@ -49,7 +53,7 @@ def main(channel_fd: int) -> NoReturn:
             if channel in readable:
                 request, fds = channel.receive_with_fds()
                 if request["do"] == "preload":
-                    _preload()
+                    _preload(request["modules"])
                     continue
                 if reason := _why_not_fork():
                     channel.send({"event": "refused", "ticket": request["ticket"], "reason": reason})
@@ -79,14 +83,15 @@ def _import_torch() -> None:
     import torch.distributed  # noqa: F401
 
 
-def _preload() -> None:
-    """Import what the first optimizer or DistributedDataParallel on a rank imports (torch 2.13: 800 modules, a second).
+def _preload(modules: list[str]) -> None:
+    """Import what later ranks need, such as what the first optimizer imports (torch 2.13: 800 modules, a second).
 
     Not done from the start, because ranks that need no optimizer should not wait for it, nor hold its 70 MB.
     """
     gc.disable()
-    import torch._dynamo  # noqa: F401
-
+    for module in modules:
+        with contextlib.suppress(Exception):  # the rank that needs it will say why
+            importlib.import_module(module)
     gc.freeze()
     gc.enable()
 

@@ -37,11 +37,11 @@ def in_rank(
     wire = Wire()
     events.begin()
     torch.autograd.backward(torch.ones(1, requires_grad=True).sum())  # autograd's first time makes threads
-    found = []
+    found, before = [], functions()
     for case in cases:
         watch = Watch(case, dict(zip(names, answers, strict=True)), wire, refused)
         facts: Facts = {}
-        stumbled, before = "", functions()
+        stumbled = ""
         with own_folder(folder), contextlib.suppress(Stop):
             try:
                 scene(case, watch, facts)
