@@ -13,7 +13,7 @@ import pytest
 from kernel_support import Kernel
 from ranks_support import descendants, eventually, file_descriptors, gone, shared_memory
 
-from utils.ranks import World, starters
+from utils.ranks import World, preload, starters
 
 
 def loopback_listeners(pids):
@@ -41,6 +41,15 @@ def test_the_zygote_learns_what_ranks_import_and_stays_safe_to_fork_from():
         assert world.run_cell(has_compiler) == {0: "True"}
         world.run_cell(make_optimizer)
     assert psutil.Process(zygote.pid).num_threads() == 1
+
+
+def test_modules_that_are_preloaded_are_there_in_later_ranks_and_one_that_is_missing_does_no_harm():
+    there = "import sys; 'wsgiref.validate' in sys.modules"
+    with World(1, start="fork") as world:
+        assert world.run_cell(there) == {0: "False"}
+    preload("no.such.module", "wsgiref.validate")
+    with World(1, start="fork") as world:
+        assert world.run_cell(there) == {0: "True"}
 
 
 def test_a_hundred_worlds_leave_as_many_file_descriptors_as_before():
