@@ -115,8 +115,9 @@ tests-frameworks: frameworks  ## tests that need what `make frameworks` installs
 	$(RUN) -m pip check
 	$(PYTEST) tests -- $(DEALT) -m frameworks
 
-# TensorFlow and Ray take their time on a busy machine.
+# TensorFlow and Ray start many processes each, and take their time on a busy machine.
 notebooks-frameworks: CELL_TIMEOUT = 300
+tests-frameworks notebooks-frameworks: JOBS = 2
 notebooks-frameworks: frameworks  ## execute the lectures and solutions that need it
 	$(PYTEST) $(EXTRA:%=notebooks/%) $(EXTRA:%=solutions/%) -- $(NBVAL)
 

@@ -200,7 +200,7 @@ def test_ray_and_its_folder_go_when_the_process_that_uses_it_is_killed():
         finally:
             user.send_signal(signal.SIGKILL)
     assert len(family) > 3
-    _, alive = psutil.wait_procs(family, timeout=60)
+    _, alive = psutil.wait_procs(family, timeout=200)
     assert alive == [] and not Path(storage).exists()
 
 

@@ -140,7 +140,16 @@ def stop() -> None:
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         ray.shutdown()
     kill_all(lambda: [process for process in started if process.is_running()])  # agents would take seconds to notice
-    shutil.rmtree(folder, ignore_errors=True)
+    _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """A process that is ending may still write there: then the folder is not empty when its turn has come."""
+    deadline = time.monotonic() + _PATIENCE
+    while folder.exists() and time.monotonic() < deadline:
+        shutil.rmtree(folder, ignore_errors=True)
+        if folder.exists():
+            time.sleep(0.1)
 
 
 @contextmanager
