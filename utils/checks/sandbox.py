@@ -19,18 +19,10 @@ from typing import Any
 
 from utils.checks import plain
 from utils.checks.answers import Answer
+from utils.checks.preloading import modules_of
 from utils.checks.standstill import End, hung, report, table, who_waits
 from utils.checks.verdicts import Wrong, raised_from
 
-_PRELOADED = (
-    "cloudpickle",
-    "numpy.random",
-    "torch.utils._device",
-    "utils.checks.inside",
-    "utils.checks.standstill",
-    "utils.checks.contracts.scenery",
-)
-"""What each rank of a check would import, for itself."""
 _SUBJECT = re.compile(r"^.*?(?= ended its process| was not finished)", re.DOTALL)
 _deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
 
@@ -65,16 +57,8 @@ def run(
         Wrong: with one sentence that says what happened.
         NotStarted: if the answer raises NotImplementedError.
     """
-    results = run_cases(
-        function,
-        [arguments],
-        ranks=ranks,
-        nodes=nodes,
-        timeout=timeout,
-        changes_arguments=changes_arguments,
-        returns_none=returns_none,
-    )
-    return results[0]
+    how = {"changes_arguments": changes_arguments, "returns_none": returns_none}
+    return run_cases(function, [arguments], ranks=ranks, nodes=nodes, timeout=timeout, **how)[0]
 
 
 def run_cases(
@@ -116,7 +100,7 @@ def run_cases(
         ranks=ranks or 1,
         nodes=nodes,
         seconds=seconds,
-        modules=tuple(dict.fromkeys(_modules([function, *cases]))),
+        modules=modules_of([function, *cases]),
     )
     with tempfile.TemporaryDirectory(prefix="check-") as notes:
         results = _launch(work, Path(notes))
@@ -221,17 +205,6 @@ class _Work:
         return f"{' or '.join(names) or 'your function'}" + (f" (with {shown})" if shown else "")
 
 
-def _modules(values: Sequence[Any]) -> Iterator[str]:
-    """Modules of the check's own functions among these values: a rank that gets them imports them."""
-    for value in values:
-        if isinstance(value, tuple | list):
-            yield from _modules(value)
-        elif not isinstance(value, Answer) and callable(value):
-            module = getattr(value, "__module__", None) or ""
-            if module.startswith("utils."):
-                yield module
-
-
 @contextlib.contextmanager
 def deadline(seconds: float) -> Iterator[None]:
     """Everything that is run inside ends after these seconds at the latest."""
@@ -256,7 +229,7 @@ def _launch(work: _Work, notes: Path) -> list[list[Any]]:
     from utils.checks.inside import run_cases_in_rank
     from utils.ranks import RankError, RankTimeout, preload
 
-    preload(*_PRELOADED, *work.modules)
+    preload(*work.modules)
     try:
         results = launch(
             run_cases_in_rank,

@@ -1,0 +1,32 @@
+"""What each rank of a check would import, for itself, and what is better imported once, before they are forked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from utils.checks.answers import Answer
+
+_ALWAYS = (
+    "cloudpickle",
+    "numpy.random",
+    "torch.utils._device",
+    "utils.checks.inside",
+    "utils.checks.standstill",
+    "utils.checks.contracts.scenery",
+)
+
+
+def modules_of(values: Sequence[Any]) -> tuple[str, ...]:
+    """Modules that ranks need which get these values: those of the check's own functions among them, and a few more."""
+    return (*_ALWAYS, *dict.fromkeys(_modules(values)))
+
+
+def _modules(values: Sequence[Any]) -> Iterator[str]:
+    for value in values:
+        if isinstance(value, tuple | list):
+            yield from _modules(value)
+        elif not isinstance(value, Answer) and callable(value):
+            module = getattr(value, "__module__", None) or ""
+            if module.startswith("utils."):
+                yield module
