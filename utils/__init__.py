@@ -6,6 +6,9 @@ Nothing heavy is imported here: a notebook's first cell should not wait for what
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,9 +26,12 @@ def __getattr__(name: str) -> Any:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """What ``%load_ext utils`` calls."""
+    """What ``%load_ext utils`` calls. A cell such as ``!torchrun …`` finds the commands of this Python first."""
     from utils.ranks import magics
 
+    own = str(Path(sys.executable).parent)
+    if own not in (path := os.environ.get("PATH", "").split(os.pathsep)):
+        os.environ["PATH"] = os.pathsep.join([own, *path])
     magics.load(shell)
 
 

@@ -71,6 +71,8 @@ DIAGRAMS = {
     "topology_4x8": lambda: draw.topology(4, 8, links.PCIE3, links.INFINIBAND_HDR, highlight=[0, 31]),
     "topology_cpu": lambda: draw.topology(1, 3, inside=links.DDR5, kind="CPU", title="Three processes"),
     "parallelism_map": draw.parallelism_map,
+    "parallelism_map_2": lambda: draw.parallelism_map(["data", "tensor"]),
+    "collectives": draw.collectives,
     "machine_here": lambda: draw.machine(HERE),
     "machine_big": lambda: draw.machine(BIG),
     "machine_unknown": lambda: draw.machine(NOTHING),
@@ -273,3 +275,28 @@ def test_a_short_logarithmic_axis_is_labelled_in_plain_numbers():
     axes.set_ylim(1, 1000)
     axes.figure.canvas.draw()
     assert {label.get_text() for label in axes.get_yticklabels(minor=True)} == {""}
+
+
+def test_the_collectives_fit_together():
+    from utils.draw.collectives import COLLECTIVES, RANKS
+
+    after = {name: then for name, (_, then, _) in COLLECTIVES.items()}
+    assert [after["reduce-scatter"][rank][rank] for rank in range(RANKS)] == after["all-reduce"][0]
+    assert after["reduce"][0] == after["all-reduce"][0] and after["gather"][0] == after["all-gather"][3]
+    assert [list(column) for column in zip(*after["all-to-all"], strict=True)] == COLLECTIVES["all-to-all"][0]
+    for name in "broadcast", "all-gather", "all-reduce":
+        assert all(row == after[name][0] for row in after[name]), f"after {name} all ranks hold the same"
+
+
+def test_links_look_the_same_in_diagrams_and_charts():
+    assert palette.LINKS["NVLink"].colour in draw.topology(1, 2).data.decode()
+    assert palette.LINKS["network"].colour in draw.topology(2, 1).data.decode()
+    with pytest.raises(KeyError):
+        draw.lines({"a": ([1, 2], [1, 2])}, "x", "y", "title", looks={"b": palette.LINKS["PCIe"]})
+
+
+def test_a_map_of_chosen_kinds_shows_only_those():
+    assert "Tensor parallelism" not in draw.parallelism_map(["data", "sharded"]).alt
+    for wrong in (["data"], ["data", "expert"]):
+        with pytest.raises(ValueError, match="show two or more"):
+            draw.parallelism_map(wrong)

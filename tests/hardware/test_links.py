@@ -114,7 +114,12 @@ def test_nonsense_is_refused(arguments):
 
 
 def test_nvlink_data_sheets_count_both_directions():
-    for link, data_sheet in ((links.NVLINK2, 300e9), (links.NVLINK3, 600e9), (links.NVLINK4, 900e9)):
+    for link, data_sheet in (
+        (links.NVLINK2, 300e9),
+        (links.NVLINK3, 600e9),
+        (links.NVLINK4, 900e9),
+        (links.NVLINK5, 1.8e12),
+    ):
         assert link.both_directions_bytes_per_s == data_sheet
         assert link.bytes_per_s == data_sheet / 2
     assert links.NVLINK4.speed == "450 GB/s"

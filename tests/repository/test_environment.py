@@ -369,3 +369,17 @@ def test_no_file_names_a_path_of_somebodys_machine() -> None:
 def test_there_is_a_licence() -> None:
     assert _project()["license"] == "MIT"
     assert _text("LICENSE").startswith("MIT License")
+
+
+def test_a_cell_finds_torchrun_of_its_own_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``!torchrun`` in a kernel that nobody started from an activated environment."""
+    import utils
+    from utils.ranks import magics
+
+    monkeypatch.setattr(magics, "load", lambda shell: None)
+    monkeypatch.setenv("PATH", "/usr/bin")
+    utils.load_ipython_extension(None)
+    assert shutil.which("torchrun") == str(Path(sys.executable).with_name("torchrun"))
+    before = os.environ["PATH"]
+    utils.load_ipython_extension(None)
+    assert os.environ["PATH"] == before, "a second time changes nothing"

@@ -72,8 +72,22 @@ def all_reduce_clock(folder: Path) -> None:
         assert 0 < float(run.wait_for(".", LONG)) < LONG
 
 
+def hello_ranks(folder: Path) -> None:
+    said = with_torchrun("hello_ranks.py")
+    assert sorted(said.strip().splitlines()) == [
+        f"I am rank {rank} of 2, local rank {rank}; the sum is 1" for rank in range(2)
+    ]
+
+
+def first_ddp(folder: Path) -> None:
+    losses = [
+        float(loss) for loss in re.findall(r"^epoch \d: loss ([\d.]+)$", with_torchrun("first_ddp.py"), re.MULTILINE)
+    ]
+    assert len(losses) == 5 and losses == sorted(losses, reverse=True) and losses[-1] < 0.5
+
+
 RUNS: dict[str, Callable[[Path], None]] = {
-    f"{run.__name__}.py": run for run in (what_torchrun_sets, elastic_steps, all_reduce_clock)
+    f"{run.__name__}.py": run for run in (what_torchrun_sets, elastic_steps, all_reduce_clock, hello_ranks, first_ddp)
 }
 
 

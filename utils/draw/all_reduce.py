@@ -13,15 +13,10 @@ from utils.hardware import links
 from utils.hardware.links import Link
 from utils.training.models import RESNET50_GRADIENT_BYTES
 
-NOTE = "computed with the α–β model from data-sheet speeds (utils/hardware/links.py), not measured"
+NOTE = "computed with the α–β model from data-sheet speeds (utils/hardware/links), not measured"
 GPUS = (2, 4, 8, 16, 32, 64)
 
-_PLACES = {
-    "network between nodes": palette.BACKWARD,
-    "PCIe inside a node": palette.COMPUTE,
-    "NVLink inside a node": palette.COMMUNICATION,
-    "memory of the processor": palette.MEMORY,
-}
+_PLACES = {"network": "network between nodes", "PCIe": "PCIe inside a node", "NVLink": "NVLink inside a node"}
 ALGORITHMS: dict[str, Callable[[float, int, Link], float]] = {
     "ring": links.ring_all_reduce,
     "tree": links.tree_all_reduce,
@@ -31,14 +26,8 @@ ALGORITHMS: dict[str, Callable[[float, int, Link], float]] = {
 
 
 def _place(link: Link) -> Role:
-    """The link's place as a role: colours of the palette, with the place's name for the legend."""
-    name = (
-        "network between nodes" if link.in_bits
-        else "PCIe inside a node" if link.name.startswith("PCIe")
-        else "NVLink inside a node" if link.name.startswith("NVLink")
-        else "memory of the processor"
-    )  # fmt: skip
-    return Role(name, _PLACES[name].colour, _PLACES[name].hatch)
+    """The link's family as a role: its colour in all pictures, with its place for the legend."""
+    return Role(_PLACES[link.family], palette.LINKS[link.family].colour, "")
 
 
 def time_text(milliseconds: float) -> str:
@@ -105,4 +94,4 @@ def all_reduce_on_nodes(
     curves = {"one ring through all GPUs": (nodes, flat), "first inside the nodes, then between": (nodes, tall)}
     cards = "1 network card" if nics_per_node == 1 else f"{nics_per_node} network cards"
     title = f"All-reduce of {size_text(nbytes)}: {per_node} GPUs and {cards} per node\n{inside.name}, {between.name}"
-    return lines(curves, "number of nodes", "milliseconds", title, log_x=True, log_y=True, note=NOTE)
+    return lines(curves, "number of nodes", "milliseconds", title, log_x=True, note=NOTE)

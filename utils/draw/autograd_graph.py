@@ -161,15 +161,17 @@ class _Drawing:
             canvas.box(middle - 90, 48 + i * ROW, 180, BOX, node.name, size=12, mono=True)
             canvas.line([(middle, 48 + i * ROW + BOX), (middle, 48 + (i + 1) * ROW)], arrow="end")
         words = f"{self.gather.name}: hands out the gradient's rows, {_rows_text(self.gather)}"
-        self._bar(self.top, words, palette.COMMUNICATION)
+        self._bar(self.top, words)
         for i, column in enumerate(self.columns):
             self._replica(i, column)
-        self._bar(self.bottom, f"{self.joint.name}: adds up the gradients of the replicas", palette.COMMUNICATION)
+        self._bar(self.bottom, f"{self.joint.name}: adds up the gradients of the replicas")
         self._leaves()
         return canvas.picture()
 
-    def _bar(self, y: float, words: str, role: palette.Role) -> None:
-        self.canvas.box(EDGE, y, WIDTH - 2 * EDGE, BOX, words, role=role, size=13, bold=True)
+    def _bar(self, y: float, words: str) -> None:
+        """A node that all GPUs share: communication, so green, and without a hatch under its words."""
+        look = {"fill": "#CDEBDF", "stroke": palette.GREEN, "stroke_width": 2}
+        self.canvas.box(EDGE, y, WIDTH - 2 * EDGE, BOX, words, size=13, bold=True, **look)
 
     def _replica(self, i: int, column: list[Node]) -> None:
         canvas, left = self.canvas, EDGE + i * (self.column + GAP)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from utils.draw import palette
-from utils.draw.palette import Role
+from utils.draw.palette import Role, Series
 from utils.draw.picture import Picture, from_figure
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.ticker import LogFormatter
 
 Curve = tuple[Sequence[float], Sequence[float]]
+EDGE = "#33333399"  # of bars, and so of their hatches: light enough that the colour stays
 
 
 def lines(
@@ -30,6 +31,7 @@ def lines(
     log_y: bool = False,
     note: str = "",
     markers: bool = True,
+    looks: Mapping[str, Series] | None = None,
 ) -> Picture:
     """A line chart.
 
@@ -41,9 +43,11 @@ def lines(
         log_x, log_y: logarithmic axes. The x axis then has its ticks at the x values of the first curve.
         note: caption below: "simulated", or the hardware's name.
         markers: draw a marker at each point (leave out for long curves).
+        looks: name → look, for curves that have one in other pictures too (``palette.LINKS``); None: in turn.
     """
     figure, axes = _empty(title, x_label, y_label, note)
-    for (name, (x, y)), look in zip(curves.items(), _looks(len(curves)), strict=True):
+    for (name, (x, y)), in_turn in zip(curves.items(), _looks(len(curves)), strict=True):
+        look = looks[name] if looks else in_turn
         axes.plot(x, y, color=look.colour, linestyle=look.dash, marker=look.marker if markers else None,
                   markersize=6, linewidth=2, label=name)  # fmt: skip
     if log_x:
@@ -92,14 +96,14 @@ def bars(
     roles: Mapping[str, Role] | None = None,
     note: str = "",
 ) -> Picture:
-    """Horizontal bars with their values beside them, the first on top.
+    """Horizontal bars with their values beside them, the first on top; dots on a logarithmic axis.
 
     Args:
         values: name → length of the bar.
         x_label: with the unit.
         title: the sentence that the chart shows.
         alt: text alternative; None: title and all values.
-        log: logarithmic axis.
+        log: logarithmic axis. It has no zero, so the length of a bar would mean nothing.
         text: how a value is written beside its bar.
         roles: name → role (colour and hatch); None: all bars are "compute". Roles that differ get a legend.
         note: caption below: "simulated", or the hardware's name.
@@ -110,10 +114,12 @@ def bars(
         role = roles[name] if roles else palette.COMPUTE
         label = role.name if roles and role.name not in labelled else None
         labelled.add(role.name)
-        axes.barh(position, value, color=role.colour, hatch=role.hatch, edgecolor="#333333", linewidth=0.8,
-                  label=label)  # fmt: skip
-        axes.annotate(text(value), (value, position), xytext=(5, 0), textcoords="offset points", va="center",
-                      fontsize=10, color=palette.INK)  # fmt: skip
+        if log:
+            axes.plot(value, position, "o", color=role.colour, markeredgecolor=EDGE, markersize=9, label=label)
+        else:
+            axes.barh(position, value, color=role.colour, hatch=role.hatch, edgecolor=EDGE, linewidth=0.8, label=label)
+        axes.annotate(text(value), (value, position), xytext=(9 if log else 5, 0), textcoords="offset points",
+                      va="center", fontsize=10, color=palette.INK)  # fmt: skip
     axes.set_yticks(range(len(values)), list(values))
     axes.invert_yaxis()
     top = max(values.values(), default=1.0)
@@ -124,8 +130,8 @@ def bars(
     else:
         axes.set_xlim(0, top * 1.2)
     if len(labelled) > 1:
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False, fontsize=10)
-    axes.grid(True, axis="x", color="#DDDDDD", linewidth=0.8)
+        axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=3, frameon=False, fontsize=10)
+    axes.grid(True, axis="both" if log else "x", color="#DDDDDD", linewidth=0.8)
     axes.set_axisbelow(True)
     told = "; ".join(f"{name}: {text(value)}" for name, value in values.items())
     return from_figure(figure, alt or f"{title}. {x_label}. {told}.")
@@ -158,7 +164,7 @@ def stacked_bars(
         widths = [parts.get(part, 0.0) for parts in values.values()]
         if any(widths):
             drawn = axes.barh(list(values), widths, left=ends, label=part, color=role.colour, hatch=role.hatch,
-                              edgecolor="#333333", linewidth=0.8)  # fmt: skip
+                              edgecolor=EDGE, linewidth=0.8)  # fmt: skip
             ends = [end + width for end, width in zip(ends, widths, strict=True)]
     if any(ends):
         axes.bar_label(drawn, [f"{end:.3g}" for end in ends], padding=5, fontsize=10, color=palette.INK)
@@ -179,7 +185,7 @@ def loss_curves(
     return lines(curves, x_label, "loss", title, note=note, markers=max(map(len, losses.values()), default=0) <= 30)
 
 
-def _looks(count: int) -> list[palette.Series]:
+def _looks(count: int) -> list[Series]:
     if count > len(palette.SERIES):
         raise ValueError(f"a chart with {count} lines cannot be read: at most {len(palette.SERIES)}")
     return list(palette.SERIES[:count])

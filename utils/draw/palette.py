@@ -93,3 +93,6 @@ SERIES: tuple[Series, ...] = (
     Series(SKY_BLUE, "P", (0, (3, 1, 1, 1))),
 )
 """Looks of lines, in the order in which they are used."""
+
+LINKS: dict[str, Series] = {"NVLink": SERIES[2], "PCIe": SERIES[0], "network": SERIES[1]}
+"""How a link looks in every picture, by its family: NVLink green, PCIe blue, networks vermilion."""

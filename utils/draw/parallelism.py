@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from utils.draw import palette
@@ -23,7 +24,7 @@ class Kind:
         name: what it is called.
         splits, sends: the words under the picture.
         lanes: what GPU 0 and GPU 1 do during one step, a letter for each slot of time:
-            f forward, b backward, c communication, "." idle.
+            f forward, b backward, c communication, "." idle; F and B: the same, with communication beneath.
     """
 
     name: str
@@ -33,38 +34,53 @@ class Kind:
 
 
 KINDS: tuple[Kind, ...] = (
-    Kind("data", "the batch", "gradients, once per step (all-reduce)", ("ffffbbbbcc",) * 2),
+    Kind("data", "the batch", "gradients, once per step (all-reduce)", ("ffffbBBBc",) * 2),
     Kind("model (layers)", "the layers", "activations forward, gradients back; one GPU waits for the other",
          ("ffff........bbbb", "....ffffbbbb....")),
     Kind("pipeline", "the layers, and the batch into micro-batches", "the same; both GPUs work at once",
          ("ffff..bbbb", ".ffffbbbb.")),
     Kind("tensor", "every layer", "activations, in every layer (all-reduce)", ("fcfcfcfcbcbcbcbc",) * 2),
     Kind("sharded", "the batch and the parameters", "parameters (all-gather), gradients (reduce-scatter)",
-         ("cfcfcfcfcbcbcbcbc",) * 2),
+         ("cFFFfbBBBBc",) * 2),
 )  # fmt: skip
 ROLES = {"f": palette.FORWARD, "b": palette.BACKWARD, "c": palette.COMMUNICATION, ".": palette.IDLE}
 
 
-def parallelism_map() -> Picture:
-    """Five panels with the same model of four layers on two GPUs, split in five ways."""
-    alt = "Five ways to split the training of one model of four layers over two GPUs. " + " ".join(
-        f"{kind.name.capitalize()} parallelism splits {kind.splits}; it sends {kind.sends}." for kind in KINDS
+def parallelism_map(names: Collection[str] | None = None) -> Picture:
+    """Panels with the same model of four layers on two GPUs, split in up to five ways.
+
+    Args:
+        names: of the kinds to show, at least two; None: all. They keep their order.
+
+    Raises:
+        ValueError: a kind is unknown, or there are fewer than two.
+    """
+    kinds = [kind for kind in KINDS if names is None or kind.name in names]
+    if len(kinds) < 2 or len(kinds) != len(KINDS if names is None else set(names)):
+        raise ValueError(f"show two or more of {', '.join(kind.name for kind in KINDS)}; not {names}")
+    words = {2: "Two", 3: "Three", 4: "Four", 5: "Five"}[len(kinds)]
+    alt = f"{words} ways to split the training of one model of four layers over two GPUs. " + " ".join(
+        f"{kind.name.capitalize()} parallelism splits {kind.splits}; it sends {kind.sends}." for kind in kinds
     )
-    canvas = Canvas(1070, 476, "One model of four layers on two GPUs: five ways to split the work", alt)
-    for number, kind in enumerate(KINDS):
-        left = LEFT + number * (PANEL_WIDTH + PANEL_GAP)
+    width = max(2 * LEFT + len(kinds) * (PANEL_WIDTH + PANEL_GAP) - PANEL_GAP, 640)
+    title = f"{words} ways to split the work: four layers on two GPUs"
+    canvas = Canvas(width, 486, title, alt)
+    first = (width - len(kinds) * (PANEL_WIDTH + PANEL_GAP) + PANEL_GAP) / 2
+    for number, kind in enumerate(kinds):
+        left = first + number * (PANEL_WIDTH + PANEL_GAP)
         canvas.box(left, 44, PANEL_WIDTH, 386, fill=palette.NODE, radius=10)
         canvas.text(left + PANEL_WIDTH / 2, 66, kind.name, size=16, bold=True)
         _panel(canvas, left, kind.name)
         _lanes(canvas, left + 8, 290, kind.lanes)
         y = canvas.paragraph(left + 10, 344, f"Splits: {kind.splits}.", PANEL_WIDTH - 16, size=12.5, bold=True)
         canvas.paragraph(left + 10, y + 3, f"Sends: {kind.sends}.", PANEL_WIDTH - 16, size=12.5)
-    x = 190
+    x = (width - sum(62 + text_width(role.name, 13) for role in ROLES.values())) / 2 + 12
     for role in ROLES.values():
-        canvas.box(x, 444, 30, 18, role=role, radius=2)
-        canvas.text(x + 38, 458, role.name, size=13, anchor="start")
+        canvas.box(x, 440, 30, 18, role=role, radius=2)
+        canvas.text(x + 38, 454, role.name, size=13, anchor="start")
         x += 62 + text_width(role.name, 13)
-    canvas.text(x, 458, "bars: one step (a sketch), time →", size=13, anchor="start", colour=palette.MUTED)
+    canvas.text(width / 2, 475, "bars: one step on GPU 0 and GPU 1, a sketch without scale, time →", size=13,
+                colour=palette.MUTED)  # fmt: skip
     return canvas.picture()
 
 
@@ -74,8 +90,10 @@ def _lanes(canvas: Canvas, left: float, top: float, lanes: tuple[str, str]) -> N
         start = 0
         for letter, run in itertools.groupby(lane):
             length = len(list(run))
-            canvas.box(left + start * SLOT, top + gpu * (LANE + 3), length * SLOT, LANE, role=ROLES[letter],
-                       radius=0, stroke_width=0.8)  # fmt: skip
+            x, y, wide = left + start * SLOT, top + gpu * (LANE + 3), length * SLOT
+            canvas.box(x, y, wide, LANE, role=ROLES[letter.lower()], radius=0, stroke_width=0.8)
+            if letter.isupper():
+                canvas.box(x, y + 0.6 * LANE, wide, 0.4 * LANE, role=ROLES["c"], radius=0, stroke_width=0.8)
             start += length
 
 

@@ -182,13 +182,17 @@ class Canvas:
         self._add("path", d=path, fill=role.colour, **stroke)
         self._add("path", d=path, fill=f"url(#{HATCHES[role.hatch][0]})")
 
-    def labels(self, texts: Iterable[tuple[float, float, str]], size: float = 12) -> None:
-        """Many short texts with white around them, each in the middle of its (x, base line)."""
+    def shape(self, path: str, fill: str) -> None:
+        """The inside of an SVG path (many rectangles, say) in a plain colour, with an outline."""
+        self._add("path", d=path, fill=fill, stroke=palette.LINE, stroke_width=1.2)
+
+    def labels(self, texts: Iterable[tuple[float, float, str]], size: float = 12, halo: bool = True) -> None:
+        """Many short texts, each in the middle of its (x, base line). ``halo`` puts white around them."""
         look = f'font-size="{number(size)}" text-anchor="middle"'
         inside = "".join(f'<text x="{number(x)}" y="{number(y)}" {look}>{escape(text)}</text>' for x, y, text in texts)
         if inside:
             around = {"stroke": "#FFFFFF", "stroke_width": 3, "stroke_linejoin": "round", "paint_order": "stroke"}
-            self._add("g", inside, fill=palette.INK, font_family=SANS, **around)
+            self._add("g", inside, fill=palette.INK, font_family=SANS, **(around if halo else {}))
 
     def paragraph(
         self,

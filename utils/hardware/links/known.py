@@ -41,19 +41,22 @@ def _nvlink(
     ring: float,
     where: str,
     switch: float = 0,
+    each: float = 25,
 ) -> Link:
-    """NVLink 2, 3 and 4 all carry 25 GB/s per link and direction; newer GPUs have more links.
+    """A GPU's links together. NVLink 2, 3 and 4 carry 25 GB/s per link and direction, NVLink 5 carries 50.
 
     Args:
         copy: GB/s of a large copy from one GPU to another.
         ring: GB/s that nccl-tests calls bus bandwidth, of large all-reduces with rings.
         where: where both were measured.
         switch: GB/s, size over time, of large all-reduces in the switch; 0: it adds nothing up.
+        each: GB/s of one link in one direction.
     """
-    source = f"{source}: {links} links × 25 GB/s per direction = {links * 50} GB/s in both directions together"
-    shares = {"share": copy / (links * 25), "collective_share": ring / (links * 25), "switch_bytes_per_s": switch * 1e9}
+    speed = links * each
+    source = f"{source}: {links} links × {each:g} GB/s per direction = {2 * speed:,g} GB/s in both directions together"
+    shares = {"share": copy / speed, "collective_share": ring / speed, "switch_bytes_per_s": switch * 1e9}
     name = f"NVLink {generation} ({gpu})"
-    return Link(name, 3.4e-6, links * 25e9, year, source, _NCCL, family="NVLink", share_source=where, **shares)
+    return Link(name, 3.4e-6, speed * 1e9, year, source, _NCCL, family="NVLink", share_source=where, **shares)
 
 
 def _network(name: str, gigabits: float, alpha_s: float, year: int, source: str, alpha_source: str) -> Link:
@@ -86,6 +89,11 @@ NVLINK4 = _nvlink(
     "copies: NVIDIA/nccl issue 1264 (2024); rings and switch: S. Bekman, Machine Learning Engineering, 8 × H200 (2026)",
     switch=275,
 )
+NVLINK5 = _nvlink(
+    *(5, "B200", 18, 2024, "NVIDIA Blackwell Architecture Technical Brief", 770, 730),
+    "copies: Azure/AI-benchmarking-guide issue 7, GB200 (2025); rings: assumed, the share of NVLink 4",
+    each=50,
+)
 ETHERNET_10 = _network("Ethernet 10 Gbit/s", 10, 50e-6, 2002, "IEEE 802.3ae-2002", _TCP)
 ETHERNET_25 = _network("Ethernet 25 Gbit/s", 25, 50e-6, 2016, "IEEE 802.3by-2016", _TCP)
 ETHERNET_100 = _network("Ethernet 100 Gbit/s", 100, 50e-6, 2010, "IEEE 802.3ba-2010", _TCP)
@@ -103,6 +111,6 @@ INFINIBAND_NDR = _network(
 
 ALL: tuple[Link, ...] = (
     *(ETHERNET_10, ETHERNET_25, ETHERNET_100, PCIE3, INFINIBAND_HDR, PCIE4),
-    *(DDR5, INFINIBAND_NDR, PCIE5, NVLINK2, NVLINK3, NVLINK4),
+    *(INFINIBAND_NDR, PCIE5, NVLINK2, NVLINK3, NVLINK4, NVLINK5),
 )
-"""Every link above, from the slowest to the fastest."""
+"""Every link above between GPUs or machines, from the slowest to the fastest."""
