@@ -26,7 +26,7 @@ def load_ipython_extension(shell: Any) -> None:
     """What ``%load_ext utils`` calls."""
     from utils.ranks import magics
 
-    magics.load(shell)
+    magics.load(shell, provider="utils.simgpu.distributed.cells")
 
 
 def unload_ipython_extension(shell: Any) -> None:
