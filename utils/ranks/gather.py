@@ -155,7 +155,7 @@ class Gathering:
             self.groups_alive[rank] = message["group"]
             handle.note = message.get("note", handle.note)
             if message["compiler"]:
-                handle.starter.preload_compiler()
+                handle.starter.preload("torch._dynamo")
             if message["ok"]:
                 outcome = Outcome(rank, "finished", value=message.get("value"), blob=blob)
             else:

@@ -126,6 +126,8 @@ class Processes:
             "folder": os.getcwd(),
             "path": sys.path,
         }
+        if devices:
+            starter.preload("torch._dynamo", devices["module"])
         try:
             for rank in range(size):
                 self._start_one(starter, {"rank": rank, **config})

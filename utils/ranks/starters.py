@@ -46,8 +46,8 @@ class Starter(Protocol):
     def forget(self, pid: int) -> None:
         """The world of this rank is closed."""
 
-    def preload_compiler(self) -> None:
-        """A rank has imported torch's compiler, as the first optimizer does: later ranks will need it too."""
+    def preload(self, *modules: str) -> None:
+        """Ranks that are started from now on will import these modules, or the last ones have: import them once."""
 
 
 class Zygote:
@@ -64,7 +64,7 @@ class Zygote:
         self._refused: dict[int, str] = {}
         self._exits: dict[int, int] = {}
         self._tickets = 0
-        self._preloaded = False
+        self._preloaded: set[str] = set()
 
     @property
     def alive(self) -> bool:
@@ -100,11 +100,11 @@ class Zygote:
         send_signal(self.pid, signal.SIGCONT)
         self._exits.pop(pid, None)
 
-    def preload_compiler(self) -> None:
-        if not self._preloaded:
-            self._preloaded = True
+    def preload(self, *modules: str) -> None:
+        if new := [module for module in modules if module not in self._preloaded]:
+            self._preloaded.update(new)
             try:
-                self._channel.send({"do": "preload"})
+                self._channel.send({"do": "preload", "modules": new})
             except OSError:
                 pass  # it is gone; whoever needs it next finds out
 
@@ -168,7 +168,7 @@ class Spawner:
             process.wait()
             self._tell_guardian("forget", pid)
 
-    def preload_compiler(self) -> None:
+    def preload(self, *modules: str) -> None:
         pass  # each spawned rank imports for itself
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ from utils.simgpu.tensor import SimTensor
 from utils.simgpu.torch_module import on, stream, synchronize
 from utils.simgpu.transfers import pin
 
-_OF_RANKS = {"join": "joining"}
+_OF_RANKS = {"join": "joining", "one_of": "joining"}
 
 
 def __getattr__(name: str) -> Any:
@@ -56,6 +56,7 @@ __all__ = [
     "gpu",
     "join",
     "on",
+    "one_of",
     "pin",
     "profile",
     "reduce_scatter",

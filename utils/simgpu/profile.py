@@ -102,7 +102,7 @@ class Profile:
     @property
     def events(self) -> list[TraceEvent]:
         """Everything that ran, in the order of its start."""
-        if self._events is None:
+        if self._events is None or len(self._events) < len(self._work):  # it may still be running
             t = self._began
             events = [
                 TraceEvent(

@@ -9,8 +9,11 @@
 In a notebook, ``%%ranks -n 4 --gpu H100`` does both.
 
 cluster.py     the cluster as one rank sees it
-joining.py     ``simgpu.join``
+joining.py     ``simgpu.join``, ``simgpu.one_of``
 changes.py     what is changed in torch.distributed
+pinned.py      pinned memory that C++ asks for
+refusals.py    what does not work, and what to do instead
+cells.py       simulated GPUs for ``%%ranks --gpu``, and pictures of all ranks
 operators.py   collectives of c10d, from issue to their place in time
 functional.py  functional collectives
 messages.py    send and recv

@@ -11,12 +11,15 @@ import torch
 import torch._C._distributed_c10d as c10d
 import torch.distributed as dist
 from torch.autograd import graph
+from torch.distributed.checkpoint import _state_dict_stager
+from torch.distributed.tensor import DTensor
 
 from utils.simgpu import dispatch, install
 from utils.simgpu.cluster import current, exists
-from utils.simgpu.distributed import functional, operators, pinned
+from utils.simgpu.distributed import functional, operators, pinned, refusals
 from utils.simgpu.distributed.works import after_backward, forget_unfinished
 from utils.simgpu.phases import in_backward
+from utils.simgpu.tensor import SimTensor
 
 BACKEND = "simccl"
 """What stands where a program for real GPUs says "nccl"."""
@@ -35,7 +38,11 @@ def connect() -> None:
     _replace_in((graph, torch.autograd), "_engine_run_backward", _run_backward)
     install.replace(dist.Logger, "set_runtime_stats_and_log", _log_nothing)
     install.replace(torch.nn.parallel.DistributedDataParallel, "__init__", pinned.for_models_that_need_it)
+    refusals.connect()
+    install.replace(DTensor, "device", lambda _: property(_device))
+    install.replace(DTensor, "to", _to)
     fsdp = importlib.import_module("torch.distributed.fsdp._fully_shard._fsdp_init")
+    install.replace(_state_dict_stager.StateDictStager, "_offload_tensor", _to_host)
     install.replace(fsdp, "_move_states_to_device", _move_states)
 
 
@@ -99,6 +106,39 @@ def _run_backward(engine: Callable[..., Any]) -> Callable[..., Any]:
                 after_backward()
 
     return run_backward
+
+
+def _device(tensor: DTensor) -> torch.device:
+    """C++, whom a DTensor asks, calls every simulated GPU number 0."""
+    local = getattr(tensor, "_local_tensor", None)
+    return torch.Tensor.device.__get__(tensor) if local is None else local.device
+
+
+def _to(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    @functools.wraps(plain)
+    def to(self: DTensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """To the GPU where it is already: for C++ that is another one, and a copy would add up what is partial."""
+        copy = kwargs.get("copy", False)
+        device, dtype, _, memory_format = torch._C._nn._parse_to(
+            *args, **{k: v for k, v in kwargs.items() if k != "copy"}
+        )
+        if copy or memory_format is not None or device is None or (device.type, self.device.type) != ("simgpu",) * 2:
+            return plain(self, *args, **kwargs)
+        return self if dtype in (None, self.dtype) else plain(self, dtype)
+
+    return to
+
+
+def _to_host(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    @functools.wraps(plain)
+    def _offload_tensor(stager: Any, tensor: torch.Tensor, memo: dict, non_blocking: bool = False) -> torch.Tensor:
+        """Asynchronous checkpoints copy storages to the host, byte by byte."""
+        if not isinstance(tensor, SimTensor):
+            return plain(stager, tensor, memo, non_blocking)
+        memo[id(tensor)] = copy = tensor.detach().cpu()
+        return copy
+
+    return _offload_tensor
 
 
 def _log_nothing(plain: Callable[..., None]) -> Callable[..., None]:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch.distributed import get_process_group_ranks
 
 from utils.simgpu.cluster import Cluster, SimulatedGPU, current
 from utils.simgpu.streams import Stream
+
+
+class Members(NamedTuple):
+    """The ranks of a process group, how many, and on how many nodes."""
+
+    ranks: tuple[int, ...]
+    size: int
+    nodes: int
 
 
 class RankCluster(Cluster):
@@ -37,6 +46,7 @@ class RankCluster(Cluster):
         self.unfinished: list[Callable[[], Any]] = []
         self.directions: dict[Any, Any] = {}
         self.streams: dict[str, Stream] = {}
+        self._members: dict[str, Members] = {}
 
     @property
     def local_rank(self) -> int:
@@ -69,6 +79,15 @@ class RankCluster(Cluster):
             )
         return self.first
 
+    def members_of(self, group: Any) -> Members:
+        """The ranks of a group, and the nodes on which they are."""
+        found = self._members.get(group.group_name)
+        if found is None or found.size != group.size():
+            ranks = tuple(get_process_group_ranks(group))
+            found = Members(ranks, len(ranks), len({self.node_of(rank) for rank in ranks}))
+            self._members[group.group_name] = found
+        return found
+
     def node_of(self, rank: int) -> int:
         """The node of a rank of the world."""
         return rank // self.gpus_per_node
@@ -78,6 +97,12 @@ class RankCluster(Cluster):
         if group not in self.streams:
             self.streams[group] = Stream(self.first)
         return self.streams[group]
+
+    def forget_groups(self) -> None:
+        """New process groups begin afresh: what a failed program has left under way will never end."""
+        self.unfinished.clear()
+        self.directions.clear()
+        self._members.clear()
 
     def finish_messages(self) -> None:
         """Wait, in real time, until it is known when each message that this rank has issued began."""

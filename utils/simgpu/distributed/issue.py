@@ -65,21 +65,24 @@ class Issue:
         return work
 
 
-def meet(group: Any, what: str, ready: float, seconds: float) -> tuple[float, float]:
-    """All ranks of a group say what they are about to do and when they are ready: the latest, and the longest time.
+def meet(group: Any, what: str, ready: float, seconds: float, moves: bool = True) -> tuple[float, float, bool]:
+    """All ranks of a group say what they are about to do, when they are ready, how long it takes, and if numbers move.
+
+    Returns:
+        The latest time, the longest, and whether numbers move on all ranks.
 
     Raises:
         RuntimeError: they are not about to do the same; the sentence says who does what.
     """
     if group.size() == 1 or here().alone:
-        return ready, seconds
+        return ready, seconds, moves
     mark = float(zlib.crc32(what.encode()))
-    numbers = torch.tensor([ready, seconds, mark, -mark], dtype=torch.float64, device="cpu")
+    numbers = torch.tensor([ready, seconds, mark, -mark, not moves], dtype=torch.float64, device="cpu")
     group.allreduce([numbers], ReduceOp.MAX).wait()
-    latest, longest, high, low = numbers.tolist()
+    latest, longest, high, low, stays = numbers.tolist()
     if high != -low:
         raise RuntimeError(_who_does_what(group, what))
-    return latest, longest
+    return latest, longest, not stays
 
 
 def _who_does_what(group: Any, what: str) -> str:

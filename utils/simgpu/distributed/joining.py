@@ -5,7 +5,11 @@ from __future__ import annotations
 import difflib
 import functools
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+import torch.distributed as dist
 
 from utils.hardware import links
 from utils.simgpu import api
@@ -48,6 +52,45 @@ def join(
         rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     nodes = int(os.environ.get("GROUP_WORLD_SIZE", 1)) if nodes is None else nodes
     return _made(gpu, nodes, rank, world_size, False, numbers=numbers, network=network, **options)
+
+
+@contextmanager
+def one_of(
+    world_size: int,
+    gpu: Any = "H100",
+    nodes: int | None = None,
+    *,
+    network: str | links.Link | None = None,
+    rank: int = 0,
+    **options: Any,
+) -> Iterator[RankCluster]:
+    """One rank of a large cluster, alone in this process, with shapes only: ``with simgpu.one_of(512, nodes=64): …``
+
+    For programs in which all ranks do the same, as under DistributedDataParallel and FSDP2: the others are taken to be
+    ready when this one is. The process group is there already; it ends with the block.
+
+    Args:
+        world_size: ranks of the cluster, each with a GPU.
+        gpu, network, options: as for ``join``.
+        nodes: None: eight GPUs on each node.
+        rank: which of them this is.
+
+    Raises:
+        RuntimeError: this process has a process group.
+    """
+    if dist.is_initialized():
+        raise RuntimeError(
+            "simgpu.one_of() makes a process group for one process that stands for many, and here is one already: use "
+            "it outside of ranks, or end the group with dist.destroy_process_group()"
+        )
+    nodes = max(1, world_size // 8) if nodes is None else nodes
+    cluster = _made(gpu, nodes, rank, world_size, True, numbers=False, network=network, **options)
+    with cluster:
+        dist.init_process_group(changes.BACKEND)
+        try:
+            yield cluster
+        finally:
+            dist.destroy_process_group()
 
 
 def _made(

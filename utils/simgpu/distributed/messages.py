@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.distributed import get_global_rank
 
+from utils.simgpu import known
 from utils.simgpu.distributed.cluster import here
 from utils.simgpu.distributed.issue import Issue
 from utils.simgpu.distributed.timing import message_seconds
@@ -77,27 +78,33 @@ def issue(sends: bool, tensor: SimTensor, group: Any, peer: int, tag: int) -> Si
 
 def _exchange(sends: bool, tensor: SimTensor, group: Any, peer: int, tag: int, ready: float) -> list:
     """Begin to move the times, and the numbers if there are any; what to call to wait for them."""
-    mine = torch.tensor([ready], dtype=torch.float64, device="cpu")
-    theirs = torch.zeros(1, dtype=torch.float64, device="cpu")
+    has = here().numbers or known.values(tensor) is not None
+    mine = torch.tensor([ready, has], dtype=torch.float64, device="cpu")
+    theirs = torch.zeros(2, dtype=torch.float64, device="cpu")
     told, heard = group.send([mine], peer, tag + _TIMES), group.recv([theirs], peer, tag + _TIMES)
+    travel, plain, target = None, None, None
+    if sends and has:
+        plain = (tensor.raw if here().numbers else tensor.known).detach().clone(memory_format=torch.contiguous_format)
+        travel = group.send([plain], peer, tag)  # a copy, for the program may write into the tensor
+    elif not sends and here().numbers:
+        target = tensor.raw.detach()
+        plain = target.contiguous()
+        travel = group.recv([plain], peer, tag)
 
     def times() -> float:
         heard.wait()
         told.wait()
-        return theirs.item()
-
-    if not here().numbers:
-        return [times]
-    raw = tensor.raw.detach()
-    plain = raw.contiguous()
-    if sends:
-        plain = plain.clone() if plain is raw else plain  # what the program writes into it later is not sent
-    travel = group.send([plain], peer, tag) if sends else group.recv([plain], peer, tag)
+        return theirs[0].item()
 
     def data() -> float:
-        travel.wait()
-        if not sends and plain is not raw:
-            raw.copy_(plain)
+        if travel is not None:
+            travel.wait()
+        elif not sends and theirs[1]:  # only now is it known that there are numbers
+            group.recv([known.kept(tensor)], peer, tag).wait()
+        elif not sends:
+            known.forget([tensor])
+        if target is not None and plain is not target:
+            target.copy_(plain)
         return 0.0
 
     return [times, data]

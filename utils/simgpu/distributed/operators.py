@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.distributed import ProcessGroup, get_process_group_ranks
+from torch.distributed import ProcessGroup
 
 from utils.simgpu import known
 from utils.simgpu.distributed import messages, movement, timing
@@ -84,18 +84,26 @@ def collective(packet: str, values: dict[str, Any], group: ProcessGroup) -> SimW
     inputs, outputs = tensors_in(values[reads]), tensors_in(values[writes])
     for tensor in (*inputs, *outputs):
         _check(name, tensor)
-    members = get_process_group_ranks(group)
+    members = cluster.members_of(group)
     asynchronous = bool(values.get("async_op", True)) and name != "barrier"
     stream = cluster.stream_of(group.group_name) if asynchronous else cluster.current_stream()
     issue = Issue(name, stream, [*inputs, *outputs], timing.links_free(cluster, members))
     nbytes = max(sum(tensor.nbytes for tensor in inputs), sum(tensor.nbytes for tensor in outputs))
     if name in _EXCHANGES:
-        mine, how = timing.exchange_seconds(cluster, members, *_traffic(name, values, members, inputs, outputs)), ""
+        mine, how = (
+            timing.exchange_seconds(cluster, members.ranks, *_traffic(name, values, members.ranks, inputs, outputs)),
+            "",
+        )
     else:
         mine, how = timing.seconds(cluster, name, members, nbytes)
-    start, seconds = meet(group, _description(name, values, inputs, outputs, members), issue.ready, mine)
-    _move(cluster, packet, values, group, inputs, outputs)
-    work = issue.place(start, seconds, nbytes, outputs, _place(members), how)
+    moves = cluster.numbers or _known_here(name, values, group, inputs)
+    what = _description(name, values, inputs, outputs, members.ranks)
+    start, seconds, moves = meet(group, what, issue.ready, mine, moves)
+    if moves and name != "barrier":
+        _move(cluster, packet, values, group, inputs, outputs)
+    elif not cluster.numbers:
+        known.forget(outputs)
+    work = issue.place(start, seconds, nbytes, outputs, _place(members.ranks), how)
     timing.take_links(cluster, members, work.end)
     if outputs:
         torch.autograd.graph.increment_version([tensor for tensor in outputs if not tensor.is_inference()])
@@ -119,34 +127,25 @@ def _plain(value: Any, of: Any) -> Any:
     return value
 
 
+def _known_here(name: str, values: dict, group: ProcessGroup, inputs: list) -> bool:
+    """With shapes only: does this rank know the numbers that it gives? (What is overwritten need not be known.)"""
+    gives_nothing = name in ("broadcast", "scatter") and group.rank() != values["root_rank"]
+    return all(known.values(tensor) is not None or (gives_nothing and known.may_be(tensor)) for tensor in inputs)
+
+
 def _move(cluster: RankCluster, packet: str, values: dict, group: ProcessGroup, inputs: list, outputs: list) -> None:
     """Numbers travel if there are numbers; with shapes only, those integers that are known do."""
-    if COLLECTIVES[packet].name == "barrier" or (cluster.alone and not inputs):
+    if cluster.alone:  # the others have the same
+        for tensor in outputs if inputs else []:
+            known.alike(tensor, inputs[0], group.size())
         return
-    of = _numbers
-    if not cluster.numbers:
-        if not inputs or any(known.values(tensor) is None for tensor in inputs):
-            for tensor in outputs:
-                tensor.__dict__.pop("known", None)
-            return
-        of = _known
-    if cluster.alone:
-        for tensor in outputs:  # the others have the same
-            if packet in ("allreduce_", "broadcast_", "allgather_", "_allgather_base_"):
-                known.alike(tensor, inputs[0], len(get_process_group_ranks(group)))
-        return
+    of = _numbers if cluster.numbers else known.kept
     plain = {key: _plain(value, of) for key, value in values.items()}
     movement.move(packet, group, plain, tensors_in(plain[COLLECTIVES[packet].writes]))
 
 
 def _numbers(tensor: SimTensor) -> torch.Tensor:
     return tensor.raw.detach()
-
-
-def _known(tensor: SimTensor) -> torch.Tensor:
-    if known.values(tensor) is None:
-        tensor.known = torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")
-    return tensor.known
 
 
 def _place(members: Sequence[int]) -> str:

@@ -6,24 +6,23 @@ from collections.abc import Sequence
 
 from utils.hardware.links import nccl, point_to_point
 from utils.simgpu import collectives
-from utils.simgpu.distributed.cluster import RankCluster
+from utils.simgpu.distributed.cluster import Members, RankCluster
 
 _START_S = nccl.START_US * 1e-6
 REDUCED = {"barrier": 4}
 """Bytes of the all-reduce that a barrier is under NCCL."""
 
 
-def seconds(cluster: RankCluster, name: str, members: Sequence[int], nbytes: int) -> tuple[float, str]:
+def seconds(cluster: RankCluster, name: str, members: Members, nbytes: int) -> tuple[float, str]:
     """Seconds of a collective in which all send equally much, and how NCCL would do it.
 
     Args:
         name: "all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce" or "barrier".
-        members: the ranks that take part.
+        members: who takes part.
         nbytes: size of the whole tensor, in bytes.
     """
-    nodes = len({cluster.node_of(rank) for rank in members})
     kind = "all-reduce" if name == "barrier" else name
-    chosen = collectives.choice(cluster, kind, len(members), nodes, REDUCED.get(name, nbytes))
+    chosen = collectives.choice(cluster, kind, members.size, members.nodes, REDUCED.get(name, nbytes))
     return chosen.seconds, f"{chosen.algorithm} {chosen.protocol}".strip()
 
 
@@ -53,16 +52,14 @@ def message_seconds(cluster: RankCluster, peer: int, nbytes: int) -> float:
     return _START_S + point_to_point(nbytes, (cluster.inside if same_node else cluster.network).for_copies())
 
 
-def links_free(cluster: RankCluster, members: Sequence[int]) -> float:
+def links_free(cluster: RankCluster, members: Members) -> float:
     """When this GPU's ends of the links that a collective uses have nothing more to do."""
-    across = len({cluster.node_of(rank) for rank in members}) > 1
-    return max(cluster.inside_free, cluster.network_free if across else 0.0)
+    return max(cluster.inside_free, cluster.network_free if members.nodes > 1 else 0.0)
 
 
-def take_links(cluster: RankCluster, members: Sequence[int], end: float) -> None:
+def take_links(cluster: RankCluster, members: Members, end: float) -> None:
     """A collective keeps this GPU's ends of its links busy until ``end``."""
-    nodes = {cluster.node_of(rank) for rank in members}
-    if len(members) > len(nodes):
+    if members.size > members.nodes:
         cluster.inside_free = max(cluster.inside_free, end)
-    if len(nodes) > 1:
+    if members.nodes > 1:
         cluster.network_free = max(cluster.network_free, end)

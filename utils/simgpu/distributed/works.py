@@ -75,6 +75,5 @@ def after_backward() -> None:
 
 def forget_unfinished() -> None:
     """A new process group begins afresh: what a failed program has left under way will never end."""
-    here().unfinished.clear()
-    here().directions.clear()
+    here().forget_groups()
     _until_end_of_backward.clear()
