@@ -15,6 +15,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
@@ -250,6 +251,37 @@ def test_fsdp2_with_mixed_precision_computes_in_bf16_and_reduces_in_fp32(world):
     for dtype, difference, gradient in world.run(in_bf16):
         assert (dtype, gradient) == (torch.bfloat16, torch.float32)
         assert difference < 0.05  # bf16 has 8 bits; not all of a matrix product's sums are in the same order
+
+
+def many_parameters():
+    device = join()
+    torch.manual_seed(0)
+    alone = nn.Sequential(*[Block() for _ in range(6)])
+    net = fully_shard(copy.deepcopy(alone))
+    asked = []
+    plain = ShardingPropagator._propagate_tensor_meta_non_cached
+
+    def counted(self, schema):
+        if "foreach" in schema.op.name():
+            asked.append(max(len(arg) for arg in schema.args_schema if isinstance(arg, (list, tuple))))
+        return plain(self, schema)
+
+    ShardingPropagator._propagate_tensor_meta_non_cached = counted
+    for each, x in ((net, torch.ones(2, 16, device=device)), (alone, torch.ones(2, 16))):
+        optimizer = torch.optim.AdamW(each.parameters(), 0.01, foreach=True)
+        for _ in range(2):
+            optimizer.zero_grad()
+            each(x).square().sum().backward()
+            optimizer.step()
+    ShardingPropagator._propagate_tensor_meta_non_cached = plain
+    pairs = zip(net.parameters(), alone.parameters(), strict=True)
+    return max((whole(a).cpu() - b).abs().max().item() for a, b in pairs), max(asked)
+
+
+def test_an_optimizer_over_many_shards_asks_torch_about_one_of_each_kind(world):
+    for difference, longest in world.run(many_parameters):
+        assert difference < 1e-5
+        assert longest == 4  # of 36 parameters: widths 16 and 64, and two kinds of matrices
 
 
 # --- Tensor and sequence parallelism ------------------------------------------------------------------------

@@ -12,6 +12,7 @@ cluster.py     the cluster as one rank sees it
 joining.py     ``simgpu.join``, ``simgpu.one_of``
 changes.py     what is changed in torch.distributed
 pinned.py      pinned memory that C++ asks for
+foreach.py     optimizers over many DTensors, without a minute of thinking
 refusals.py    what does not work, and what to do instead
 cells.py       simulated GPUs for ``%%ranks --gpu``, and pictures of all ranks
 operators.py   collectives of c10d, from issue to their place in time

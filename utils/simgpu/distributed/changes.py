@@ -13,10 +13,11 @@ import torch.distributed as dist
 from torch.autograd import graph
 from torch.distributed.checkpoint import _state_dict_stager
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
 from utils.simgpu import dispatch, install
 from utils.simgpu.cluster import current, exists
-from utils.simgpu.distributed import functional, operators, pinned, refusals
+from utils.simgpu.distributed import foreach, functional, operators, pinned, refusals
 from utils.simgpu.distributed.works import after_backward, forget_unfinished
 from utils.simgpu.phases import in_backward
 from utils.simgpu.tensor import SimTensor
@@ -42,6 +43,7 @@ def connect() -> None:
     install.replace(DTensor, "device", lambda _: property(_device))
     install.replace(DTensor, "to", _to)
     fsdp = importlib.import_module("torch.distributed.fsdp._fully_shard._fsdp_init")
+    install.replace(ShardingPropagator, "propagate_op_sharding_non_cached", foreach.one_of_each_kind)
     install.replace(_state_dict_stager.StateDictStager, "_offload_tensor", _to_host)
     install.replace(fsdp, "_move_states_to_device", _move_states)
 
