@@ -94,10 +94,10 @@ DDP_OPTIONS = {
 }
 
 
-def data_parallel(options, numbers=True):
+def data_parallel(options, numbers=True, ranks=RANKS):
     device = join(numbers)
     net = DistributedDataParallel(model().to(device), **options)
-    return train(net, device, RANKS, dist.get_rank(), numbers)
+    return train(net, device, ranks, dist.get_rank(), numbers)
 
 
 @pytest.mark.parametrize("options", DDP_OPTIONS.values(), ids=DDP_OPTIONS)
@@ -191,7 +191,7 @@ FSDP_OPTIONS = {
 }
 
 
-def sharded(options, numbers=True, recompute=False):
+def sharded(options, numbers=True, recompute=False, ranks=RANKS):
     device = join(numbers, nodes=2 if "mesh" in options else 1)
     options = dict(options)
     if "mesh" in options:
@@ -203,7 +203,7 @@ def sharded(options, numbers=True, recompute=False):
         fully_shard(block, **options)
     fully_shard(net, **options)
     clip = 0 if "offload_policy" in options else 0.5
-    difference = train(net, device, RANKS, dist.get_rank(), numbers, clip) if clip else offloaded(net, device)
+    difference = train(net, device, ranks, dist.get_rank(), numbers, clip) if clip else offloaded(net, device)
     return difference, [tuple(p.to_local().shape) for p in net.parameters()][:2]
 
 
@@ -379,16 +379,27 @@ def counted(kind):
 
 
 MIB = 2**20
+SCALARS = 2 * 512
+"""The loss, and the gradient that backward begins with: one block each."""
 
 
-def test_memory_by_hand(world):
-    ddp, views, fsdp = ([row for row in world.run(counted, kind)] for kind in ("ddp", "ddp, bucket views", "fsdp"))
+def test_memory_by_hand_to_the_byte(world):
+    ddp, views, fsdp = (world.run(counted, kind) for kind in ("ddp", "ddp, bucket views", "fsdp"))
     for ranks in (ddp, views, fsdp):
         assert len(set(ranks)) == 1
-    before, forward, after, _ = ddp[0]
-    assert (before, forward, after) == (8 * MIB, 10 * MIB, 12 * MIB)  # weights, bucket; + x, y; + gradient - x, y
-    before, forward, after, _ = views[0]
-    assert (before, forward, after) == (8 * MIB, 10 * MIB, 8 * MIB)  # the gradient is the bucket
-    before, forward, after, _ = fsdp[0]
-    assert before == 1 * MIB
-    assert after == 2 * MIB  # a quarter of weights, and of gradients
+    weight, bucket, gradient, x, y = 4 * MIB, 4 * MIB, 4 * MIB, MIB, MIB
+    held, full = weight + bucket, weight + bucket + x + y
+    assert ddp[0] == (held, full, held + gradient, full + gradient + SCALARS)
+    assert views[0] == (held, full, held, full + gradient + SCALARS)  # the gradient becomes a view of the bucket
+    shard, scattered = weight // RANKS, gradient // RANKS  # and buffers of all-gather and reduce-scatter beside them
+    full = shard + weight + x + y  # the outermost layer stays gathered until backward
+    peak = shard + x + y + gradient + 4 * MIB + scattered + SCALARS  # the gathered weight has been freed by then
+    assert fsdp[0] == (shard, full, shard + scattered, peak)
+
+
+def test_three_ranks_with_uneven_shards_are_one_process():
+    with World(3, backend="gloo", timeout=200) as three:
+        assert max(difference for difference, _ in three.run(sharded, {}, ranks=3)) < 1e-6
+        shapes = [shapes for _, shapes in three.run(sharded, {}, numbers=False, ranks=3)]
+        assert shapes == [[(6,)] * 2, [(6,)] * 2, [(4,)] * 2]
+        assert max(three.run(data_parallel, {}, ranks=3)) < 1e-6
