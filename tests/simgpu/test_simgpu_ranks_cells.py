@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
+from utils import simgpu
 from utils.draw import Picture
 from utils.ranks import RankError, World, magics
 
@@ -123,3 +125,16 @@ def test_without_the_magic_a_world_takes_the_same_options():
     with World(2, devices=options) as world:
         assert world.devices == ["simgpu:0", "simgpu:1"]
         assert world.backend == "simccl"
+
+
+def test_one_process_with_several_gpus_writes_the_same_kind_of_trace(tmp_path):
+    with simgpu.cluster(gpus_per_node=2, gpu="H100"):
+        with simgpu.profile() as prof:
+            x = torch.ones(64, 64, device="simgpu:0")
+            (x @ x).to("simgpu:1").sum()
+        prof.export_trace(tmp_path / "trace.json")
+        events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    rows = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert sorted(rows.values()) == ["GPU 0 → GPU 1", "default stream", "default stream", "host"]
+    (product,) = (e for e in events if e["name"] == "mm" and e["cat"] == "forward")
+    assert product["dur"] == pytest.approx(next(e for e in prof.events if e.name == "mm").seconds * 1e6, abs=1e-3)
