@@ -85,8 +85,8 @@ def test_the_former_ranks_are_gone_before_the_new_ones_start(kernel):
     kernel.run("%ranks pull mine")
     watch = (
         "import psutil\nfrom utils.ranks import magics\nworld = magics.World\n"
-        "def watched(*shape):\n    print('alive:', [pid for pid in mine if psutil.pid_exists(pid)])\n"
-        "    return world(*shape)\nmagics.World = watched"
+        "def watched(*shape, **options):\n    print('alive:', [pid for pid in mine if psutil.pid_exists(pid)])\n"
+        "    return world(*shape, **options)\nmagics.World = watched"
     )
     kernel.run(watch)
     assert "alive: []" in kernel.text("%%ranks -n 1\n1")

@@ -30,6 +30,7 @@ locate.py      where a rank is: which line of the reader's code, which collectiv
 flight.py      collectives that were begun and have not ended
 tracebacks.py  tracebacks with the cell's lines, and without ours
 groups.py      the rank's process group: made, and made again
+devices.py     devices from elsewhere: where simulated GPUs join in
 device.py      whether a rank can still use its GPU
 connections.py the rank's connections to others, and how they are cut when a collective is stuck
 clash.py       a module of the reader's own that has the name of this package

@@ -153,6 +153,7 @@ class Gathering:
             self._places[rank] = message["place"]
         elif event == "done" and message["cell"] == self._number and rank in self._pending:
             self.groups_alive[rank] = message["group"]
+            handle.note = message.get("note", handle.note)
             if message["compiler"]:
                 handle.starter.preload("torch._dynamo")
             if message["ok"]:

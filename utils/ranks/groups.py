@@ -63,7 +63,7 @@ class Group:
         """Make the default group; every rank calls this with the same generation."""
         self._generation = generation
         self._made_by_cell = 0
-        self._init(GROUP_BACKENDS[self.backend], f"generation {generation}", _NEVER_FIRST)
+        self._init(GROUP_BACKENDS.get(self.backend, self.backend), f"generation {generation}", _NEVER_FIRST)
 
     def remake(self, generation: int) -> None:
         """Leave the group (and all groups made from it) and make it again."""
@@ -100,6 +100,11 @@ class Group:
                 "These ranks are on the CPU, and NCCL works on GPUs only: use dist.init_process_group('gloo'), "
                 "or leave the backend out to get what fits."
             )
+        if backend == "nccl" and self.device.type != "cuda":
+            raise BadRequest(
+                f"These ranks have simulated GPUs: where a program for real ones says 'nccl', write {self.backend!r}, "
+                "or leave the backend out to get what fits."
+            )
         elsewhere = given.get("store") is not None or given.get("init_method") not in (None, "env://")
         for name, here in (("rank", self.rank), ("world_size", self.world_size)):
             if given.get(name, -1) not in (-1, here) and not elsewhere:
@@ -114,7 +119,8 @@ class Group:
             return
         self._made_by_cell += 1
         prefix = f"generation {self._generation}, made by a cell {self._made_by_cell}"
-        self._init(backend or GROUP_BACKENDS[self.backend], prefix, given.get("timeout") or _NEVER_FIRST)
+        backend = backend or GROUP_BACKENDS.get(self.backend, self.backend)
+        self._init(backend, prefix, given.get("timeout") or _NEVER_FIRST)
 
 
 def set_environment(rank: int, world_size: int, nodes: int, port: int) -> None:

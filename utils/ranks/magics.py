@@ -16,34 +16,17 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from utils.ranks import starters
+from utils.ranks import devices, starters
 from utils.ranks.errors import BadRequest
 from utils.ranks.options import OPTIONS, check_source, parse, rank_list
 from utils.ranks.processes import check_gpus, check_shape
 from utils.ranks.status import Status, world_status
-from utils.ranks.views import Held, default_view, show
-from utils.ranks.words import label
+from utils.ranks.views import Held, Values, default_view, show
 from utils.ranks.world import DEFAULT_TIMEOUT, World
 
-COMMANDS = ("status", "pull", "push", "wait", "log", "stop", "restart")
+COMMANDS = ("status", "pull", "push", "wait", "log", "timeline", "memory", "stop", "restart")
 DEFAULT_RANKS = 4
-
-
-class Values(dict):
-    """The value of the cell's last line on each rank, as text; shown like ``Out[…]``."""
-
-    def __repr__(self) -> str:
-        groups: dict[str, list[int]] = {}
-        for rank, text in self.items():
-            groups.setdefault(text, []).append(rank)
-        blocks = []
-        for text, ranks in groups.items():
-            name = f"{label(ranks)}: "
-            blocks.append(name + text.replace("\n", "\n" + " " * len(name)))
-        return "\n".join(blocks)
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(repr(self))
+Shape = tuple[int, int, str, devices.Options | None]
 
 
 @magics_class
@@ -53,7 +36,7 @@ class RanksMagics(Magics):
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
         self.world: World | None = None
-        self._wanted: tuple[int, int, str] = (DEFAULT_RANKS, 1, "auto")
+        self._wanted: Shape = (DEFAULT_RANKS, 1, "auto", None)
         self._background: tuple[World, Future[dict[int, str]], Held] | None = None
         atexit.register(self.close)
 
@@ -63,11 +46,14 @@ class RanksMagics(Magics):
     @argument("--only", metavar="RANKS", help="Run on these ranks alone, for example 0,2 or 1-3.")
     @argument("--backend", help="auto (the default), gloo or nccl.")
     @argument("--timeout", type=float, help=f"Seconds the cell may take (default {DEFAULT_TIMEOUT:g}; 0: no limit).")
+    @argument("--gpu", help="Give each rank a simulated GPU of this kind, H100 for example; device is simgpu:…")
+    @argument("--network", help='What connects the nodes of simulated GPUs, "InfiniBand NDR" for example.')
+    @argument("--shapes", action="store_true", help="Simulated GPUs keep only shapes, memory and time, no numbers.")
     @argument("--bg", action="store_true", help="Run it in the background: the prompt is free, %%ranks wait waits.")
     @argument(
         "command",
         nargs="*",
-        help="For %%ranks with one percent sign: status, pull NAME, push NAME, wait, log, stop, restart.",
+        help="For %%ranks with one percent sign: status, pull NAME, push NAME, wait, log, stop, restart, timeline, …",
     )
     @line_cell_magic
     def ranks(self, line: str, cell: str | None = None) -> Any:
@@ -77,6 +63,7 @@ class RanksMagics(Magics):
         %%ranks                 the same ranks again
         %%ranks --only 0,2      on some of them
         %%ranks -n 4 --nodes 2  the same four ranks, presented as two nodes of two
+        %%ranks -n 8 --gpu H100 each with a simulated GPU of its own: torch's code, with time and memory
         %%ranks --bg            in the background: other cells can run meanwhile in the notebook
 
         In a rank these names exist: rank, world_size, local_rank, device, torch, dist, display.
@@ -86,6 +73,7 @@ class RanksMagics(Magics):
         %ranks push NAME        every rank gets this notebook's NAME
         %ranks wait             wait for the cell in the background; shows its output and value, raises its error
         %ranks log              of a cell in the background, what it has printed so far; else the last failure again
+        %ranks timeline         what the simulated GPUs of all ranks did in the last cell; memory: what they held
         %ranks stop             end the ranks
         %ranks restart          new ranks, without variables
         """
@@ -105,7 +93,7 @@ class RanksMagics(Magics):
         if self._in_background():
             raise BadRequest("A cell still runs in the background: %ranks wait waits for it, %ranks stop ends it.")
         shape = self._shape(options)
-        check_shape(*shape)
+        check_shape(*shape[:3])
         only = None if options.only is None else rank_list(options.only, shape[0])
         world = self._world_of(shape)
         timeout = DEFAULT_TIMEOUT if options.timeout is None else options.timeout
@@ -123,15 +111,16 @@ class RanksMagics(Magics):
     def _in_background(self) -> bool:
         return self._background is not None and not self._background[1].done()
 
-    def _shape(self, options: argparse.Namespace) -> tuple[int, int, str]:
-        size, nodes, backend = self._wanted
+    def _shape(self, options: argparse.Namespace) -> Shape:
+        size, nodes, backend, given = self._wanted
+        given = devices.asked(options, given)
         if options.n is not None:
             # Another number of ranks begins afresh: the former shape's nodes may not even divide it.
             nodes = nodes if options.n == size else 1
             size = options.n
-        return size, options.nodes or nodes if options.nodes != 0 else 0, options.backend or backend
+        return size, options.nodes or nodes if options.nodes != 0 else 0, options.backend or backend, given
 
-    def _world_of(self, shape: tuple[int, int, str]) -> World:
+    def _world_of(self, shape: Shape) -> World:
         former, note = self.world, ""
         if former is not None and former.open:
             if dead := former.dead_ranks():
@@ -142,9 +131,10 @@ class RanksMagics(Magics):
             else:
                 note = f"New ranks ({_describe(shape)}) in place of the former ({_describe(self._wanted)}): "
                 note += "variables begin anew."
-        check_gpus(*shape)  # what can be refused is refused while the former world is still there …
+        check_gpus(*shape[:3])  # what can be refused is refused while the former world is still there …
         self.close()  # … and its memory is free before the new one takes its own
-        self.world = World(*shape)
+        *processes, given = shape
+        self.world = World(*processes, devices=given)
         self._wanted = shape
         for line in (note, self.world.note):
             if line:
@@ -160,7 +150,7 @@ class RanksMagics(Magics):
             raise BadRequest(
                 f"%ranks knows {', '.join(COMMANDS)}, not {command!r}.{hint} (A cell on ranks begins with %%ranks.)"
             )
-        if options.bg or any(vars(options)[name] is not None for name in ("n", "nodes", "only", "backend", "timeout")):
+        if any(vars(options)[name] not in (None, False) for name in vars(options).keys() - {"command"}):
             raise BadRequest("Options such as -n belong to a cell that begins with %%ranks (two percent signs).")
         if command in ("pull", "push"):
             if len(names) != 1:
@@ -206,6 +196,13 @@ class RanksMagics(Magics):
         show(outputs)
         print("\n".join(lines))
 
+    def _timeline(self, kind: str = "timeline") -> Any:
+        world = self._living()
+        return devices.picture(world.devices_from, kind, world.pull)
+
+    def _memory(self) -> Any:
+        return self._timeline("memory")
+
     def _stop(self) -> None:
         self.close()
 
@@ -249,11 +246,13 @@ def _shown(values: dict[int, str]) -> Values | None:
     return Values(values) if values else None
 
 
-def _describe(shape: tuple[int, int, str]) -> str:
-    size, nodes, backend = shape
+def _describe(shape: Shape) -> str:
+    size, nodes, backend, given = shape
     text = f"{size} rank{'s' if size != 1 else ''}"
     if nodes > 1:
         text += f" on {nodes} nodes"
+    if given is not None:
+        return f"{text}, each with {devices.module(given).words(given)}"
     return text if backend == "auto" else f"{text}, {backend}"
 
 
@@ -261,12 +260,13 @@ _loaded: RanksMagics | None = None
 _matcher: Any = None
 
 
-def load(shell: Any) -> None:
-    """Register the magics, and begin to import torch in the background."""
+def load(shell: Any, provider: str = "") -> None:
+    """Register the magics, and begin to import torch in the background. ``provider``: see ``utils.ranks.devices``."""
     from IPython.core.completer import context_matcher
 
     global _loaded, _matcher
     starters.warm_up()
+    devices.provider = provider
     if _loaded is None:
         loaded = _loaded = RanksMagics(shell)
         _matcher = context_matcher()(lambda context: loaded.complete(context))

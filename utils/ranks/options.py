@@ -18,7 +18,7 @@ from IPython.core.magic_arguments import parse_argstring
 from utils.ranks.errors import BadRequest
 from utils.ranks.words import label
 
-OPTIONS = ("-n", "--nodes", "--only", "--backend", "--timeout", "--bg")
+OPTIONS = ("-n", "--nodes", "--only", "--backend", "--timeout", "--bg", "--gpu", "--network", "--shapes")
 
 
 class CellSyntaxError(Exception):

@@ -53,6 +53,7 @@ class RankHandle:
     starter: starters.Starter
     pid: int = 0
     device: str = ""
+    note: Any = None  # of its last cell, for all ranks at the next one: see ``utils.ranks.devices``
 
     def last_words(self) -> str:
         """What a dead rank's C++ code wrote last and nobody has forwarded."""
@@ -102,7 +103,15 @@ class Processes:
         KeyboardInterrupt: the reader stopped it.
     """
 
-    def __init__(self, starter: starters.Starter, size: int, nodes: int, backend: str, flag: InterruptFlag) -> None:
+    def __init__(
+        self,
+        starter: starters.Starter,
+        size: int,
+        nodes: int,
+        backend: str,
+        devices: dict[str, Any] | None,
+        flag: InterruptFlag,
+    ) -> None:
         self.handles: list[RankHandle] = []
         self.backend, self.note = "", ""
         self._store_fd, self._store_path = _make_store()
@@ -110,12 +119,15 @@ class Processes:
             "size": size,
             "nodes": nodes,
             "backend": backend,
+            "devices": devices,
             "port": free_ports(1)[0],  # nobody listens on it: it is there for programs that read MASTER_PORT
             "store": self._store_path,
             "environment": dict(os.environ),
             "folder": os.getcwd(),
             "path": sys.path,
         }
+        if devices:
+            starter.preload("torch._dynamo", devices["module"])
         try:
             for rank in range(size):
                 self._start_one(starter, {"rank": rank, **config})

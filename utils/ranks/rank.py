@@ -23,7 +23,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, NoReturn
 
-from utils.ranks import connections, groups, locate, surroundings
+from utils.ranks import connections, devices, groups, locate, surroundings
 from utils.ranks.completions import completions
 from utils.ranks.device import device_lost
 from utils.ranks.display import DisplayPublisher
@@ -82,8 +82,12 @@ class Rank:
 
         rank, size, nodes = config["rank"], config["size"], config["nodes"]
         groups.set_environment(rank, size, nodes, config["port"])
-        backend, note = groups.choose_backend(config["backend"], size)
-        device = groups.take_device(backend, rank, size // nodes)
+        self.devices = devices.module(config["devices"]) if config["devices"] else None
+        if self.devices is None:
+            backend, note = groups.choose_backend(config["backend"], size)
+            device = groups.take_device(backend, rank, size // nodes)
+        else:
+            (device, backend), note = devices.take(config["devices"], rank, size, nodes), ""
         if size > 1:
             torch.set_num_threads(1)  # as torchrun does; also makes sums come out the same on every machine
         self.channel, self.iopub = channel, iopub
@@ -128,6 +132,9 @@ class Rank:
             answer: dict[str, Any] = {"event": "done", "cell": message["cell"], "ok": True}
             result = b""
             self._try(self.iopub.begin, None)
+            recorded = self.devices is not None and message["do"] in ("cell", "call")
+            if recorded:
+                self._try(lambda notes=message["notes"]: self.devices.begin(notes), None)
             try:
                 self._running = True
                 try:
@@ -140,6 +147,8 @@ class Rank:
                 del error
             if sys.getrecursionlimit() < _LEAST_RECURSION:
                 sys.setrecursionlimit(_LEAST_RECURSION)
+            if recorded:
+                answer["note"] = self._try(self.devices.end, None)
             self._try(self.iopub.finish, None)
             answer["group"] = self._try(self.group.alive, False)
             answer["compiler"] = self._try(lambda: "torch._dynamo" in sys.modules, False)

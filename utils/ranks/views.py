@@ -141,3 +141,20 @@ def show(outputs: list[Output]) -> None:
             stream.flush()
         else:
             publish_display_data(output["data"], output["metadata"])
+
+
+class Values(dict):
+    """The value of the cell's last line on each rank, as text; shown like ``Out[…]``."""
+
+    def __repr__(self) -> str:
+        groups: dict[str, list[int]] = {}
+        for rank, text in self.items():
+            groups.setdefault(text, []).append(rank)
+        blocks = []
+        for text, ranks in groups.items():
+            name = f"{label(ranks)}: "
+            blocks.append(name + text.replace("\n", "\n" + " " * len(name)))
+        return "\n".join(blocks)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))

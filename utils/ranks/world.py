@@ -37,6 +37,7 @@ class World:
         backend: "auto" (NCCL with a GPU for every rank, else gloo on the CPU), "gloo" or "nccl".
         start: "fork" or "spawn"; by default fork on Linux.
         timeout: seconds that a function, or a cell that is told nothing else, may take; None or 0 for no limit.
+        devices: options for devices from elsewhere: see ``utils.ranks.devices``.
 
     Raises:
         BadRequest: the world cannot be had; the text says why and what to do.
@@ -51,24 +52,25 @@ class World:
         backend: str = "auto",
         start: str | None = None,
         timeout: float | None = DEFAULT_TIMEOUT,
+        devices: dict[str, Any] | None = None,
     ) -> None:
         check_shape(size, nodes, backend)
-        self.size, self.nodes, self.timeout = size, nodes, timeout
+        self.size, self.nodes, self.timeout, self.devices_from = size, nodes, timeout, devices
         self._numbers = itertools.count(1)
         self._cells = itertools.count(1)
         self._generation = 0
         self._busy, self._group_lost = threading.Lock(), False
         self._flag: InterruptFlag | None = None  # of the command that runs now
         self.last_failure: tuple[list[str], list[Output]] | None = None  # what it said, and what ranks had printed
-        starter, reason = starters.starter(start or starters.default_method()), ""
+        shape, reason = (size, nodes, backend, devices), ""
         with interrupts() as flag:
             try:
-                self._processes = Processes(starter, size, nodes, backend, flag)
+                self._processes = Processes(starters.starter(start or starters.default_method()), *shape, flag)
             except starters.CannotFork as error:
                 reason = f"The ranks are started as new processes, which is slower: {error}."
-                self._processes = Processes(starters.starter("spawn"), size, nodes, backend, flag)
-        notes = (reason, self._processes.note, hidden_module())
-        self.backend, self.note = self._processes.backend, " ".join(filter(None, notes))
+                self._processes = Processes(starters.starter("spawn"), *shape, flag)
+        self.backend = self._processes.backend
+        self.note = " ".join(filter(None, (reason, self._processes.note, hidden_module())))
 
     @property
     def pids(self) -> list[int]:
@@ -135,9 +137,7 @@ class World:
         """Call ``function(*args, **kwargs)`` on every rank; return what each returned, rank 0 first.
 
         The function may be defined in a notebook cell; on a rank it finds rank, world_size, device, torch, dist, ….
-
-        Raises:
-            RankError, RankTimeout, RanksInterrupted: see ``utils.ranks.errors``.
+        It raises what ``run_cell`` raises.
         """
         return self._call(function, args, kwargs)()
 
@@ -247,7 +247,7 @@ class World:
         gathering = Gathering(handles, ranks, number, timeout, transcript, flag, lambda: view.update(transcript))
         for rank in ranks:
             try:
-                handles[rank].channel.send({"cell": number, **message}, blob)
+                handles[rank].channel.send({"cell": number, "notes": [h.note for h in handles], **message}, blob)
             except OSError:
                 pass  # dead: the gathering finds out how
         outcomes = gathering.run()

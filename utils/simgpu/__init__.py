@@ -16,6 +16,9 @@ ones.
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 from utils.simgpu.api import cluster, device, region
 from utils.simgpu.cluster import Cluster, current
 from utils.simgpu.collectives import all_gather, all_reduce, broadcast, reduce_scatter
@@ -26,6 +29,15 @@ from utils.simgpu.streams import Event, Stream
 from utils.simgpu.tensor import SimTensor
 from utils.simgpu.torch_module import on, stream, synchronize
 from utils.simgpu.transfers import pin
+
+_OF_RANKS = {"join": "joining", "one_of": "joining"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _OF_RANKS:  # they need torch.distributed, which others need not wait for
+        return getattr(import_module(f"utils.simgpu.distributed.{_OF_RANKS[name]}"), name)
+    raise AttributeError(f"module 'utils.simgpu' has no attribute {name!r}")
+
 
 __all__ = [
     "GPU",
@@ -42,7 +54,9 @@ __all__ = [
     "current",
     "device",
     "gpu",
+    "join",
     "on",
+    "one_of",
     "pin",
     "profile",
     "reduce_scatter",

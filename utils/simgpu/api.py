@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -38,6 +38,7 @@ def cluster(
     gil_s: float | None = None,
     backward_launch_s: float | None = None,
     gil: bool = True,
+    make: Callable[..., Cluster] = Cluster,
 ) -> Cluster:
     """Make simulated GPUs: from here on the devices "simgpu:0", "simgpu:1", … exist.
 
@@ -59,6 +60,7 @@ def cluster(
         backward_launch_s: the same as ``launch_s`` from autograd's threads, which run no Python. None: half of it
             (assumed).
         gil: threads that launch from Python take turns in those ``gil_s``. False: they do not.
+        make: how the cluster comes to life; ``simgpu.join`` makes one of which this process has one GPU.
 
     Raises:
         ValueError: a number is out of range, or the kind of GPU is unknown (the nearest name is suggested).
@@ -85,7 +87,7 @@ def cluster(
         models = [model.with_memory(memory) for model in models]
     install()
     backward_launch_s = launch_s / 2 if backward_launch_s is None else backward_launch_s
-    made = Cluster(
+    made = make(
         models,
         nodes,
         inside or models[0].peer,

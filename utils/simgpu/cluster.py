@@ -47,10 +47,18 @@ class SimulatedGPU:
 class Cluster:
     """Simulated nodes and GPUs. Made by ``simgpu.cluster``.
 
+    Attributes:
+        rank_number, prefix: which rank this is, and how its things are named in traces: "rank 3, ".
+        between_ranks: other processes have the other GPUs (``simgpu.join``), and torch's own distributed code runs.
+
     Args:
         new_stream: makes a stream of a GPU, from its number.
         close: called at the end of ``with simgpu.cluster(...)``.
     """
+
+    between_ranks = False
+    rank_number = 0
+    prefix = ""
 
     def __init__(
         self,
@@ -77,8 +85,15 @@ class Cluster:
         ]
         self.network_out = [[Port(f"node {n}, card {i} out") for i in range(nics)] for n in range(nodes)]
         self.network_in = [[Port(f"node {n}, card {i} in") for i in range(nics)] for n in range(nodes)]
+        self.first = 0
+        """The GPU that "simgpu" without a number means in a new thread."""
         self._local = threading.local()
         self._close = close
+
+    @property
+    def own(self) -> list[SimulatedGPU]:
+        """The GPUs that this process works with: all, unless each rank has one (``simgpu.join``)."""
+        return self.gpus
 
     def __enter__(self) -> Cluster:
         return self
@@ -145,7 +160,7 @@ class Cluster:
 
     def current_index(self) -> int:
         """The GPU that "simgpu" without a number means, in this thread."""
-        return getattr(self._local, "current", 0)
+        return getattr(self._local, "current", self.first)
 
     def set_current(self, gpu: int) -> None:
         """Make ``gpu`` the one that "simgpu" without a number means, in this thread."""

@@ -156,22 +156,38 @@ def seconds(cluster: Cluster, name: str, gpus: Sequence[int], nbytes: int, algor
         algorithm: "ring", "tree", "hierarchical"; None: NCCL's choice. Between links of which NCCL's latencies are not
             known (the toy's), None is hierarchical if there are several nodes, else ring.
     """
-    _check_algorithm(algorithm)
     nodes = len({cluster.gpus[gpu].node for gpu in gpus})
-    per_node = math.ceil(len(gpus) / nodes)
+    return choice(cluster, name, len(gpus), nodes, nbytes, algorithm).seconds
+
+
+def choice(
+    cluster: Cluster, name: str, ranks: int, nodes: int, nbytes: int, algorithm: str | None = None
+) -> nccl.Choice:
+    """As ``seconds``, for so many GPUs, equally many on each of so many nodes; with NCCL's algorithm and protocol."""
+    _check_algorithm(algorithm)
+    if ranks == 1:
+        return nccl.Choice("", "", 0.0)
+    per_node = math.ceil(ranks / nodes)
     cards = min(cluster.nics_per_node, per_node)
-    if len(gpus) == 1:
-        return 0.0
     inside, network = cluster.inside.for_collectives(), cluster.network.for_collectives()
     if algorithm is None and inside.family and (nodes == 1 or network.family):
-        return nccl.choose(name, nbytes, nodes, per_node, inside, network, cards).seconds
+        return nccl.choose(name, nbytes, nodes, per_node, inside, network, cards)
+    return nccl.Choice(
+        algorithm or "ring", "", _textbook(name, ranks, nodes, nbytes, algorithm, inside, network, cards)
+    )
+
+
+def _textbook(
+    name: str, ranks: int, nodes: int, nbytes: int, algorithm: str | None, inside: Link, network: Link, cards: int
+) -> float:
+    per_node = math.ceil(ranks / nodes)
     slowest: Link = inside if nodes == 1 else network
     if name in ("broadcast", "reduce"):  # a chain of GPUs that pass on small pieces
-        return (len(gpus) - 1) * slowest.alpha_s + nbytes * slowest.beta_s_per_byte
+        return (ranks - 1) * slowest.alpha_s + nbytes * slowest.beta_s_per_byte
     halves = 1 if name == "all-reduce" else 2  # reduce-scatter and all-gather are one half of an all-reduce
     if algorithm == "tree":
         if nodes == 1 or per_node == 1:
-            return links.tree_all_reduce(nbytes, len(gpus), slowest) / halves
+            return links.tree_all_reduce(nbytes, ranks, slowest) / halves
         both = links.tree_all_reduce(nbytes, per_node, inside) + links.tree_all_reduce(nbytes, nodes, network)
         return both / halves
     if nodes > 1 and per_node > 1 and algorithm != "ring":

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from utils.simgpu import transfers
+from utils.simgpu import known, transfers
 from utils.simgpu.cluster import current
 from utils.simgpu.copies import copy_to_host
 from utils.simgpu.operators import run
@@ -40,6 +41,7 @@ def _copy_(func: Any, args: tuple, kwargs: dict) -> Any:
             return run(aten.fill_.Scalar, (target, source.item()), {}) if not source.is_meta else target
         if cluster.numbers:
             target.raw.copy_(source)
+        known.remember(target, source)
         target.allocation.last_write = transfers.from_host(cluster, target.gpu, source, non_blocking)
         return target
     if moved_if_guessed(target, source.allocation.memory):
@@ -56,13 +58,14 @@ def _item(func: Any, args: tuple, kwargs: dict) -> Any:
     (tensor,) = args
     check_cluster(tensor)
     cluster = current()
-    if not cluster.numbers:
+    values = known.values(tensor)
+    if not cluster.numbers and values is None:
         raise RuntimeError(
             "this cluster keeps only shapes (numbers=False), so no tensor has a value to read (.item(), float(), "
             "if …): leave it out, or make the cluster with numbers=True"
         )
     transfers.to_host(cluster, tensor.allocation, tensor.nbytes)
-    return func(tensor.raw)
+    return func(tensor.raw if values is None else values)
 
 
 def _conjugate(func: Any, args: tuple, kwargs: dict) -> Any:
@@ -93,8 +96,14 @@ SPECIAL = {
 }
 
 
+communication: dict[str, Callable[[Any, tuple, dict], Any]] = {}
+"""What runs the operators of a namespace that connect this process to others: ``simgpu.join`` sets it."""
+
+
 def dispatch(func: Any, args: tuple, kwargs: dict) -> Any:
     """Run one operator that has a simulated tensor among its inputs."""
+    if func.namespace in communication:
+        return communication[func.namespace](func, args, kwargs)
     special = SPECIAL.get(func._overloadpacket)
     return run(func, args, kwargs) if special is None else special(func, args, kwargs)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from utils.simgpu import memory
+from utils.simgpu import known, memory
 from utils.simgpu.cluster import current
 from utils.simgpu.dispatch import dispatch
 from utils.simgpu.launches import launch_operator
@@ -47,6 +47,8 @@ def _make(func: Any) -> Any:
         tensor = new(raw, gpu, memory.OTHER)
         tensor.allocation.provisional = guess
         tensor.from_host = True
+        if cluster.between_ranks and not operator.random:
+            known.born(tensor, lambda: func(*args, **{**kwargs, "device": "cpu"}))
         if not operator.free:
             tensor.allocation.last_write = launch_operator(operator, [], args, {}, raw, gpu, cluster)
         return tensor

@@ -66,6 +66,16 @@ def uninstall() -> None:
         _undo.pop()()
 
 
+def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    """Replace a function of torch with what ``make`` makes of it, until ``uninstall``."""
+    _replace(owner, name, make)
+
+
+def on_uninstall(undo: Callable[[], None]) -> None:
+    """Call this, too, to take everything back."""
+    _undo.append(undo)
+
+
 def _set(owner: Any, name: str, value: Any) -> None:
     """Set an attribute until ``uninstall``."""
     before = vars(owner).get(name, _MISSING)

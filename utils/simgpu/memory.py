@@ -89,6 +89,12 @@ class Allocation:
         self.memory = memory
         memory.take(self, nbytes)
 
+    def resize(self, nbytes: int) -> None:
+        """The storage gets another size in place: 0 frees it, as FSDP2 does with gathered parameters."""
+        self._give_back()
+        self.memory.take(self, rounded(nbytes))
+        self.storage.resize_(nbytes)
+
     def _give_back(self) -> None:
         if self.nbytes:
             self.memory.give_back(self)

@@ -13,8 +13,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils._mode_utils import no_dispatch
 
-from utils.simgpu import memory, shapes
+from utils.simgpu import known, memory, shapes
 from utils.simgpu.cluster import Cluster, SimulatedGPU, current
 from utils.simgpu.launches import launch_foreach, launch_operator, tensors_in
 from utils.simgpu.memory import Allocation
@@ -64,6 +65,8 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
     if guess is not None:
         for tensor in tensors_in(result):
             tensor.allocation.provisional = guess
+    if cluster.between_ranks and not cluster.numbers:
+        known.follow(func, args, kwargs, inputs, result)
     if operator.metadata_changes:
         _repeat_on_wrapper(func, args, kwargs)
     if not operator.free:
@@ -152,10 +155,20 @@ def _wrap_one(one: Any, inputs: list[SimTensor], gpu: SimulatedGPU, themselves: 
     owner = owners.get(storage._cdata)
     if owner is None:
         owner = owners[storage._cdata] = Allocation(gpu.memory, storage, memory.kind_now())
-    elif torch.is_inference_mode_enabled() and not one.is_inference():  # a view of an ordinary tensor is one, too
+        return SimTensor(one, owner)
+    if torch.is_inference_mode_enabled() and not one.is_inference():  # a view of an ordinary tensor is one, too
         with torch.inference_mode(False):
             return SimTensor(one, owner)
-    return SimTensor(one, owner)
+    return _same_storage(SimTensor(one, owner), inputs)
+
+
+def _same_storage(view: SimTensor, inputs: list[SimTensor]) -> SimTensor:
+    """C++ shall know whose view it is: DistributedDataParallel asks whether a gradient lies in its bucket."""
+    if current().between_ranks:
+        base = next(tensor for tensor in inputs if tensor.allocation is view.allocation)
+        with no_dispatch():
+            torch._functionalize_unsafe_set(view, base)
+    return view
 
 
 def _homes(outputs: Any, inputs: list[SimTensor], gpu: SimulatedGPU) -> list[SimulatedGPU]:

@@ -9,19 +9,28 @@ from typing import Any
 import torch
 
 from utils.simgpu import memory
+from utils.simgpu.cluster import current, exists
 from utils.simgpu.phases import begin_step
 from utils.simgpu.tensor import SimTensor
 
 
-def before_step(*_: Any) -> None:
+def before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     """What an optimizer allocates in its step and keeps is its state; the rest of the step is "other"."""
     begin_step(sys._getframe(1))
+    if exists() and current().between_ranks:  # a DTensor holds a shard: only here it is known what for
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                for tensor, kind in ((parameter, memory.PARAMETERS), (parameter.grad, memory.GRADIENTS)):
+                    tensor = getattr(tensor, "_local_tensor", tensor)
+                    if isinstance(tensor, SimTensor):
+                        tensor.allocation.label.kind = kind
 
 
 def after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     """What the optimizer has kept is known now."""
     for state in optimizer.state.values():
         for value in state.values():
+            value = getattr(value, "_local_tensor", value)  # of a DTensor
             if isinstance(value, SimTensor):
                 value.allocation.label.kind = memory.OPTIMIZER_STATE
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from utils.simgpu import trace
 from utils.simgpu.cluster import Cluster, current
 from utils.simgpu.memory import KINDS, Label
 from utils.simgpu.phases import COMMUNICATION
@@ -32,6 +34,7 @@ class TraceEvent:
         region: the name given by ``simgpu.region``.
         flops: floating-point operations.
         nbytes: bytes read and written, or sent.
+        how: what NCCL would choose for a collective between ranks: "ring LL128", "switch Simple".
     """
 
     name: str
@@ -46,6 +49,7 @@ class TraceEvent:
     region: str
     flops: int
     nbytes: int
+    how: str = ""
 
     @property
     def seconds(self) -> float:
@@ -71,7 +75,7 @@ class Profile:
 
     def __enter__(self) -> Profile:
         cluster = self.cluster
-        cluster.synchronize()
+        self._wait()
         self._began = cluster.now()
         cluster.clock.watchers.append(self._work)
         for gpu, record in zip(cluster.gpus, self._memory, strict=True):
@@ -84,23 +88,26 @@ class Profile:
 
     def __exit__(self, *exc: object) -> None:
         cluster = self.cluster
+        self._wait()
         _remove(cluster.clock.watchers, self._work)
         for gpu, record in zip(cluster.gpus, self._memory, strict=True):
             _remove(gpu.memory.recorders, record)
-        cluster.synchronize()
         self.elapsed = cluster.now() - self._began
+
+    def _wait(self) -> None:
+        self.cluster.synchronize()
 
     # --- Time -----------------------------------------------------------------------------------------------
 
     @property
     def events(self) -> list[TraceEvent]:
         """Everything that ran, in the order of its start."""
-        if self._events is None:
+        if self._events is None or len(self._events) < len(self._work):  # it may still be running
             t = self._began
             events = [
                 TraceEvent(
                     work.name, work.phase, work.place, work.gpus, work.start - t, work.end - t, work.launched - t,
-                    work.launch_s, work.lane, work.region, work.flops, work.nbytes,
+                    work.launch_s, work.lane, work.region, work.flops, work.nbytes, work.how,
                 )
                 for work in self._work
             ]  # fmt: skip
@@ -130,7 +137,7 @@ class Profile:
                 label = event.region or event.name
             else:
                 places = [event.place] if links or event.phase != COMMUNICATION else []
-                label = event.region
+                label = event.region or (event.name if "↔" in event.place else "")
             spans += [Span(place, event.start, event.end, event.phase, label) for place in places]
             if host and event.launch_s:
                 spans.append(Span(event.host, event.launched - event.launch_s, event.launched, "launch", ""))
@@ -146,9 +153,13 @@ class Profile:
         from utils import draw
 
         spans = self.spans(links=links, host=host)
-        lanes = [f"GPU {gpu.index}" for gpu in self.cluster.gpus]
+        lanes = [gpu.name for gpu in self.cluster.own]
         lanes += sorted({span.lane for span in spans} - set(lanes), key=lambda lane: (_rank(lane), lane))
         return draw.timeline(spans, title=title, caption=self.caption, lanes=lanes, start=0.0, end=self.elapsed)
+
+    def export_trace(self, path: str | Path) -> None:
+        """Write a file for ui.perfetto.dev or chrome://tracing: a row for each stream, link and host thread."""
+        trace.write(path, self.cluster, self._work, self._began)
 
     @property
     def caption(self) -> str:
@@ -184,7 +195,7 @@ class Profile:
         from utils.draw.memory import MemorySeries
 
         series = []
-        for gpu in range(len(self.cluster)) if gpus is None else gpus:
+        for gpu in [gpu.index for gpu in self.cluster.own] if gpus is None else gpus:
             history = self._history(gpu)
             by_kind = {kind: [held[kind] for _, held in history] for kind in KINDS}
             series.append(MemorySeries(f"GPU {gpu}", [time for time, _ in history], by_kind))
@@ -202,7 +213,7 @@ class Profile:
             return draw.memory_over_time(self.memory_series(), title=title, caption=self.caption)
         if at != "peak":
             raise ValueError(f'at must be "time" or "peak", not {at!r}')
-        peaks = {f"GPU {gpu}": self.memory_at_peak(gpu) for gpu in range(len(self.cluster))}
+        peaks = {gpu.name: self.memory_at_peak(gpu.index) for gpu in self.cluster.own}
         return draw.memory_at_peak(peaks, title=title, caption=self.caption)
 
 

@@ -123,6 +123,9 @@ class SimTensor(torch.Tensor):
         if value:
             self.allocation.label.kind = memory.PARAMETERS
 
+    def untyped_storage(self) -> SimStorage:
+        return SimStorage(self.allocation)
+
     def record_stream(self, stream: Any) -> None:
         """Nothing to do: simulated memory is never used twice at the same time."""
 
@@ -192,7 +195,42 @@ class SimTensor(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        for other in types:  # a DTensor, say, which takes itself apart and comes back
+            if not issubclass(other, SimTensor) and other.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+                return NotImplemented
         return cls.run_operator(func, args, kwargs or {})
+
+
+class SimStorage:
+    """What ``tensor.untyped_storage()`` is: its size, which can be changed in place."""
+
+    __slots__ = ("allocation",)
+
+    def __init__(self, allocation: Allocation) -> None:
+        self.allocation = allocation
+
+    def size(self) -> int:
+        """Its bytes, not rounded up."""
+        return self.allocation.storage.nbytes()
+
+    nbytes = size
+
+    def resize_(self, nbytes: int) -> None:
+        """Free it (0 bytes), or take memory again. What was in it is lost."""
+        self.allocation.resize(nbytes)
+
+    def data_ptr(self) -> int:
+        """A number that no other living storage has; 0 if it is empty."""
+        return self.allocation.address if self.size() else 0
+
+    @property
+    def _cdata(self) -> int:
+        return self.allocation.address
+
+    @property
+    def device(self) -> torch.device:
+        """The GPU that it is on."""
+        return torch.device("simgpu", self.allocation.memory.gpu)
 
 
 def new(raw: torch.Tensor, gpu: SimulatedGPU, kind: str | None = None) -> SimTensor:

@@ -45,8 +45,13 @@ def pin(tensor: torch.Tensor) -> torch.Tensor:
 
     cluster.clock.act(take, gpu.index)
     copy = torch.empty_like(tensor, pin_memory=True).copy_(tensor) if torch.cuda.is_available() else tensor.clone()
-    _pinned.add(copy.untyped_storage())
+    count_as_pinned(copy)
     return copy
+
+
+def count_as_pinned(tensor: torch.Tensor) -> None:
+    """From now on a CPU tensor is in pinned memory, as far as its copies are concerned."""
+    _pinned.add(tensor.untyped_storage())
 
 
 def is_pinned(tensor: torch.Tensor) -> bool:

@@ -81,6 +81,7 @@ class Work:
         host_waits: the host goes on only when it has ended.
         flops, nbytes: floating-point operations, and bytes read and written (or sent).
         gpus: GPUs that take part.
+        how: a collective's algorithm and protocol, "ring LL128".
     """
 
     name: str
@@ -99,6 +100,7 @@ class Work:
     gpus: tuple[int, ...]
     lane: str = ""
     ports: tuple[Port, ...] = ()
+    how: str = ""
     launched: float = 0.0
     start: float = 0.0
     end: float = -1.0  # below zero: not placed yet

@@ -1,0 +1,75 @@
+"""simgpu.one_of: one process stands for one of many ranks, with the time and the memory that it has among them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+from simgpu_ranks import communication, join
+from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from utils import simgpu
+from utils.ranks import World
+
+
+def steps(device, kind):
+    """Two training steps: simulated seconds, peak, and what was sent, of the second."""
+    with device:
+        net = nn.Sequential(*[nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024)) for _ in range(3)])
+    if kind == "ddp":
+        net = DistributedDataParallel(net)
+    else:
+        policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+        for block in net:
+            fully_shard(block, mp_policy=policy)
+        fully_shard(net, mp_policy=policy)
+    optimizer = torch.optim.AdamW(net.parameters(), foreach=False)
+    x = torch.ones(2048, 1024, device=device)
+    for _ in range(2):
+        torch.simgpu.synchronize()
+        with simgpu.profile() as prof:
+            optimizer.zero_grad()
+            net(x).float().sum().backward()
+            optimizer.step()
+    return prof.elapsed, prof.peak_memory(device.index), communication(prof)
+
+
+def among_others(kind, nodes):
+    return steps(join(numbers=False, nodes=nodes), kind)
+
+
+@pytest.mark.parametrize(("ranks", "nodes"), [(4, 1), (8, 2)])
+def test_one_of_many_is_as_fast_and_as_full_as_with_the_others_there(ranks, nodes):
+    with World(ranks, backend="gloo", timeout=200) as world:
+        for kind in ("ddp", "fsdp"):
+            together = world.run(among_others, kind, nodes)
+            assert all(one[:2] == together[0][:2] for one in together)
+            with simgpu.one_of(ranks, nodes=nodes) as cluster:
+                alone = steps(torch.device("simgpu", cluster.local_rank), kind)
+                assert dist.get_world_size() == ranks
+            assert alone[0] == pytest.approx(together[0][0], rel=1e-9)
+            assert alone[1] == together[0][1]
+            assert alone[2] == together[0][2]
+
+
+def test_more_gpus_take_longer_for_the_same_step_and_hold_less_of_the_model_each():
+    found = {}
+    for ranks, kind in ((8, "ddp"), (16_384, "ddp"), (8, "fsdp"), (64, "fsdp")):
+        with simgpu.one_of(ranks) as cluster:
+            found[ranks, kind] = steps(torch.device("simgpu", cluster.local_rank), kind)
+            assert cluster.world_nodes == ranks // 8
+        assert not dist.is_initialized()
+    assert found[8, "ddp"][0] < found[16_384, "ddp"][0]
+    assert found[8, "ddp"][1] == found[16_384, "ddp"][1]
+    assert found[8, "fsdp"][0] < found[64, "fsdp"][0]
+    assert found[8, "fsdp"][1] > found[64, "fsdp"][1]
+
+
+def test_one_of_is_refused_where_there_is_a_process_group():
+    with simgpu.one_of(8), pytest.raises(RuntimeError, match="here is one already"), simgpu.one_of(8):
+        pass
+    assert "RANK" not in os.environ and not dist.is_initialized()

@@ -1,0 +1,296 @@
+"""A simulated GPU for every rank: collectives and messages give what gloo gives, and take their time."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from simgpu_ranks import communication, join
+
+from utils import simgpu
+from utils.hardware.links import NVLINK4, nccl
+from utils.ranks import RankError, World
+
+RANKS = 4
+MATRIX_US = 42.22
+"""A product of two 512 × 512 matrices on an H100, in fp32."""
+
+
+@pytest.fixture(scope="module")
+def world():
+    with World(RANKS, backend="gloo", timeout=120) as world:
+        yield world
+
+
+# --- Numbers ------------------------------------------------------------------------------------------------
+
+
+def each_collective(device):
+    """Every collective of c10d, on tensors of ``device``: what each wrote, on the CPU."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+
+    def mine(*shape):
+        return (torch.arange(float(torch.Size(shape).numel())).reshape(shape) + 100 * rank).to(device)
+
+    def parts(n=size):
+        return [torch.zeros(3, device=device) for _ in range(n)]
+
+    wrote = {}
+    operations = (dist.ReduceOp.SUM, dist.ReduceOp.MAX, dist.ReduceOp.MIN, dist.ReduceOp.PRODUCT, dist.ReduceOp.AVG)
+    for name, op in zip(("sum", "max", "min", "product", "mean"), operations, strict=True):
+        wrote[name] = mine(2, 3)
+        dist.all_reduce(wrote[name], op)
+    wrote["transposed"] = mine(2, 3).t()
+    dist.all_reduce(wrote["transposed"])
+    wrote["broadcast"] = mine(3)
+    dist.broadcast(wrote["broadcast"], 2)
+    wrote["reduce"] = mine(3)
+    dist.reduce(wrote["reduce"], 1)
+    wrote["reduce"] = [wrote["reduce"]] if rank == 1 else []  # gloo leaves its intermediate sums in the others
+    wrote["all-gather"] = parts()
+    dist.all_gather(wrote["all-gather"], mine(3))
+    wrote["all-gather whole"] = torch.zeros(size * 3, device=device)
+    dist.all_gather_into_tensor(wrote["all-gather whole"], mine(3))
+    wrote["reduce-scatter"] = torch.zeros(3, device=device)
+    dist.reduce_scatter(wrote["reduce-scatter"], [mine(3) + i for i in range(size)])
+    wrote["reduce-scatter whole"] = torch.zeros(3, device=device)
+    dist.reduce_scatter_tensor(wrote["reduce-scatter whole"], mine(3 * size), op=dist.ReduceOp.AVG)
+    wrote["gather"] = parts() if rank == 1 else []
+    dist.gather(mine(3), wrote["gather"] or None, dst=1)
+    wrote["scatter"] = torch.zeros(3, device=device)
+    dist.scatter(wrote["scatter"], [mine(3) * i for i in range(size)] if rank == 2 else None, src=2)
+    sent, received = [rank + i for i in range(size)], [rank + i for i in range(size)]
+    wrote["uneven all-to-all"] = torch.zeros(sum(received), 2, device=device)
+    dist.all_to_all_single(wrote["uneven all-to-all"], mine(sum(sent), 2), received, sent)
+    wrote["ring"] = torch.zeros(3, device=device)
+    messages = [
+        dist.P2POp(dist.isend, mine(3), (rank + 1) % size),
+        dist.P2POp(dist.irecv, wrote["ring"], (rank - 1) % size),
+    ]
+    for work in dist.batch_isend_irecv(messages):
+        work.wait()
+    pair = dist.new_group([1, 3])
+    wrote["pair"] = mine(3)
+    if rank in (1, 3):
+        dist.all_reduce(wrote["pair"], group=pair)
+    wrote["functional"] = functional.all_reduce(mine(3), "sum", dist.group.WORLD) + 1
+    gathered = functional.all_gather_tensor(mine(3), 0, dist.group.WORLD)
+    wrote["functional gather"] = functional.reduce_scatter_tensor(gathered, "avg", 0, dist.group.WORLD) * 2
+    waited = {k: functional.wait_tensor(v) if isinstance(v, torch.Tensor) else v for k, v in wrote.items()}
+    return {k: [t.cpu() for t in v] if isinstance(v, list) else v.cpu() for k, v in waited.items()}
+
+
+def on_both():
+    device = join()
+    return each_collective("cpu"), each_collective(device)
+
+
+def test_every_collective_gives_what_gloo_gives_on_the_cpu(world):
+    for on_cpu, simulated in world.run(on_both):
+        assert len(on_cpu) == 19
+        torch.testing.assert_close(simulated, on_cpu, rtol=0, atol=0)
+
+
+def with_shapes_only():
+    device = join(numbers=False)
+    counts = torch.tensor([dist.get_rank(), 7], device=device)
+    dist.all_reduce(counts)
+    votes = torch.empty(4, 1, dtype=torch.int64, device=device)
+    dist.all_gather_into_tensor(votes.view(-1), torch.tensor([3 * dist.get_rank()], device=device))
+    with simgpu.profile() as prof:
+        x = torch.ones(1000, 1000, device=device)
+        dist.all_reduce(x)
+        gathered = functional.all_gather_tensor(x, 0, dist.group.WORLD)
+    objects = [None] * 4
+    dist.all_gather_object(objects, dist.get_rank())
+    return counts.tolist(), votes.flatten().tolist(), tuple(gathered.shape), communication(prof), objects
+
+
+def test_with_shapes_only_small_integers_from_the_host_keep_their_numbers(world):
+    for counts, votes, shape, events, objects in world.run(with_shapes_only):
+        assert counts == [6, 28]
+        assert votes == [0, 3, 6, 9]
+        assert shape == (4000, 1000)
+        assert [name for name, *_ in events] == ["all-reduce", "all-gather"]
+        assert objects == [0, 1, 2, 3]
+
+
+# --- Time ---------------------------------------------------------------------------------------------------
+
+
+def late_rank(asynchronous):
+    device = join()
+    x, matrix = torch.ones(250_000, device=device), torch.ones(512, 512, device=device)
+    torch.simgpu.synchronize()
+    with simgpu.profile() as prof:
+        for _ in range(10 * (dist.get_rank() == 3)):
+            matrix @ matrix
+        work = dist.all_reduce(x, async_op=asynchronous)
+        products = [matrix @ matrix for _ in range(4)]
+        if asynchronous:
+            work.wait()
+        x + products[0].sum()
+    return communication(prof), [(e.name, e.start * 1e6, e.end * 1e6) for e in prof.events], prof.events[0].seconds
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_collective_begins_when_the_last_rank_is_ready_and_wait_orders_streams(world, asynchronous):
+    ranks = world.run(late_rank, asynchronous)
+    product = ranks[3][2] * 1e6
+    ring = nccl.choose("all-reduce", 1_000_000, 1, 4, NVLINK4.for_collectives(), NVLINK4, 1).seconds * 1e6
+    ready = 10 + 10 * product  # the host's launch, and ten products on the straggler
+    for rank, (events, everything, _) in enumerate(ranks):
+        assert events == [("all-reduce", pytest.approx(ready, abs=0.01), pytest.approx(ready + ring, abs=0.01))]
+        (_, began, ended), *_ = events
+        products = [(start, end) for name, start, end in everything if name == "mm"]
+        assert len(products) == 4 + 10 * (rank == 3)
+        assert all(end <= began + 1e-3 or start >= ended - 1e-3 for start, end in products) or (
+            rank == 3 and asynchronous
+        )
+        assert (max(end for _, end in products) > ended - 1e-3) == (rank == 3 or not asynchronous)
+        assert min(start for name, start, _ in everything if name == "add") >= ended
+
+
+def alike_each_time(busy):
+    import threading
+
+    stop = threading.Event()
+    if busy:
+        threading.Thread(target=lambda: [sum(range(1000)) for _ in iter(stop.is_set, True)], daemon=True).start()
+    device = join()
+    found = set()
+    for _ in range(5):
+        with simgpu.profile() as prof:
+            x = torch.ones(100 * (dist.get_rank() + 1), 100, device=device) @ torch.ones(100, 3000, device=device)
+            works = [dist.all_reduce(torch.ones(10_000 * i, device=device), async_op=True) for i in (3, 1, 2)]
+            peer = dist.get_rank() ^ 1
+            messages = [dist.P2POp(dist.isend, x[:50], peer), dist.P2POp(dist.irecv, torch.empty_like(x[:50]), peer)]
+            works += dist.batch_isend_irecv(messages)
+            for work in reversed(works):
+                work.wait()
+            dist.barrier()
+        found.add((tuple(communication(prof)), round(prof.elapsed * 1e9)))
+    stop.set()
+    return found
+
+
+def test_the_same_program_gives_the_same_timeline_each_time_also_beside_busy_threads(world):
+    quiet, busy = world.run(alike_each_time, False), world.run(alike_each_time, True)
+    assert [len(found) for found in quiet] == [1] * RANKS
+    assert busy == quiet
+
+
+def contending():
+    device = join(nodes=2)
+    rank = dist.get_rank()
+    groups = [dist.new_group([0, 2]), dist.new_group([1, 3])], [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    across, inside = (next(g for g in pairs if rank in dist.get_process_group_ranks(g)) for pairs in groups)
+    x, y = torch.ones(1_000_000, device=device), torch.ones(1_000_000, device=device)
+    with simgpu.profile() as prof:
+        works = [
+            dist.all_reduce(x, group=across, async_op=True),
+            dist.all_reduce(y, group=dist.group.WORLD, async_op=True),
+        ]
+        works.append(dist.all_reduce(x, group=inside, async_op=True))
+        for work in works:
+            work.wait()
+    return [(event.place, event.how, event.start, event.end) for event in prof.events]
+
+
+def test_groups_that_use_the_same_card_wait_for_each_other(world):
+    for rank, events in enumerate(world.run(contending)):
+        pair, everyone, node = events
+        assert pair[0] == ("ranks 0, 2 ↔", "ranks 1, 3 ↔")[rank % 2]
+        assert everyone[0] == "ranks 0–3 ↔"
+        assert everyone[2] == pytest.approx(pair[3])  # its network card is the same
+        assert node[2] >= everyone[3] - 1e-12  # and its NVLink
+        assert pair[1].split()[0] in ("ring", "tree")
+
+
+def message_order():
+    device = join()
+    rank = dist.get_rank()
+    a, b = torch.full((1000,), 1.0, device=device), torch.full((250_000,), 2.0, device=device)
+    with simgpu.profile() as prof:
+        if rank == 0:
+            for work in reversed([dist.isend(a, 1), dist.isend(b, 1)]):
+                work.wait()
+        if rank == 1:
+            x, y = torch.empty_like(a), torch.empty_like(b)
+            torch.ones(512, 512, device=device) @ torch.ones(512, 512, device=device)
+            for work in reversed([dist.irecv(x, 0), dist.irecv(y, 0)]):
+                work.wait()
+            assert (x[0].item(), y[0].item()) == (1.0, 2.0)
+        if rank == 2:
+            dist.isend(a, 3)  # nobody waits for it but the end of the profile
+        if rank == 3:
+            dist.recv(a, 2)
+    return [(e.name, e.place, e.start, e.end) for e in prof.events if e.place.startswith("rank")]
+
+
+def test_messages_between_a_pair_keep_their_order_and_begin_when_both_sides_are_ready(world):
+    ranks = world.run(message_order)
+    for left, right in ((0, 1), (2, 3)):
+        assert [event[1:] for event in ranks[left]] == [event[1:] for event in ranks[right]]
+        assert {event[0] for event in ranks[left]} == {"send"}
+    (_, place, _, first_ends), (_, _, second_begins, second_ends) = ranks[0]
+    assert place == "rank 0 → rank 1"
+    assert second_begins == pytest.approx(first_ends)
+    assert second_ends - second_begins > 1_000_000 / NVLINK4.for_copies().bytes_per_s
+
+
+# --- Mistakes -----------------------------------------------------------------------------------------------
+
+
+def different_collectives():
+    x = torch.ones(4, device=join())
+    if dist.get_rank() == 2:
+        dist.broadcast(x, 0)
+    else:
+        dist.all_reduce(x)
+
+
+def test_ranks_that_call_different_collectives_are_told_who_calls_what(world):
+    with pytest.raises(RankError) as raised:
+        world.run(different_collectives)
+    assert "ranks 0, 1, 3: all-reduce of 4 float32, SUM; rank 2: broadcast of 4 float32, root 0" in str(raised.value)
+    assert [len(found) for found in world.run(alike_each_time, False)] == [1] * RANKS  # the world works on
+
+
+def absent():
+    x = torch.ones(4, device=join())
+    if dist.get_rank() != 1:
+        dist.all_reduce(x)
+    else:
+        raise ValueError("not me")
+
+
+def test_a_rank_that_fails_frees_those_that_wait_for_it_and_the_world_works_on(world):
+    with pytest.raises(RankError, match="not me"):
+        world.run(absent)
+    assert [len(found) for found in world.run(alike_each_time, False)] == [1] * RANKS
+
+
+def another_ranks_gpu():
+    join()
+    rank = dist.get_rank()
+    assert torch.ones(1, device="simgpu").device == torch.ones(1, device="simgpu:0").device == simgpu.device(rank)
+    other = 3 if rank == 1 else 1
+    with pytest.raises(RuntimeError, match=f"simgpu:{other} is the GPU of another rank"):
+        torch.ones(1, device=f"simgpu:{other}")
+    return simgpu.current().description
+
+
+def test_a_rank_has_its_own_gpu_and_is_told_when_it_means_anothers(world):
+    assert set(world.run(another_ranks_gpu)) == {"4 × H100 SXM, NVLink 4 (H100)"}
+
+
+def test_without_ranks_there_is_one_sentence(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(RuntimeError, match="start it with torchrun"):
+        simgpu.join()
+    with pytest.raises(ValueError, match="3 ranks cannot be shared out equally to 2 nodes"):
+        simgpu.join(nodes=2, rank=0, world_size=3)
+    with pytest.raises(ValueError, match="Did you mean 'InfiniBand NDR"):
+        simgpu.join(network="InfinyBand NDR", rank=0, world_size=2)

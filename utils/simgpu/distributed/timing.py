@@ -1,0 +1,65 @@
+"""How long a communication between ranks takes, and which of a GPU's links it uses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from utils.hardware.links import nccl, point_to_point
+from utils.simgpu import collectives
+from utils.simgpu.distributed.cluster import Members, RankCluster
+
+_START_S = nccl.START_US * 1e-6
+REDUCED = {"barrier": 4}
+"""Bytes of the all-reduce that a barrier is under NCCL."""
+
+
+def seconds(cluster: RankCluster, name: str, members: Members, nbytes: int) -> tuple[float, str]:
+    """Seconds of a collective in which all send equally much, and how NCCL would do it.
+
+    Args:
+        name: "all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce" or "barrier".
+        members: who takes part.
+        nbytes: size of the whole tensor, in bytes.
+    """
+    kind = "all-reduce" if name == "barrier" else name
+    chosen = collectives.choice(cluster, kind, members.size, members.nodes, REDUCED.get(name, nbytes))
+    return chosen.seconds, f"{chosen.algorithm} {chosen.protocol}".strip()
+
+
+def exchange_seconds(
+    cluster: RankCluster, members: Sequence[int], sent: Sequence[int], received: Sequence[int]
+) -> float:
+    """Seconds that this rank needs for messages to and from all members at once, as all-to-all, gather and scatter are.
+
+    Both directions of a link work at the same time, and so do the links inside a node and its network card.
+
+    Args:
+        sent, received: bytes for, and from, each member.
+    """
+    me = cluster.node_of(cluster.rank)
+    slowest = 0.0
+    for near, link in ((True, cluster.inside), (False, cluster.network)):
+        others = [i for i, rank in enumerate(members) if rank != cluster.rank and (cluster.node_of(rank) == me) == near]
+        moved = max(sum(sent[i] for i in others), sum(received[i] for i in others))
+        if moved:
+            slowest = max(slowest, _START_S + point_to_point(moved, link.for_collectives()))
+    return slowest
+
+
+def message_seconds(cluster: RankCluster, peer: int, nbytes: int) -> float:
+    """Seconds of one message to or from another rank."""
+    same_node = cluster.node_of(peer) == cluster.node_of(cluster.rank)
+    return _START_S + point_to_point(nbytes, (cluster.inside if same_node else cluster.network).for_copies())
+
+
+def links_free(cluster: RankCluster, members: Members) -> float:
+    """When this GPU's ends of the links that a collective uses have nothing more to do."""
+    return max(cluster.inside_free, cluster.network_free if members.nodes > 1 else 0.0)
+
+
+def take_links(cluster: RankCluster, members: Members, end: float) -> None:
+    """A collective keeps this GPU's ends of its links busy until ``end``."""
+    if members.size > members.nodes:
+        cluster.inside_free = max(cluster.inside_free, end)
+    if members.nodes > 1:
+        cluster.network_free = max(cluster.network_free, end)

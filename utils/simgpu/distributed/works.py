@@ -1,0 +1,79 @@
+"""What a collective returns: ``wait()`` makes this GPU's current stream wait, and the host goes on, as under NCCL."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.distributed import Work as TorchWork
+
+from utils.simgpu.distributed.cluster import here
+from utils.simgpu.work import Work
+
+_alive: deque = deque(maxlen=512)  # C++ finds the methods below only as long as their object lives
+_until_end_of_backward: list[Callable[[], Any]] = []
+
+
+def stream_waits(work: Work) -> None:
+    """What joins the current stream from now on begins only when ``work`` is done."""
+    cluster = here()
+    stream = cluster.current_stream()
+
+    def follow(_lane: object) -> None:
+        stream.time = max(stream.time, work.end)
+
+    cluster.clock.act(follow, cluster.first)
+
+
+class SimWork(TorchWork):
+    """A communication under way.
+
+    Args:
+        finish: gives its place in simulated time, for which it may have to wait for the other rank.
+        result: the tensors that it writes. (Kept only until somebody has asked, or waited.)
+    """
+
+    def __init__(self, finish: Callable[[], Work], result: list) -> None:
+        super().__init__()
+        self._finish, self._result = finish, result
+        _alive.append(self)
+
+    def wait(self, timeout: Any = None) -> bool:
+        self._result = []
+        stream_waits(self._finish())
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    def is_success(self) -> bool:
+        return True
+
+    def result(self) -> list:
+        return self._result
+
+    def get_future(self) -> torch.futures.Future:
+        """A future that is done, though in simulated time it is not: what reads the tensors waits for them.
+
+        DistributedDataParallel waits for such futures in C++ at the end of backward, without telling us.
+        """
+        finish = self._finish
+        _until_end_of_backward.append(lambda: stream_waits(finish()))
+        future: torch.futures.Future = torch.futures.Future()
+        future.set_result(self._result)
+        self._result = []
+        return future
+
+
+def after_backward() -> None:
+    """The stream waits for the collectives whose futures have been taken."""
+    while _until_end_of_backward:
+        _until_end_of_backward.pop(0)()
+
+
+def forget_unfinished() -> None:
+    """A new process group begins afresh: what a failed program has left under way will never end."""
+    here().forget_groups()
+    _until_end_of_backward.clear()
