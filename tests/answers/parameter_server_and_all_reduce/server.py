@@ -27,13 +27,17 @@ class Server:
         return staleness
 
 
+BEHIND = "it stands behind the return"
+EFFECTS = ("torch.manual_seed(0)", "torch.set_grad_enabled(not torch.is_grad_enabled())", "dist.barrier()",
+           "torch.set_default_dtype(torch.float64)", "open('left_behind', 'w').close()")  # fmt: skip
 EQUAL = {
-    "13: 0 → 1": "nobody pushes before it has pulled",
-    "13: 0 → -1": "nobody pushes before it has pulled",
-    "12: 0 → 1": "only differences of it count",
-    "12: 0 → -1": "only differences of it count",
-    "11: 0 → 1": "only differences of steps count",
-    "11: 0 → -1": "only differences of steps count",
+    "10: 0 → 1": "only differences of steps count",
+    "10: 0 → -1": "only differences of steps count",
+    "11: 0 → 1": "only differences of it count",
+    "11: 0 → -1": "only differences of it count",
+    "12: 0 → 1": "nobody pushes before it has pulled",
+    "12: 0 → -1": "nobody pushes before it has pulled",
+    **{f"{line} with `{effect}`": BEHIND for line in ("14: pull", "20: push") for effect in EFFECTS},
 }
 AHEAD = "self.steps[worker] - min(self.steps) > self.bound"
 UPDATE = "        self.weights = self.weights - self.lr * gradient  # a new tensor: who holds the old one keeps it\n"
