@@ -1,89 +1,86 @@
-"""Under the checks: what its probes count, what its judges read from it, and the rule of its server."""
+"""Under the checks of the lab on all-reduces: cases that show mistakes, what is read from them, the server's rule."""
 
 from __future__ import annotations
 
 import itertools
-import sys
-from pathlib import Path
+import random
 
-import cloudpickle
 import labs_support as support
+import nbformat
 import pytest
 import torch
 
-from utils.checks import Wrong, parameter_server_and_all_reduce, run
+from utils.checks import parameter_server_and_all_reduce
 from utils.checks.framework import exercises_in
-from utils.checks.parameter_server_and_all_reduce import probes, servers
-from utils.checks.parameter_server_and_all_reduce.probes import BASE, FIRST, Case, Plan
-from utils.checks.parameter_server_and_all_reduce.traces import what_was_added
+from utils.checks.parameter_server_and_all_reduce import agreeing, hierarchies, ring_messages, rings, servers
+from utils.checks.parameter_server_and_all_reduce.traces import BASE, FIRST, what_was_added
+from utils.course import outline
 
-ANSWERS = support.ANSWERS / "parameter_server_and_all_reduce"
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks need not import pytest
+SOLUTION = outline.notebook("parameter_server_and_all_reduce", "solutions")
 EXERCISES = {exercise.name: exercise for exercise in exercises_in(parameter_server_and_all_reduce)}
+SEEDS = range(12)
+# The ways in which checks of this course were once fooled, each with answers to this lab that try it.
+CLASSES = {
+    "side effects on what was passed in": ("the tensor is filled", "writes beyond its end", "scales the gradient",
+                                           "works on what it was given", "knows them from the last time"),
+    "one size only": ("three chunks always", "two ranks a node always", "two workers only", "one learning rate"),
+    "tolerance and number types": ("in float32", "integers as float64", "modulo 256", "in 4 bytes"),
+    "channels that nobody watches": ("through the store", "a file", "a copy of numpy's", "a copy as bytes",
+                                     "a group in every call", "a thread"),
+    "luck of the clock taken for order": ("never waits", "sleeps in place of a wait", "changes what is on its way",
+                                          "irecv is not waited for"),
+    "a reference taken after the answer has run": ("keeps the worker's own gradients", "hands out its own"),
+    "ready-made answers": ("the library", "the course's own"),
+    "exceptions": ("raises too early", "an assertion", "ends the program", "only rank 0 raises", "rank 0 raises"),
+}  # fmt: skip
 
 
-# ---------------------------------------------------------------------- what the probes see
-def _watched(folder):
-    """On two ranks: what ``watch`` says of known messages and tensors."""
-    import torch.distributed as dist
-
-    rank, tensor = dist.get_rank(), torch.ones(10)
-    note = Path(folder) / f"calls.{rank}"
-    with probes.watch(tensor, note) as facts:
-        buffer = torch.empty(4)  # 16 bytes
-        buffer[:2].add_(tensor[:2])  # views cost nothing
-        del buffer
-        assert torch.tensor([1.0, 2.0]).nbytes == 8
-        sending = dist.isend(tensor[:3], 1 - rank)
-        dist.recv(tensor[3:6], 1 - rank)
-        sending.wait()
-    return [facts["extra"], probes.messages_of(facts), probes.messages_in(note.read_text())]
+@pytest.mark.parametrize("kind", CLASSES)
+def test_every_way_to_fool_a_check_is_tried_on_this_lab(kind):
+    tried = {known.name for one in EXERCISES.values() for known in support.answers_in(support.ANSWERS, one)}
+    assert set(CLASSES[kind]) - tried == set()
 
 
-def test_messages_and_the_largest_memory_are_counted(tmp_path):
-    for rank, (extra, heard, noted) in enumerate(run(_watched, str(tmp_path), ranks=2)):
-        assert extra == 16
-        assert [tuple(one) for one in heard] == [("send", 1 - rank, 12), ("recv", 1 - rank, 12)]
-        assert heard == noted
+# ---------------------------------------------------------------------- cases
+def _drawn(contract, seed):
+    return contract.draw(random.Random(f"{contract.name} {seed}"))
 
 
-def test_messages_that_do_not_fit_are_found():
-    fits = {0: [("send", 1, 8), ("send", 1, 4)], 1: [("recv", 0, 8), ("recv", 0, 4)]}
-    assert probes.misfit(fits) == ""
-    fits[1][1] = ("recv", 0, 8)
-    assert probes.misfit(fits) == "rank 0 sends 4 bytes, and rank 1 has room for 8"
+@pytest.mark.parametrize("seed", SEEDS)
+def test_lengths_cover_what_is_easily_forgotten(seed):
+    cases = _drawn(agreeing.CONTRACT, seed)
+    assert len({case["ranks"] for case in cases}) == 3 and {case["ranks"] for case in cases} >= {1}
+    for ranks in {case["ranks"] for case in cases} - {1}:
+        lengths = [agreeing._numbers(case) for case in cases if case["ranks"] == ranks]
+        assert len(set(lengths[0])) == 1 and any(set(one) == {0} for one in lengths)
+        different = [one for one in lengths if len(set(one)) > 1]
+        assert ranks == 2 or any(len(one) * length == sum(one) for one in different for length in one), "the mean"
+        assert any(len({length % 256 for length in one}) == 1 for one in different), "equal in a byte"
+        assert any(0 in one for one in different)
 
 
-def test_integers_of_the_cases_do_not_survive_as_floats():
-    for dtype, smaller in (("int64", torch.float64), ("int32", torch.float32)):
-        numbers = Case(1001, dtype).numbers(1)
-        assert (numbers.to(smaller).to(numbers.dtype) != numbers).any()
-        assert (
-            Case(1001, dtype)
-            .total(6)
-            .equal(sum(Case(1001, dtype).numbers(rank).long() for rank in range(6)).to(numbers.dtype))
-        )
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("contract", [rings.CONTRACT, hierarchies.CONTRACT], ids=["ring", "levels"])
+def test_tensors_cover_what_is_easily_forgotten(contract, seed):
+    cases = _drawn(contract, seed)
+    for ranks in {case["ranks"] for case in cases} - {1}:
+        mine = [case for case in cases if case["ranks"] == ranks]
+        assert mine[0]["type"] == "trace" and mine[0]["length"] % ranks, "what tells most comes first"
+        assert any(case["length"] < ranks for case in mine) and any(case["length"] % ranks == 0 for case in mine)
+    assert sum(case["length"] >= ring_messages.LARGE for case in cases) == 1
+    assert {"trace", "int64", "float64"} < {case["type"] for case in cases} | {""}
+    shapes = {(case["nodes"], case["ranks per node"]) for case in cases if "nodes" in case}
+    assert not shapes or {(2, 3), (3, 2), (1, 1)} < shapes
 
 
-def test_lengths_cover_what_is_easily_forgotten():
-    for ranks in (2, 3, 4, 6):
-        lengths = {case.length for case in parameter_server_and_all_reduce._cases(ranks)}
-        assert (
-            1 in lengths and any(length % ranks for length in lengths) and any(not length % ranks for length in lengths)
-        )
-        assert {case.dtype for case in parameter_server_and_all_reduce._cases(ranks)} == {
-            "int64",
-            "int32",
-            "float32",
-            "float64",
-        }
-
-
-def test_a_dead_lock_ends_with_the_table_of_who_waits_for_whom(tmp_path, monkeypatch):
-    monkeypatch.setenv("COURSE_PROGRESS", str(tmp_path / "progress.json"))
-    verdict, _ = support.judge_file(ANSWERS / "ring" / "wrong_dead_lock.py", EXERCISES["ring"])
-    assert verdict.state == "wrong"
-    assert "rank 0 waits in send for rank 1: rank 1 is in send" in verdict.details
+@pytest.mark.parametrize("kind", ["int64", "int32"])
+def test_integers_of_the_cases_do_not_survive_as_floats(kind):
+    case = {"type": kind, "length": 50, "seed": 3}
+    numbers = ring_messages.numbers(case, 1)
+    smaller = {"int64": torch.float64, "int32": torch.float32}[kind]
+    assert (numbers.to(smaller).to(numbers.dtype) != numbers).any()
+    total = sum(ring_messages.numbers(case, rank).long() for rank in range(5))
+    assert total.equal(total.to(numbers.dtype).long()), "no overflow"
 
 
 # ---------------------------------------------------------------------- what is read from a trace
@@ -94,8 +91,7 @@ def _trace(counts):
     ]
 
 
-FOUR = Plan((1, 4), (), "", parameter_server_and_all_reduce.judges.judge_ring)
-TWO_BY_TWO = Plan((2, 2), (), "", parameter_server_and_all_reduce.judges.judge_levels, arguments=(2, 2))
+FOUR, TWO_BY_TWO = None, (2, 2)  # nodes and ranks per node, where there are nodes
 ONES = [1, 1, 1, 1]
 
 
@@ -115,14 +111,14 @@ def _own(rank):
     ],
 )
 def test_a_trace_names_the_mistake(plan, counts, sentence):
-    assert sentence in what_was_added(plan, _trace(counts), nodes_talked=False)
+    assert sentence in what_was_added(_trace(counts), plan, nodes_talked=False)
 
 
 def test_numbers_of_another_place_are_noticed():
     after = [[0] * 4 for _ in range(4)]
     for rank, i in itertools.product(range(4), range(4)):
         after[rank][i] = sum((FIRST + (i + (q == 2)) % 4) * BASE**q for q in range(4))
-    assert "is made of numbers of other places" in what_was_added(FOUR, after, nodes_talked=False)
+    assert "is made of numbers of other places" in what_was_added(after, None, nodes_talked=False)
 
 
 # ---------------------------------------------------------------------- the server
@@ -153,13 +149,29 @@ def test_the_example_in_the_lab_is_right():
     assert server.pull(1) is not None
 
 
-def test_schedules_let_workers_wait_and_gradients_get_stale():
-    for workers, bound, seed in parameter_server_and_all_reduce.PLAYS:
-        events = servers.play(Right, workers, bound, seed)
-        assert len(events) == servers.EVENTS
-        waits = sum(event["what"] == "pull" and event["waits"] for event in events)
-        assert (waits > 0) == (workers > 1)
-        assert workers == 1 or max(event["staleness"] for event in events if event["what"] == "push") > 1
+class _Watch:
+    """Plays a scene without any rank."""
+
+    def call(self, name, **arguments):
+        return Right(*arguments.values())
+
+    def step(self, *_, **__):
+        import contextlib
+
+        return contextlib.nullcontext()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_in_schedules_workers_wait_and_gradients_get_stale(seed):
+    late = waited = 0
+    for case in _drawn(servers.CONTRACT, seed):
+        facts = {}
+        servers.scene(case, _Watch(), facts)
+        assert list(servers.judge(case, [facts])) == []
+        events = [event for one in facts["servers"] for event in one["events"]]
+        waited += sum(event["what"] == "pull" and event["weights"] is None for event in events)
+        late = max([late, *(event["got"] for event in events if event["what"] == "push")])
+    assert waited > 20 and late > 3
 
 
 def _stalest(workers, bound, steps):
@@ -187,22 +199,10 @@ def test_the_lab_tells_the_right_bound_of_the_staleness(workers, bound):
     assert _stalest(workers, bound, steps=3 * bound + 3) == (workers - 1) * (2 * bound + 1)
 
 
-def test_on_real_ranks_a_server_that_wakes_nobody_is_found():
-    class Asleep(Right):
-        def pull(self, worker):
-            self.at_pull[worker] = sum(self.steps)
-            return self.weights if self.steps[worker] < 1 else None
-
-    with pytest.raises(Wrong, match="all workers wait for each other after"):
-        run(servers.on_ranks, Asleep, 2, 1, 3, ranks=3, timeout=40)
-
-
-def test_on_real_ranks_the_fast_workers_come_to_the_bound():
-    leads, weights, right = run(servers.on_ranks, Right, 3, 1, 5, ranks=4, timeout=40)[0]
-    assert max(leads) == 1
-    assert weights.equal(right)
-
-
-def test_bound_0_in_step_is_synchronous():
-    weights, right = servers.in_step(Right)
-    assert weights.equal(right)
+def test_the_lab_says_what_has_to_stay():
+    text = " ".join("\n".join(cell.source for cell in nbformat.read(SOLUTION, as_version=4).cells).split())
+    for promise in ("What your function is not asked to change stays as it was", "message is waited for before",
+                    "new process groups, files and threads", "The tensor has one dimension", "one number each",
+                    "are numbers of somebody else", "NumPy's arrays, lists and bytes count as well",
+                    "from the arguments, not from the environment", "gradients, stay as they are"):  # fmt: skip
+        assert promise in text

@@ -9,6 +9,7 @@ snapshot.py    in the rank: a thing, by path, before and after
 surroundings.py  in the rank: the process, before and after
 events.py      in the rank: processes, threads, files, frames, ready-made answers
 wire.py        in the rank: collectives and messages arrive when somebody waits for them, and not before
+messages.py    in the rank: send and recv, told to the partner, carried when both agree
 launches.py    in the rank: what is noted of each of them
 scenery.py     models drawn at random, with everything that is easily forgotten
 """

@@ -47,10 +47,8 @@ def clauses(contract: Contract, case: Case, world: Sequence[dict[str, Any]]) -> 
             if "raised" in record:
                 yield Broken("raised:", record["raised"], **where)
         if stopped := one["stopped"]:
-            everywhere = None if stopped["clause"] == "disagree" else rank
-            yield Broken(
-                f"wire:{stopped['clause']}", stopped["sentence"], rank=everywhere, call=len(one["records"]) - 1
-            )
+            where = {"rank": None if stopped["everywhere"] else rank, "call": len(one["records"]) - 1}
+            yield Broken(f"wire:{stopped['clause']}", stopped["sentence"], **where)
     for number, records in enumerate(zip(*(one["records"] for one in world), strict=False)):
         said = [[str(call["name"]) for call in record.get("calls", ())] for record in records]
         if (

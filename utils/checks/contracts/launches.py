@@ -60,6 +60,7 @@ class Launch:
         phase, ready: where the program was, and how many gradients were there, at the launch.
         waited: the same two at the first wait for it; None if nobody has waited.
         changed: whether a tensor was written to between launch and wait.
+        tag: of a message.
     """
 
     name: str
@@ -76,7 +77,10 @@ class Launch:
     ready: int = 0
     waited: list[Any] | None = None
     changed: bool = False
+    tag: int = 0
     work: Any = None
+    carries: Any = None
+    partner: Any = None
     start: Callable[[], Any] | None = None
     pairs: list[tuple[Any, Any, Any]] = field(default_factory=list)
 
@@ -92,6 +96,8 @@ class Launch:
         number = next((one for one in arguments[1:] if isinstance(one, int)), None)
         root = getattr(options, "rootRank", None)
         first = tensors[0] if tensors else None
+        if name in MESSAGES and number is not None:
+            number = dist.get_global_rank(group, number)
         return cls(
             name,
             sum(one.nbytes for one in tensors) if name != "barrier" else 0,
@@ -100,9 +106,10 @@ class Launch:
             None if method == "recv_anysource" else root if root is not None else number,
             _operation(options),
             bool(getattr(options, "asyncOp", False)),
-            group.size() == dist.get_world_size(),
+            name in MESSAGES or group.size() == dist.get_world_size(),
             group is dist.group.WORLD,
             threading.current_thread() is threading.main_thread(),
+            tag=int(arguments[-1]) if name in MESSAGES and len(arguments) > 1 else 0,
         )
 
     def __str__(self) -> str:
@@ -125,7 +132,11 @@ class Launch:
 
     def plain(self) -> dict[str, Any]:
         """As builtin types."""
-        return {name: value for name, value in vars(self).items() if name not in ("work", "start", "pairs")}
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if name not in ("work", "start", "pairs", "carries", "partner")
+        }
 
 
 def flat(value: Any) -> list[torch.Tensor]:
@@ -143,7 +154,7 @@ def swapped(value: Any, mine: dict[int, torch.Tensor]) -> Any:
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    return tensor.detach().clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8)
 
 
 def _operation(options: Any) -> str:

@@ -21,6 +21,8 @@ _TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 def digest(tensor: torch.Tensor) -> str:
     """The bits of a tensor."""
     flat = tensor.detach().resolve_conj().contiguous().reshape(-1)
+    if flat.stride() != (1,):  # one element of a strided tensor is contiguous, and yet no view of bytes
+        flat = flat.clone(memory_format=torch.contiguous_format)
     return hashlib.blake2b(flat.view(torch.uint8).numpy().tobytes(), digest_size=8).hexdigest()
 
 

@@ -16,6 +16,7 @@ import torch
 from utils.checks import inside, standstill
 from utils.checks.contracts import events
 from utils.checks.contracts.contract import Case, Facts, shown
+from utils.checks.contracts.messages import ENDS
 from utils.checks.contracts.snapshot import Snapshot
 from utils.checks.contracts.surroundings import changed, functions, own_folder, surroundings
 from utils.checks.contracts.wire import Stop, Wire
@@ -69,6 +70,19 @@ class Watch:
         with self.step(function, **arguments):
             return self.answers[function](*arguments.values())
 
+    def attempt(self, function: str, /, **arguments: Any) -> Facts | None:
+        """``call`` for a function that has to raise an exception now and then: what it has raised, as plain data."""
+        with self.step(function, **arguments) as record:
+            try:
+                self.answers[function](*arguments.values())
+            except inside.Outcome as outcome:
+                cause = outcome.__cause__
+                if isinstance(outcome, Stop) or not isinstance(cause, Exception) or not outcome.record["sentence"]:
+                    raise
+                kinds = [kind.__name__ for kind in type(cause).__mro__]
+                record["caught"] = {"kinds": kinds, "text": str(cause)[:2000], "sentence": outcome.record["sentence"]}
+        return record.get("caught")
+
     @contextlib.contextmanager
     def step(self, rules: str, made: Any = None, /, **things: Any) -> Iterator[dict[str, Any]]:
         """In the ``with`` block a learner's code runs, by the rules of that name, and may touch these things.
@@ -103,7 +117,7 @@ class Watch:
 
     def _end(self, failure: BaseException | None, record: dict[str, Any]) -> None:
         if failure is None:
-            self.wire.end_of_step()
+            self.wire.end_of_step(how=ENDS["caught" in record])
             return
         if isinstance(failure, Stop):
             raise failure
@@ -111,7 +125,7 @@ class Watch:
         if outcome.record["kind"] == "not started":
             raise outcome from failure
         record["raised"] = outcome.record["sentence"]
-        self.wire.end_of_step(RAISED)
+        self.wire.end_of_step(RAISED, ENDS[1])
         raise Stop(record["raised"]) from failure
 
     @contextlib.contextmanager

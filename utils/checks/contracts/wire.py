@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from utils.checks.contracts.events import not_the_answer
 from utils.checks.contracts.launches import MESSAGES, METHODS, STORE, Launch, flat, swapped
+from utils.checks.contracts.messages import ENDS, Alone, Messages
 from utils.checks.inside import Outcome
 
 OVER = "nothing more: its step is over"
@@ -39,6 +40,7 @@ class Wire:
 
     def __init__(self) -> None:
         self._group = dist.new_group()  # for the ranks' own words to each other
+        self._messages = Messages(self._group)
         self._originals: dict[str, Callable[..., Any]] = {}
         self.stopped: dict[str, Any] | None = None
         self._open: list[Launch] = []  # begun by the learner, and not yet by gloo
@@ -70,8 +72,12 @@ class Wire:
             self.hidden = _begun() - number - self._really
             self.sent = _sent() - sent
 
-    def end_of_step(self, words: str = OVER) -> dict[str, Any]:
+    def end_of_step(self, words: str = OVER, how: str = ENDS[0]) -> dict[str, Any]:
         """Make sure that all ranks have begun the same, and say what this one has done.
+
+        Args:
+            words: for the other ranks, if they have not.
+            how: one of ``ENDS``, for those that wait for a message from this rank.
 
         Raises:
             Stop: on every rank, if they have not.
@@ -79,10 +85,9 @@ class Wire:
         with self._quiet():
             while self._open:
                 self._deliver_next()
-            for launch in self.launches:
-                if launch.name == "send" and launch.waited is None:
-                    launch.work.wait()
+            self._messages.end(how)
             self._agree(words)
+            self._messages.forget()
         return self.found()
 
     def found(self) -> dict[str, Any]:
@@ -95,14 +100,23 @@ class Wire:
             while launch in self._open:
                 self._deliver_next()
             if launch.name in MESSAGES and launch.waited is None:
-                launch.work.wait()
+                self._message(self._messages.finish, launch)
             if launch.waited is None:
                 launch.waited = [self.phase, len(self.ready)]
                 launch.arrive()
 
-    def stop(self, clause: str, sentence: str, details: str = "") -> NoReturn:
-        self.stopped = self.stopped or {"clause": clause, "sentence": sentence, "details": details}
+    def stop(self, clause: str, sentence: str, details: str = "", everywhere: bool = False) -> NoReturn:
+        stopped = {"clause": clause, "sentence": sentence, "details": details, "everywhere": everywhere}
+        self.stopped = self.stopped or stopped
         raise Stop(sentence)
+
+    def _message(self, part: Callable[..., None], *arguments: Any) -> None:
+        """Begin or finish a message; where that cannot be, all ranks stop."""
+        try:
+            part(*arguments)
+        except Alone as alone:
+            self._messages.end(ENDS[2])
+            self._agree(f"{alone.clause} {dist.get_rank()}", (alone.telling, alone.clause, str(alone)))
 
     def _noting(self, method: str) -> Callable[..., Any]:
         def noted(group: Any, *arguments: Any, **named: Any) -> Any:
@@ -122,7 +136,9 @@ class Wire:
                 ]
                 own = tuple(swapped(one, mine) for one in arguments)
                 launch.start = lambda: original(group, *own, **{k: swapped(v, mine) for k, v in named.items()})
-                if launch.name in MESSAGES or not launch.whole:
+                if launch.name in MESSAGES:
+                    self._message(self._messages.begin, launch, mine[id(tensors[0])])
+                elif not launch.whole:
                     launch.work = launch.start()
                 else:
                     self._open.append(launch)
@@ -156,23 +172,31 @@ class Wire:
         if launch.work is not None:
             launch.work.wait()
 
-    def _agree(self, words: str) -> None:
-        """Stop all ranks unless all of them come here with the same words."""
+    def _agree(self, words: str, reason: tuple[int, str, str] | None = None) -> None:
+        """Stop all ranks unless all of them come here with the same words.
+
+        Args:
+            reason: why this rank cannot go on: how telling that is, the clause that is broken, the sentence.
+        """
         mine = torch.tensor([zlib.crc32(words.encode())])
         everyone = [torch.empty_like(mine) for _ in range(self._group.size())]
         dist.all_gather(everyone, mine, group=self._group)
-        if all(torch.equal(mine, other) for other in everyone):
+        if reason is None and all(torch.equal(mine, other) for other in everyone):
             return
         said: list[Any] = [None] * self._group.size()
-        dist.all_gather_object(said, (words, [str(one) for one in self.launches]), group=self._group)
-        details = "\n".join(f"rank {rank}: {'; '.join(calls) or 'nothing'}" for rank, (_, calls) in enumerate(said))
+        dist.all_gather_object(said, (words, [str(one) for one in self.launches], reason), group=self._group)
+        details = "\n".join(f"rank {rank}: {'; '.join(calls) or 'nothing'}" for rank, (_, calls, _) in enumerate(said))
+        if reasons := [one for *_, one in said if one]:
+            _, clause, sentence = max(reasons, key=lambda one: one[0])
+            self.stop(clause, sentence, details, everywhere=True)
         number = sum(one.name not in MESSAGES and not one.name.startswith("store") for one in self.launches)
         number -= len(self._open)
         self.stop(
             "disagree",
             f"the ranks do not call the same collectives. Number {number + 1} of this step is "
-            f"{_by_rank([words for words, _ in said])}: they would hang, or mix up tensors",
+            f"{_by_rank([words for words, *_ in said])}: they would hang, or mix up tensors",
             details,
+            everywhere=True,
         )
 
 
@@ -194,6 +218,9 @@ class LateWork:
 
     def is_success(self) -> bool:
         return self.wait()
+
+    def _source_rank(self) -> int:
+        return self._launch.peer
 
     def get_future(self) -> Any:
         self._wire.stop("future", "keeps a future: call wait() on what the collective returns")

@@ -1,230 +1,231 @@
-"""What the checks of this lab do with a learner's server: call it in a chosen order, then let real ranks call it.
+"""Exercise 4: the class ``Server(weights, workers, bound, lr)`` with ``pull`` and ``push``.
 
-In a chosen order everything is exact: who asks when is no matter of clocks, so who has to wait is not either. Weights
-and gradients are small multiples of powers of two, so sums are exact in any order.
+A scene plays a schedule: workers of different speeds ask two servers in a drawn order. Who asks when is no matter of
+clocks, so who has to wait is not either, and what every answer has to be follows from the list of events.
 """
 
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from utils.checks.inside import refuse_modules
-from utils.checks.parameter_server_and_all_reduce.probes import COURSE_MODULES
-from utils.checks.verdicts import Wrong
+from utils.checks.contracts import Broken, Case, Contract, Facts, Rules, compare
 
-if TYPE_CHECKING:
-    import torch
-
-LR = 0.125
 MOST_STEPS = 40  # a worker that nobody stops is stopped here
-EVENTS = 60  # in a schedule
+EVENTS = 140  # in a schedule
 Event = dict[str, Any]
 
 
-def _weights(size: int = 3) -> torch.Tensor:
-    import torch
-
-    return torch.arange(size, dtype=torch.float64) * 4 - 2
-
-
-def _gradient(worker: int, step: int) -> torch.Tensor:
-    import torch
-
-    return torch.tensor([worker + 1.0, step + 1.0, (worker + 1.0) * (step - 2.0)], dtype=torch.float64)
-
-
-def _pulled(server: Any, worker: int) -> torch.Tensor | None:
-    """What ``pull`` gives: weights, or None."""
-    import torch
-
-    got = server.pull(worker)
-    if got is not None and not isinstance(got, torch.Tensor):
-        raise Wrong(f"pull returns a {type(got).__name__}: it returns the weights, or None if the worker has to wait.")
-    return got
+def draw(rng: random.Random) -> list[Case]:
+    """The first ones are about one fast worker; a bound of 0, a single worker, and more of both come in each check."""
+    cases: list[Case] = [
+        {"play": "one fast worker", "workers": rng.randint(2, 4), "bound": bound} for bound in (2, 0, 5)
+    ]
+    cases.append({"play": "pull and push in step", "workers": 3, "bound": 0})
+    for workers, bound in ((2, 2), (3, 1), (3, 0), (rng.randint(4, 6), rng.randint(2, 4)), (1, rng.randint(0, 2))):
+        cases.append({"play": "in any order", "workers": workers, "bound": bound})
+    for case in cases:
+        case |= {"ranks": 1, "type": rng.choice(("float64", "float32")), "lr": rng.choice((0.125, 0.3, 1.0))}
+        case |= {"shape": rng.choice(("3", "2 × 3", "1")), "seed": rng.getrandbits(30)}
+    return cases
 
 
-def _pushed(server: Any, worker: int, gradient: torch.Tensor) -> int:
-    """What ``push`` gives: the staleness."""
-    before = gradient.clone()
-    staleness = server.push(worker, gradient)
-    if isinstance(staleness, bool) or not isinstance(staleness, int):
-        kind = type(staleness).__name__
-        raise Wrong(f"push returns {'None' if staleness is None else f'a {kind}'}: it returns the staleness, an int.")
-    if not gradient.equal(before):
-        raise Wrong("push changes the gradient that it was given: the worker may still need it.")
-    return staleness
-
-
-# --- a fast worker and one that sleeps -------------------------------------------------------------------------
-
-
-def fast_worker(make: Any, bounds: tuple[int, ...]) -> list[dict[str, int]]:
-    """For each bound: worker 0 takes steps as long as it may, worker 1 does nothing. Then worker 1 takes one step.
-
-    Returns:
-        ``alone``: the steps that worker 0 took first; ``then``: those that it took after the other's step.
-    """
-    found = []
-    for bound in bounds:
-        server = make(_weights(), 2, bound, LR)
-        alone = _run_ahead(server, 0)
-        asked = _pulled(server, 1)
-        after_pull = _run_ahead(server, 0) if alone < MOST_STEPS else 0
-        then = 0
-        if asked is not None:
-            _pushed(server, 1, _gradient(1, 0))
-            then = _run_ahead(server, 0) if alone < MOST_STEPS else 0
-        found.append({"alone": alone, "slow may": int(asked is not None), "after a pull": after_pull, "then": then})
-    refuse_modules(*COURSE_MODULES)
-    return found
-
-
-def _run_ahead(server: Any, worker: int) -> int:
-    for step in range(MOST_STEPS):
-        if _pulled(server, worker) is None:
-            return step
-        _pushed(server, worker, _gradient(worker, step))
-    return MOST_STEPS
-
-
-# --- schedules -------------------------------------------------------------------------------------------------
-
-
-def plays(make: Any, which: tuple[tuple[int, int, int], ...]) -> list[list[Event]]:
-    """Play schedules (workers, bound, seed), and note at each event what the server did and what is right."""
-    return [play(make, *one) for one in which]
-
-
-def play(make: Any, workers: int, bound: int, seed: int) -> list[Event]:
-    """Workers of different speeds ask in a random order. The play ends when pull and the rule differ.
-
-    Returns:
-        Events. "pull": ``worker``, ``done`` (steps of all workers), ``waits`` (whether the server says so), ``should``
-        (whether it should), ``weights`` and ``right`` (None while waiting). "push": ``worker``, ``got`` and
-        ``staleness``. "kept": a worker's weights have changed since it pulled them; ``worker``.
-    """
-    dice = random.Random(seed)
-    server, true = make(_weights(), workers, bound, LR), _weights()
-    done, held, version = [0] * workers, {}, 0  # held: weights in use, a copy of them, the version they have
-    events: list[Event] = []
-    speeds = [dice.choice((1, 2, 6)) for _ in range(workers)]
-    for _ in range(EVENTS):
-        worker = dice.choices(range(workers), speeds)[0]
-        if worker in held:
-            weights, copy, since = held.pop(worker)
-            if not weights.equal(copy):
-                events.append({"what": "kept", "worker": worker})
-                break
-            gradient = _gradient(worker, done[worker])
-            got = _pushed(server, worker, gradient)
-            events.append({"what": "push", "worker": worker, "got": got, "staleness": version - since})
-            true, version = true - LR * gradient, version + 1
-            done[worker] += 1
-            continue
-        got, should = _pulled(server, worker), done[worker] - min(done) > bound
-        event = {"what": "pull", "worker": worker, "done": list(done), "waits": got is None, "should": should}
-        events.append(event | {"weights": got if got is None else got.clone(), "right": true.clone()})
-        if (got is None) != should:
-            break
-        if got is not None:
-            held[worker] = got, got.clone(), version
-    return events
-
-
-# --- bound 0 ---------------------------------------------------------------------------------------------------
-
-
-def in_step(make: Any, workers: int = 3, steps: int = 4) -> tuple[torch.Tensor | None, torch.Tensor]:
-    """With bound 0, in each step first all workers pull, then all push; here the gradients depend on the weights.
-
-    Returns:
-        The last weights, and those of synchronous training.
-    """
-    server, true = make(_weights(), workers, 0, LR), _weights()
-    for _ in range(steps):
-        weights = [_pulled(server, worker) for worker in range(workers)]
-        if any(one is None for one in weights):
-            return None, true
-        for worker, one in enumerate(weights):
-            _pushed(server, worker, one - worker)
-        true = true - LR * sum(true - worker for worker in range(workers))
-    return _pulled(server, 0), true
-
-
-# --- real ranks ------------------------------------------------------------------------------------------------
-
-PULL, PUSH, END = 0.0, 1.0, 2.0
-
-
-def on_ranks(make: Any, workers: int, bound: int, steps: int) -> tuple[list[int], torch.Tensor, torch.Tensor] | None:
-    """Rank 0 has the server; every other rank is a worker. Worker 0 is slow: its gradients arrive only when all others
-    wait or have finished, so that they run as far ahead as they may.
-
-    Returns:
-        On rank 0: for each pull how many steps the worker was ahead of the slowest, the last weights, the right ones.
-    """
-    import torch.distributed as dist
-
-    if dist.get_rank() > 0:
-        _work(dist.get_rank() - 1, steps)
-        return None
-    return _serve(make(_weights(), workers, bound, LR), workers, steps)
-
-
-def _work(worker: int, steps: int) -> None:
-    """A worker: pull, push, and again."""
-    import torch
-    import torch.distributed as dist
-
-    weights, staleness = _weights(), torch.tensor(0)
-    for step in range(steps):
-        dist.send(torch.tensor([PULL, 0.0, 0.0, 0.0], dtype=torch.float64), 0)
-        dist.recv(weights, 0)
-        dist.send(torch.cat([torch.tensor([PUSH], dtype=torch.float64), _gradient(worker, step)]), 0)
-        dist.recv(staleness, 0)
-    dist.send(torch.tensor([END, 0.0, 0.0, 0.0], dtype=torch.float64), 0)
-
-
-def _serve(server: Any, workers: int, steps: int) -> tuple[list[int], torch.Tensor, torch.Tensor]:
-    import torch
-    import torch.distributed as dist
-
-    done, waiting, ended, late, leads = [0] * workers, set(), set(), [], []
-    message = torch.empty(4, dtype=torch.float64)
-
-    def serve_pull(worker: int) -> None:
-        weights = _pulled(server, worker)
-        if weights is None:
-            waiting.add(worker)
+def scene(case: Case, watch: Any, facts: Facts) -> None:
+    facts["servers"] = []
+    players = [_Player(case, watch, number) for number in range(2)]  # two servers, each with its own workers
+    facts["servers"] = [{"events": player.events, "first": player.first} for player in players]
+    dice = random.Random(case["seed"])
+    with watch.step(
+        "pull and push", players[0].server, **{f"weights of server {p.number}": p.weights for p in players}
+    ):
+        if case["play"] == "one fast worker":
+            players[0].run_ahead(dice)
             return
-        waiting.discard(worker)
-        leads.append(done[worker] - min(done))
-        dist.send(weights.to(torch.float64).contiguous(), worker + 1)
+        for _ in range(EVENTS):
+            player = players[dice.random() < 0.3]
+            if not player.over:
+                player.one_event(dice, case["play"])
 
-    def serve_push(worker: int, gradient: torch.Tensor) -> None:
-        staleness = _pushed(server, worker, gradient)
-        done[worker] += 1
-        dist.send(torch.tensor(staleness), worker + 1)
-        for one in sorted(waiting):
-            serve_pull(one)
 
-    while len(ended) < workers:
-        if late and len(waiting | ended) == workers - 1:
-            serve_push(0, late.pop())
-            continue
-        if len(waiting | ended) == workers:
-            raise Wrong(f"on real ranks all workers wait for each other after {done} steps; nobody may go on.")
-        worker = dist.recv(message) - 1
-        kind, gradient = message[0].item(), message[1:].clone()
-        if kind == PULL:
-            serve_pull(worker)
-        elif kind == END:
-            ended.add(worker)
-        elif worker == 0:
-            late.append(gradient)
+class _Player:
+    """A learner's server, its workers, and what has happened between them."""
+
+    def __init__(self, case: Case, watch: Any, number: int) -> None:
+        import torch
+
+        self.case, self.number = case, number
+        self.workers = case["workers"] + number
+        self.generator = torch.Generator().manual_seed(case["seed"] + number)
+        self.weights = self._random()
+        self.first = self.weights.clone()
+        arguments = {"workers": self.workers, "bound": case["bound"], "lr": case["lr"]}
+        self.server = watch.call("Server", weights=self.weights, **arguments)
+        self.events: list[Event] = []
+        self.held: dict[int, tuple[Any, Any]] = {}  # weights in a worker's hands, and as they were
+        self.speeds = random.Random(case["seed"] + number).choices((1, 2, 6), k=self.workers)
+        self.turn, self.over = 0, False
+
+    def _random(self) -> Any:
+        import torch
+
+        shape = [int(one) for one in self.case["shape"].split(" × ")]
+        numbers = torch.randn(shape, generator=self.generator, dtype=torch.float64)
+        return numbers.to(getattr(torch, self.case["type"]))
+
+    def pull(self, worker: int) -> bool:
+        """Whether the worker got weights."""
+        import torch
+
+        got = self.server.pull(worker)
+        weights = got.detach().clone() if isinstance(got, torch.Tensor) else None
+        kind = "" if got is None or weights is not None else type(got).__name__
+        self.events.append({"what": "pull", "worker": worker, "weights": weights, "kind": kind})
+        self.over |= bool(kind)
+        if weights is not None:
+            self.held[worker] = got, weights
+        return weights is not None
+
+    def push(self, worker: int) -> None:
+        weights, before = self.held.pop(worker)
+        gradient = self._random()
+        copy = gradient.clone()
+        kept = weights.equal(before)
+        got = self.server.push(worker, gradient)
+        event = {"what": "push", "worker": worker, "gradient": copy, "kept": kept, "changed": not gradient.equal(copy)}
+        number = got if isinstance(got, int) and not isinstance(got, bool) else None
+        self.events.append(event | {"got": number, "kind": type(got).__name__})
+        gradient.zero_()  # the worker needs its place for the next one
+
+    def step(self, worker: int) -> bool:
+        if may := self.pull(worker):
+            self.push(worker)
+        return may
+
+    def run_ahead(self, dice: random.Random) -> None:
+        """Worker 0 goes as far as it may, then another pulls, and pushes."""
+        for moment in ("alone", "after pulls", "after pushes"):
+            for _ in range(MOST_STEPS):
+                if not self.step(0):
+                    break
+            others = dice.sample(range(1, self.workers), self.workers - 1)
+            for worker in others if moment == "alone" else ():
+                self.pull(worker)
+            for worker in others if moment == "after pulls" else ():
+                if worker in self.held:
+                    self.push(worker)
+
+    def one_event(self, dice: random.Random, play: str) -> None:
+        if play == "in any order":
+            worker = dice.choices(range(self.workers), self.speeds)[0]
+            self.push(worker) if worker in self.held else self.pull(worker)
+            return
+        turn, worker = divmod(self.turn, self.workers)
+        self.turn += 1
+        if turn % 2 == 0:
+            self.pull(worker)
+        elif worker in self.held:
+            self.push(worker)
+
+
+def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
+    for number, one in enumerate(world[0]["servers"]):
+        yield from _judge_server(case, case["workers"] + number, one["events"], one["first"])
+
+
+def _judge_server(case: Case, workers: int, events: Sequence[Event], first: Any) -> Iterator[Broken]:
+    """Until the first event that is not as it has to be; the ones behind it follow from it."""
+    done, since, terms = [0] * workers, [0] * workers, [first]
+    for event in events:
+        worker, at = event["worker"], {"call": 2}
+        if event["what"] == "push":
+            staleness = len(terms) - 1 - since[worker]
+            broken = list(_judge_push(event, staleness))
+            terms.append(-case["lr"] * event["gradient"].double())
+            done[worker] += 1
         else:
-            serve_push(worker, gradient)
-    right = _weights() - LR * sum(_gradient(worker, step) for worker in range(workers) for step in range(steps))
-    last = next((weights for worker in range(workers) if (weights := _pulled(server, worker)) is not None), None)
-    return leads, last, right
+            broken = list(_judge_pull(case, event, done, terms))
+            if event["weights"] is not None:
+                since[worker] = len(terms) - 1
+        if broken:
+            yield from (Broken(one.clause, one.sentence, one.measured, one.expected, **at) for one in broken)
+            return
+
+
+def _judge_push(event: Event, staleness: int) -> Iterator[Broken]:
+    if not event["kept"]:
+        words = "have changed in its hands: give each worker a copy, or do not change the server's tensor in place"
+        yield Broken("value:held", f"the weights that worker {event['worker']} had pulled {words}")
+    if event["changed"]:
+        yield Broken("value:gradient", "push changes the gradient that it was given: the worker may still need it")
+    if event["got"] is None:
+        kind = "None" if event["kind"] == "NoneType" else f"a {event['kind']}"
+        yield Broken("value:kind", f"push returns {kind}: it returns the staleness, an int")
+    elif event["got"] != staleness:
+        words = "count the updates of the others between this worker's pull and its push, before its own is applied"
+        yield Broken("value:staleness", f"the staleness is not right: {words}", event["got"], staleness)
+
+
+def _judge_pull(case: Case, event: Event, done: Sequence[int], terms: Sequence[Any]) -> Iterator[Broken]:
+    bound, worker, waits = case["bound"], event["worker"], event["weights"] is None
+    if event["kind"]:
+        words = f"pull returns a {event['kind']}: it returns the weights, or None if the worker has to wait"
+        yield Broken("value:kind", words)
+        return
+    ahead = done[worker] - min(done)
+    if waits != (ahead > bound):
+        seen = f"worker {worker} {'has to wait' if waits else 'goes on'}, {ahead} steps ahead of the slowest"
+        yield Broken("value:bound", _why(case, done, worker, waits), f"{seen}; steps pushed: {done}", f"bound {bound}")
+    elif not waits:
+        types = [term.to(terms[0].dtype) if term.dtype != terms[0].dtype else term for term in terms]
+        what = (
+            "what pull returns, the first weights minus lr · gradient for every gradient pushed so far, late ones too,"
+        )
+        yield from compare("value:weights", what, event["weights"], types)
+
+
+def _why(case: Case, done: Sequence[int], worker: int, waits: bool) -> str:
+    """The likely mistake of a server that lets a worker wait, or go on, and should not."""
+    bound, ahead = case["bound"], done[worker] - min(done)
+    if waits and not ahead:
+        if max(done) - min(done) > bound:
+            return "the slowest worker has to wait too: then nobody ever goes on"
+        return "a worker that is not ahead has to wait: a step counts when it is pushed, not when it pulls"
+    if waits and case["play"] == "one fast worker" and ahead == 1 and bound > 1:
+        return "everybody waits for everybody after each step, whatever the bound: that is synchronous training"
+    if waits:
+        exactly = "the bound is one too narrow: a worker that is exactly `bound` steps ahead may still go on"
+        return exactly if ahead == bound else "a worker has to wait that is no more than `bound` steps ahead"
+    pulled = "a worker has taken a step when it pushes, not when it pulls: compare the steps that it has pushed with "
+    return (
+        "a worker goes on that is more than `bound` steps ahead of the slowest: one step too far, or without bound? "
+        f"{pulled}those of the slowest worker"
+    )
+
+
+def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
+    events = [event for _, world in played for one in world[0]["servers"] for event in one["events"]]
+    pushes = [event["got"] for event in events if event["what"] == "push"]
+    waits = sum(event["what"] == "pull" and event["weights"] is None for event in events)
+    return {"schedules": len(played), "updates": len(pushes), "largest staleness": max(pushes), "waits": waits}
+
+
+CONTRACT = Contract(
+    name="parameter_server_and_all_reduce.server",
+    rules={"Server": Rules(), "pull and push": Rules()},
+    draw=draw,
+    scene=scene,
+    judge=judge,
+    mistakes=(
+        ("ready:*", "{}"),
+        ("looks:*", "{}"),
+        ("course:*", "{}"),
+        ("raised:*", "{}"),
+        (
+            "state:weights*.value",
+            "the weights that the server was given have changed: they belong to somebody else, so copy them",
+        ),
+        ("value:held", "{}"),
+    ),
+    figures=figures,
+)

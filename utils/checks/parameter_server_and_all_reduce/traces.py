@@ -6,15 +6,25 @@ often that rank's number is in it, and whether it comes from the right place.
 
 from __future__ import annotations
 
-from utils.checks.parameter_server_and_all_reduce.probes import BASE, FIRST, Plan
+from typing import Any
+
+BASE = 1000  # a trace counts in this number system: one digit for each rank, of six at most
+FIRST = 11  # element i counts in units of FIRST + i, so that numbers of another place are noticed
 
 
-def what_was_added(plan: Plan, after: list[list[int]], nodes_talked: bool) -> str:
+def numbers(length: int, rank: int) -> Any:
+    """What a rank has before the all-reduce."""
+    import torch
+
+    return (torch.arange(length) + FIRST) * BASE**rank
+
+
+def what_was_added(after: list[list[int]], shape: tuple[int, int] | None, nodes_talked: bool) -> str:
     """The likely mistake, as a clause for a sentence.
 
     Args:
-        plan: which ranks and nodes there were.
         after: for each rank, what the elements are; at least one of them is no sum of all ranks.
+        shape: nodes and ranks per node, if there are nodes.
         nodes_talked: whether anything was sent from node to node.
     """
     n, length = len(after), len(after[0])
@@ -42,9 +52,9 @@ def what_was_added(plan: Plan, after: list[list[int]], nodes_talked: bool) -> st
     complete = [sum(r == rank for r, _ in whole) for rank in range(n)]
     if length in complete:
         return f"rank {complete.index(length)} has the whole sum, but rank {complete.index(min(complete))} has not"
-    nodes, per_node = plan.shape
+    nodes, per_node = shape or (1, n)
     of_a_node = [sum(int(q // per_node == r // per_node) for q in range(n)) for r in range(n)]
-    if plan.arguments and all(sum(count) == of_a_node[r] for (r, _), count in counts.items()) and nodes > 1:
+    if shape and all(sum(count) == of_a_node[r] for (r, _), count in counts.items()) and nodes > 1:
         if nodes_talked:
             return (
                 "every rank has the sum of its own node only, though ranks talk between the nodes: the share that they "

@@ -1,0 +1,54 @@
+"""In a rank: how many bytes a learner's call holds at the same time, in tensors and in everything else of Python."""
+
+from __future__ import annotations
+
+import contextlib
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+PYTHONS_OWN = 250_000  # bytes that a call of a learner's function needs on its way through the check
+
+
+class _Storages(TorchDispatchMode):
+    """The bytes of all storages that operators have met and that are still there."""
+
+    def __init__(self, given: set[int]) -> None:
+        super().__init__()
+        self.given, self.most = given, 0
+        self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for key in [key for key, (storage, _) in self._alive.items() if storage.expired()]:
+            del self._alive[key]
+        for used in tree_leaves((args, kwargs, result)):
+            if isinstance(used, torch.Tensor) and (storage := used.untyped_storage())._cdata not in self.given:
+                self._alive[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+        self.most = max(self.most, sum(nbytes for _, nbytes in self._alive.values()))
+        return result
+
+
+@contextlib.contextmanager
+def held(*given: torch.Tensor, python: bool = False) -> Iterator[dict[str, int]]:
+    """In the ``with`` block: ``tensors`` beside these, and if that is wanted, ``python``: numpy, bytes, lists."""
+    found = {"tensors": 0, "python": 0}
+    if python:
+        tracemalloc.start(1)
+    try:
+        with _Storages({one.untyped_storage()._cdata for one in given}) as mode:
+            yield found
+    finally:
+        found["tensors"] = mode.most
+        if python:
+            found["python"] = max(0, tracemalloc.get_traced_memory()[1] - PYTHONS_OWN)
+            tracemalloc.stop()
