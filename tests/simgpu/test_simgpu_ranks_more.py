@@ -16,7 +16,7 @@ from torch.distributed.pipelining import PipelineStage, schedules
 from torch.nn.parallel import DistributedDataParallel
 
 from utils import simgpu
-from utils.ranks import World
+from utils.ranks import RankError, World
 
 RANKS = 4
 WIDTH, BATCH = 16, 16
@@ -238,3 +238,54 @@ def test_what_cannot_work_says_what_to_do_instead(world):
 
 def test_gradients_in_bf16_are_half_the_bytes(world):
     assert world.run(in_bf16) == [([2 * 72], True)] * RANKS
+
+
+# --- Uneven inputs, scaled losses, coalesced collectives, meshes, and one rank that runs out of memory ----------
+
+
+def odds_and_ends():
+    from torch.distributed.algorithms.join import Join
+
+    device = join(nodes=2)
+    rank = dist.get_rank()
+    ddp = DistributedDataParallel(nn.Linear(8, 8).to(device))
+    with Join([ddp]):
+        for _ in range(1 + rank):
+            ddp(torch.ones(2, 8, device=device)).sum().backward()
+    optimizer = torch.optim.SGD(ddp.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("simgpu", init_scale=8.0, growth_interval=1)
+    with torch.autocast("simgpu", dtype=torch.float16):
+        loss = ddp(torch.ones(2, 8, device=device)).sum()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    several = [torch.full((3,), rank + i, device=device) for i in range(2)]
+    with dist._coalescing_manager(async_ops=True) as together:
+        for tensor in several:
+            dist.all_reduce(tensor)
+    together.wait()
+    mesh = init_device_mesh("simgpu", (1, 2, 1, 2), mesh_dim_names=("a", "b", "c", "d"))
+    along = torch.tensor([1.0 + rank], device=device)
+    dist.all_reduce(along, group=mesh.get_group("b"))
+    return scaler.get_scale(), [tensor[0].item() for tensor in several], along.item()
+
+
+def test_joins_scaled_losses_coalesced_collectives_and_meshes_of_four_dimensions(world):
+    ranks = world.run(odds_and_ends)
+    assert [scale for scale, *_ in ranks] == [16.0] * RANKS
+    assert [several for _, several, _ in ranks] == [[6.0, 10.0]] * RANKS
+    assert [along for *_, along in ranks] == [4.0, 6.0, 4.0, 6.0]  # 0 with 2, 1 with 3
+
+
+def one_is_full():
+    device = join(numbers=False)
+    x = torch.ones(1, device=device)
+    if dist.get_rank() == 1:
+        torch.empty(1 << 40, device=device)
+    dist.all_reduce(x)
+
+
+def test_a_rank_without_memory_is_named_and_frees_the_others(world):
+    with pytest.raises(RankError, match="rank 1 failed: OutOfMemoryError: simgpu out of memory"):
+        world.run(one_is_full)
+    assert world.run(experts) == [(True, True)] * RANKS

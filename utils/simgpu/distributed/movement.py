@@ -96,8 +96,7 @@ def _all_gather_whole(group: Any, values: dict, _options: Options) -> None:
     outputs = values.get("outputs") or [values["output_tensor"]]
     inputs = values.get("inputs") or [values["input_tensor"]]
     for output, source in zip(outputs, inputs, strict=True):
-        parts = list(output.view(-1).chunk(group.size())) if output.numel() else [output] * group.size()
-        group.allgather([parts], [source.reshape(-1)], c10d.AllgatherOptions()).wait()
+        group._allgather_base(output, source, c10d.AllgatherOptions()).wait()
 
 
 def _reduce_scatter(group: Any, values: dict, options: Options) -> None:
