@@ -16,6 +16,7 @@ from dataclasses import replace
 import here
 import published
 import torch
+from many_gpus import RESNETS, seconds_of_a_step, simulate_many
 from published import Collective, Copy, Step
 from published_models import BERT, VGG16, GPTByHand, ViT
 from torch import Tensor, nn
@@ -26,11 +27,10 @@ from utils.ranks.words import text_table
 from utils.simgpu.hardware import gpu as kind_of_gpu
 from utils.training import models
 
-RESNETS = {"resnet50": (3, 4, 6, 3), "resnet101": (3, 4, 23, 3), "resnet152": (3, 8, 36, 3)}
 VITS = {"vit-small": (12, 384, 6), "vit-base": (12, 768, 12), "vit-large": (24, 1024, 16)}
 BERTS = {"128": (128, 20), "squad": (384, 1), "512": (512, 80)}
 """Tokens of a sequence, and how many of them have a label."""
-TARGETS = {"step": (0.15, 0.40), "memory": (0.05, 0.15)}
+TARGETS = {"step": (0.15, 0.40), "many": (0.20, 0.40), "memory": (0.05, 0.15)}
 """Median and worst error."""
 
 
@@ -200,6 +200,18 @@ def main() -> None:
             memory.add(where, row.peak_gib, peak, 2, "", source)
     print(steps.text(TARGETS["step"]))
     print(memory.text(TARGETS["memory"]))
+    many = Report(
+        "Training steps on several GPUs (DistributedDataParallel, FSDP2), in ms", "model", "GPUs", "batch", "numbers"
+    )
+    for many_row in published.MANY_GPUS:
+        with tf32(many_row.precision == "tf32"):
+            found = simulate_many(many_row) * 1e3
+        measured = seconds_of_a_step(many_row, many_row.rate) * 1e3
+        gpus = f"{many_row.nodes} × {many_row.per_node} {many_row.gpu}"
+        batch = f"{many_row.times} × {many_row.batch}" if many_row.times > 1 else str(many_row.batch)
+        where = [many_row.model, gpus, batch, many_row.precision]
+        many.add(where, measured, found, 1, "", f"{many_row.source} ({many_row.year})")
+    print(many.text(TARGETS["many"]))
     collectives = Report("Collectives of NCCL, in µs", "collective", "GPUs", "MiB")
     for each in published.COLLECTIVES:
         where = [each.name, f"{each.nodes} × {each.per_node} {each.gpu}", str(each.nbytes // 2**20)]

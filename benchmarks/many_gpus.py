@@ -1,0 +1,98 @@
+"""Training steps on several GPUs, for ``simgpu_vs_published``: torch's own DistributedDataParallel and FSDP2.
+
+One rank of all is simulated (``simgpu.one_of``): the others do the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from published import ManyGPUs
+from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from utils import simgpu
+from utils.simgpu.hardware import gpu as kind_of_gpu
+from utils.training import models
+from utils.training.models import GPTConfig
+
+RESNETS = {"resnet50": (3, 4, 6, 3), "resnet101": (3, 4, 23, 3), "resnet152": (3, 8, 36, 3)}
+LENGTH = 2048
+"""Tokens of a sequence."""
+MPTS = {
+    "mpt 125m": (768, 12, 12),
+    "mpt 350m": (1024, 16, 24),
+    "mpt 760m": (1536, 12, 24),
+    "mpt 1b": (2048, 16, 24),
+    "mpt 3b": (2560, 20, 32),
+    "mpt 7b": (4096, 32, 32),
+    "mpt 13b": (5120, 40, 40),
+}
+"""Width, heads, layers. (Ours has learned positions where theirs adds biases to attention: nearly the same work.)"""
+
+
+def _images(row: ManyGPUs) -> Callable[[], None]:
+    layout = torch.channels_last if row.channels_last else torch.contiguous_format
+    with torch.device("simgpu"):
+        model: nn.Module = models.ResNet50(blocks=RESNETS[row.model]).to(memory_format=layout)
+        images = torch.zeros(row.batch, 3, 224, 224).to(memory_format=layout)
+        labels = torch.zeros(row.batch, dtype=torch.long)
+    model = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    mixed: Any = torch.autocast("simgpu", torch.float16) if row.precision == "amp" else contextlib.nullcontext()
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with mixed:
+            loss = cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def _sharded(row: ManyGPUs) -> Callable[[], None]:
+    width, heads, layers = MPTS[row.model]
+    config = GPTConfig(layers, heads, width, vocabulary=50_368, context=LENGTH)
+    with torch.device("simgpu"):
+        model = models.GPT(config)
+        tokens = torch.zeros(row.batch, LENGTH, dtype=torch.long)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for block in model.blocks:
+        fully_shard(block, mp_policy=policy)
+    fully_shard(model, mp_policy=policy)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step() -> None:
+        optimizer.zero_grad()
+        for _ in range(row.times):
+            model(tokens, tokens).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    return step
+
+
+def seconds_of_a_step(row: ManyGPUs, samples_per_s: float) -> float:
+    """From the images or tokens of one GPU in a second."""
+    return row.times * row.batch * (1 if row.model in RESNETS else LENGTH) / samples_per_s
+
+
+def simulate_many(row: ManyGPUs) -> float:
+    """Seconds of one step."""
+    options: dict[str, Any] = {}
+    if row.network:
+        gigabits, options["nics_per_node"] = row.network
+        options["network"] = replace(kind_of_gpu(row.gpu).network, bytes_per_s=gigabits * 1e9 / 8)
+    with simgpu.one_of(row.nodes * row.per_node, row.gpu, row.nodes, **options):
+        step = _images(row) if row.model in RESNETS else _sharded(row)
+        step()  # buckets are made anew, and the optimizer's state comes, with the first one
+        with simgpu.profile() as prof:
+            step()
+        return prof.elapsed
