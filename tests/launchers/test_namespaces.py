@@ -17,6 +17,7 @@ import pytest
 
 from utils.launchers import namespaces, torchrun
 
+pytestmark = pytest.mark.extras  # real torchrun, job after job; the lecture on it runs some in every `make test`
 ROOT = Path(__file__).resolve().parents[2]
 LONG = 240.0  # seconds; a machine that does much else at the same time is slow
 
@@ -34,8 +35,6 @@ with socket.create_server(("", 0)) as server:
 # Sends so many bytes to the address, and reports how many seconds until the last of them was taken there.
 SEND = """
 import socket, sys, time
-
-pytestmark = pytest.mark.extras  # real torchrun, job after job; the lecture on it runs some in every `make test`
 address, port, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 with socket.create_connection((address, port)) as connection:
     start = time.perf_counter()

@@ -376,7 +376,7 @@ def test_a_cell_finds_torchrun_of_its_own_python(monkeypatch: pytest.MonkeyPatch
     import utils
     from utils.ranks import magics
 
-    monkeypatch.setattr(magics, "load", lambda shell: None)
+    monkeypatch.setattr(magics, "load", lambda shell, provider: None)
     monkeypatch.setenv("PATH", "/usr/bin")
     utils.load_ipython_extension(None)
     assert shutil.which("torchrun") == str(Path(sys.executable).with_name("torchrun"))
