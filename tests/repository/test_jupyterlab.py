@@ -158,7 +158,7 @@ def _cells_for_the_slider(page: LabPage) -> list[int]:
         source = sources[number][1]
         if source.startswith("%%") or "%ranks" in source:
             continue
-        tree = ast.parse("\n".join(line for line in source.splitlines() if not line.startswith("%")))
+        tree = ast.parse("\n".join(line for line in source.splitlines() if not line.startswith(("%", "!"))))
         nodes = list(ast.walk(tree))
         made = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
         made |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
