@@ -9,7 +9,8 @@ store, rank, world_size = next(dist.rendezvous("env://"))
 keys = dist.PrefixStore("attempt_1", store) if "--prefix" in sys.argv else store
 if "--late" in sys.argv and rank == 0:
     time.sleep(3)
-    if store.check(["gave up"]):
+    if "--prefix" not in sys.argv:
+        store.wait(["gave up"])  # until another rank has failed: then torchrun ends this one
         sys.exit("ended by torchrun, because another rank has failed")
 try:
     dist.init_process_group("gloo", store=keys, rank=rank, world_size=world_size)
