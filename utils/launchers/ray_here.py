@@ -8,6 +8,7 @@ imported before ``start``.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import logging
 import os
 import shutil
@@ -81,7 +82,7 @@ def start(cpus: int = 2) -> Here:
         atexit.register(stop)
         _folder = Path(tempfile.mkdtemp(prefix="ray-", dir=_short_temporary_folder()))
         try:
-            with redirect_stdout(StringIO()), redirect_stderr(StringIO()), _patience():
+            with _one_at_a_time(), redirect_stdout(StringIO()), redirect_stderr(StringIO()), _patience():
                 context = ray.init(
                     address="local",
                     num_cpus=cpus,
@@ -164,6 +165,14 @@ def running(cpus: int = 2) -> Iterator[Here]:
         yield here
     finally:
         stop()
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Rays that start at the same moment on one machine choose the same free ports, and none of them comes up."""
+    with open(Path(tempfile.gettempdir(), f"ray-starts-{os.getuid()}.lock"), "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # whoever has it and dies lets it go
+        yield
 
 
 @contextmanager
