@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nbformat
@@ -202,6 +203,16 @@ def test_ray_and_its_folder_go_when_the_process_that_uses_it_is_killed():
     assert len(family) > 3
     _, alive = psutil.wait_procs(family, timeout=200)
     assert alive == [] and not Path(storage).exists()
+
+
+def test_rays_that_start_at_the_same_moment_all_come_up():
+    with ThreadPoolExecutor(3) as threads:
+        hosts = list(threads.map(lambda _: ray_host.Host(), range(3)))  # Wrong: one did not start
+    try:
+        assert len({host.address for host in hosts}) == 3 and all(host.alive for host in hosts)
+    finally:
+        for host in hosts:
+            host.stop()
 
 
 def test_after_a_check_that_fails_ray_is_stopped_and_after_a_good_one_it_is_kept():
