@@ -8,6 +8,7 @@ has to change. It is built for torch alone, with gloo for its messages; MPI, Ten
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -46,8 +47,10 @@ def wheel(folder: Path) -> Path:
         return built[-1]
     if not (shutil.which("c++") or shutil.which("g++")):
         raise CannotBuild("Horovod is built from its source, and there is no C++ compiler here (install g++).")
+    before = f"setuptools=={metadata.version('setuptools')}"
     _pip("install", "--quiet", *NEEDED_TO_BUILD)
-    with tempfile.TemporaryDirectory(prefix="horovod-") as work:
+    with contextlib.ExitStack() as after, tempfile.TemporaryDirectory(prefix="horovod-") as work:
+        after.callback(_pip, "install", "--quiet", before)  # the environment keeps what was tested
         source = _unpack(_download(Path(work)), Path(work))
         for path in (source / "CMakeLists.txt", source / "horovod" / "torch" / "CMakeLists.txt"):
             path.write_text(with_cpp17(path.read_text(encoding="utf-8")), encoding="utf-8")
