@@ -84,13 +84,17 @@ def seconds_of_a_step(row: ManyGPUs, samples_per_s: float) -> float:
     return row.times * row.batch * (1 if row.model in RESNETS else LENGTH) / samples_per_s
 
 
+def network_options(network: tuple[float, int] | None, gpu: str) -> dict[str, Any]:
+    """For a cluster: Gbit/s of each network card, and how many a node has; none of that: what the GPU's kind says."""
+    if network is None:
+        return {}
+    gigabits, cards = network
+    return {"nics_per_node": cards, "network": replace(kind_of_gpu(gpu).network, bytes_per_s=gigabits * 1e9 / 8)}
+
+
 def simulate_many(row: ManyGPUs) -> float:
     """Seconds of one step."""
-    options: dict[str, Any] = {}
-    if row.network:
-        gigabits, options["nics_per_node"] = row.network
-        options["network"] = replace(kind_of_gpu(row.gpu).network, bytes_per_s=gigabits * 1e9 / 8)
-    with simgpu.one_of(row.nodes * row.per_node, row.gpu, row.nodes, **options):
+    with simgpu.one_of(row.nodes * row.per_node, row.gpu, row.nodes, **network_options(row.network, row.gpu)):
         step = _images(row) if row.model in RESNETS else _sharded(row)
         step()  # buckets are made anew, and the optimizer's state comes, with the first one
         with simgpu.profile() as prof:

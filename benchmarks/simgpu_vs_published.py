@@ -11,12 +11,11 @@ from __future__ import annotations
 import contextlib
 import statistics
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import here
 import published
 import torch
-from many_gpus import RESNETS, seconds_of_a_step, simulate_many
+from many_gpus import RESNETS, network_options, seconds_of_a_step, simulate_many
 from published import Collective, Copy, Step
 from published_models import BERT, VGG16, GPTByHand, ViT
 from torch import Tensor, nn
@@ -24,7 +23,6 @@ from torch.nn.functional import cross_entropy
 
 from utils import simgpu
 from utils.ranks.words import text_table
-from utils.simgpu.hardware import gpu as kind_of_gpu
 from utils.training import models
 
 VITS = {"vit-small": (12, 384, 6), "vit-base": (12, 768, 12), "vit-large": (24, 1024, 16)}
@@ -128,10 +126,7 @@ def simulate_step(row: Step) -> tuple[float, float]:
 
 def simulate_collective(row: Collective) -> float:
     """Seconds of one collective."""
-    options: dict = {}
-    if row.network:
-        gigabits, options["nics_per_node"] = row.network
-        options["network"] = replace(kind_of_gpu("H100").network, bytes_per_s=gigabits * 1e9 / 8)
+    options = network_options(row.network, "H100")
     with simgpu.cluster(row.nodes, row.per_node, row.gpu, numbers=False, launch_s=0, **options) as cluster:
         part = row.nbytes // (len(cluster) if row.name == "all-gather" else 1)
         tensors = [torch.empty(part, dtype=torch.uint8, device=f"simgpu:{i}") for i in range(len(cluster))]
