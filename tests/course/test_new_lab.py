@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from course_copy import copy_course, run_there
 
 from utils.course import new_lab, outline
 from utils.course.__main__ import main
@@ -22,34 +19,20 @@ ROOT = outline.ROOT
 @pytest.fixture(scope="module")
 def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the course with a new lecture, toys, which has no lab yet."""
-    copy = tmp_path_factory.mktemp("course")
-    ignore = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
-    for part in ("notebooks", "labs", "solutions", "scripts", "utils", "tests"):
-        shutil.copytree(ROOT / part, copy / part, ignore=ignore)
-    for name in ("README.md", "pyproject.toml", "LICENSE"):
-        shutil.copy(ROOT / name, copy)
+    copy = copy_course(tmp_path_factory.mktemp("course"), "notebooks", "labs", "solutions", "scripts", "utils", "tests")
     assert main(["insert", "toys", "--at", "3", "--root", str(copy)]) == 0
     return copy
-
-
-def run(root: Path, *command: str) -> None:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
-    environment["PYTHONPATH"] = os.pathsep.join([str(root), environment.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, *command], cwd=root, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
 
 
 def test_a_new_lab_works_as_it_is_and_is_not_made_twice(course, capsys):
     assert main(["lab", "toys", "--root", str(course)]) == 0
     said = capsys.readouterr().out
     assert "made utils/checks/toys/averaging.py" in said and "made labs/03_toys.ipynb" in said
-    run(course, "-m", "utils.course", "execute", "solutions/03_toys.ipynb")
-    run(course, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", "toys or labs_are or belongs",
-        "tests/checks/test_labs.py")  # fmt: skip
-    run(course, "-m", "ruff", "check", "--no-cache", "utils/checks/toys", "tests/answers/toys")
-    run(course, "-m", "ruff", "format", "--no-cache", "--check", "utils/checks/toys", "tests/answers/toys")
+    run_there(course, ["-m", "utils.course", "execute", "solutions/03_toys.ipynb"])
+    pytest_there = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "tests/checks/test_labs.py"]
+    run_there(course, [*pytest_there, "-k", "toys or labs_are or belongs"])
+    run_there(course, ["-m", "ruff", "check", "--no-cache", "utils/checks/toys", "tests/answers/toys"])
+    run_there(course, ["-m", "ruff", "format", "--no-cache", "--check", "utils/checks/toys", "tests/answers/toys"])
     before = (course / "utils/checks/toys/averaging.py").read_bytes()
     assert main(["lab", "toys", "--root", str(course)]) == 2
     assert "The lab toys is begun" in capsys.readouterr().err

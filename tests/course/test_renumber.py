@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from course_copy import copy_course, run_there
 
 from utils.course import outline, readme
 from utils.course.__main__ import main
@@ -20,7 +20,6 @@ pytestmark = pytest.mark.extras  # a tool of authors
 ROOT = outline.ROOT
 PARTS = ("notebooks", "labs", "solutions", "docs", "scripts", "utils", "benchmarks/results")
 TESTS = ("repository", "support")
-NOT_COPIED = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
 SLUGS = {0: "start_here", 1: "one", 2: "two", 3: "three", 10: "ten"}
 UP = {0: 0, 1: 1, 2: 3, 3: 4, 10: 11}
 
@@ -82,12 +81,7 @@ def test_a_notebook_is_mended_where_it_is_read_and_keeps_the_rest() -> None:
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the repository holds of the course."""
-    copy = tmp_path_factory.mktemp("original")
-    for part in (*PARTS, *(f"tests/{name}" for name in TESTS)):
-        shutil.copytree(ROOT / part, copy / part, ignore=NOT_COPIED)
-    for path in [*ROOT.glob("*.md"), *map(ROOT.joinpath, ("LICENSE", "Makefile", "pyproject.toml"))]:
-        shutil.copy(path, copy)
-    return copy
+    return copy_course(tmp_path_factory.mktemp("original"), *PARTS, *(f"tests/{name}" for name in TESTS))
 
 
 @pytest.fixture
@@ -109,13 +103,9 @@ def assert_habits(root: Path) -> None:
 
     That the stored map is today's needs a run of the first lecture.
     """
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
-    environment["PYTHONPATH"] = os.pathsep.join([str(root), environment.get("PYTHONPATH", "")])
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
     command += ["-k", "toys or buckets or number or link or stored_by_make_execute or readme or slugs or outside"]
-    command += ["tests/repository/test_notebooks_habits.py", "tests/repository/test_code_habits.py"]
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    run_there(root, [*command, "tests/repository/test_notebooks_habits.py", "tests/repository/test_code_habits.py"])
 
 
 def test_inserting_moving_and_splitting_keep_every_habit(course, capsys):

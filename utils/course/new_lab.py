@@ -170,8 +170,7 @@ def make(slug: str, root: Path = outline.ROOT) -> list[str]:
         (root / name).write_text(text, encoding="utf-8", newline="\n")
     solution.write_text(_solution(lecture), encoding="utf-8", newline="\n")
     build(root / "solutions", root / "labs")
-    page = root / "README.md"
-    page.write_text(readme.with_table(page.read_text(encoding="utf-8"), root), encoding="utf-8", newline="\n")
+    readme.write(root)
     name = f"{lecture.name}.ipynb"
     return [
         *(f"made {name}" for name in [*made, f"solutions/{name}", f"labs/{name}"]),

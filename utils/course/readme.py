@@ -23,6 +23,12 @@ def with_table(text: str, root: Path | None = None) -> str:
     return f"{before}{begin}\n{table(root)}{end}{after}"
 
 
+def write(root: Path) -> None:
+    """Put the table into the README, where ``with_table`` puts it."""
+    page = root / "README.md"
+    page.write_text(with_table(page.read_text(encoding="utf-8"), root), encoding="utf-8", newline="\n")
+
+
 def table(root: Path | None = None) -> str:
     """One row for each lecture."""
     head = "| no. | lecture | lab | what it teaches |\n|---|---|---|---|\n"

@@ -126,8 +126,7 @@ def _renumber(root: Path, course: Sequence[str], new: Sequence[str], made: dict[
     for path, text in texts.items():
         path.write_text(text, encoding="utf-8", newline="\n")
     build(root / "solutions", root / "labs")
-    page = root / "README.md"
-    page.write_text(readme.with_table(page.read_text(encoding="utf-8"), root), encoding="utf-8", newline="\n")
+    readme.write(root)
     return _report(root, renamed, mended, made)
 
 
