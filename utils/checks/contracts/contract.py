@@ -14,6 +14,7 @@ from utils.checks.verdicts import Wrong
 Case = dict[str, Any]
 Facts = dict[str, Any]
 LONGEST, FIGURE = 600, 150  # characters of a sentence, and of each figure behind it
+OPENING = ("ready", "looks", "course", "raised")  # clauses that are told before any mistake an exercise knows of
 # Which broken clause says most where no known mistake matches: causes come before what follows from them.
 TELLING = (
     "ready",
@@ -98,7 +99,7 @@ class Contract:
         scene: in a rank, from a case, a ``Watch`` and a dict: makes the calls, puts plain facts into the dict.
         judge: outside, from a case and all ranks' facts: the clauses that broke by value.
         mistakes: pattern of a broken clause → a sentence that names the likely mistake; the first that matches is
-            said. ``{}`` stands for the sentence of the clause.
+            said. ``{}`` stands for the sentence of the clause. (The clauses of ``OPENING`` come before them.)
         refused: ready-made answers; they do not work inside.
         figures: from all cases and worlds of facts, what is shown with ✓.
     """
@@ -136,7 +137,9 @@ def _short(value: Any) -> str:
 
 
 def _known(contract: Contract, broken: Sequence[Broken]) -> tuple[Broken, str] | None:
-    pairs = ((one, sentence) for pattern, sentence in contract.mistakes for one in sorted(broken, key=_rank_of)
+    of_opening = [pair for pair in contract.mistakes if pair[0].partition(":")[0] in OPENING]
+    patterns = [*of_opening, *((f"{clause}:*", "{}") for clause in OPENING), *contract.mistakes]
+    pairs = ((one, sentence) for pattern, sentence in patterns for one in sorted(broken, key=_rank_of)
              if fnmatchcase(one.clause, pattern))  # fmt: skip
     return next(pairs, None)
 

@@ -214,8 +214,6 @@ CONTRACT = Contract(
     scene=scene,
     judge=judge,
     mistakes=(
-        ("ready:*", "{}"),
-        ("raised:*", "{}"),
         ("wire:other *", f"{{}}: {_SILENT}"),
         ("value:swallowed", "{}"),
         *gradients.MISTAKES,

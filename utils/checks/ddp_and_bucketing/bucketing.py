@@ -126,7 +126,6 @@ CONTRACT = Contract(
     scene=scene,
     judge=judge,
     mistakes=(
-        *overlapping.FIRST,
         ("wire:0 *", "{}"),
         ("wire:1 *", "{}"),
         (

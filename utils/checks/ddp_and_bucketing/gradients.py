@@ -22,9 +22,6 @@ WIDER = "gradients of two types travel in one tensor, so all of them in the wide
 TIED = "the tied weight travels twice: it has two names, but it is one tensor with one gradient"
 
 MISTAKES: tuple[tuple[str, str], ...] = (
-    ("ready:*", "{}"),
-    ("looks:*", "{}"),
-    ("raised:*", "{}"),
     ("wire:disagree", "{}. All ranks have to call the same, on tensors of the same size, in the same order"),
     ("wire:hidden", "{}"),
     ("wire:other *", "{}"),

@@ -174,9 +174,7 @@ STEPS = {
     )
     for number in (0, 1)
 }
-FIRST = (("ready:*", "{}"), ("looks:*", "{}"), ("raised:*", "{}"))
 MISTAKES = (
-    *FIRST,
     ("wire:more * travel*", "{}"),
     *gradients.MISTAKES,
     ("wire:0 *", "{}"),

@@ -90,8 +90,6 @@ CONTRACT = Contract(
     scene=scene,
     judge=judge,
     mistakes=(
-        ("ready:*", "{}"),
-        ("raised:*", "{}"),
         (
             "wire:disagree",
             "{}. Some ranks have no gradient for what others have used: first learn in one all_reduce of flags what "

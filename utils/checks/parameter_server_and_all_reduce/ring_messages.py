@@ -16,10 +16,6 @@ SMALL = 512  # bytes: a few numbers in a tensor are nothing
 EDGE = 3  # elements on both sides of the tensor, which belong to somebody else
 
 FIRST = (
-    ("ready:*", "{}"),
-    ("looks:*", "{}"),
-    ("raised:*", "{}"),
-    ("course:*", "{}"),
     ("wire:self", "{}: with world size 1 there is nothing to send"),
     ("wire:other send", "{}: with world size 1 there is nothing to send"),
     ("wire:misfit", "{} chunk"),

@@ -217,10 +217,6 @@ CONTRACT = Contract(
     scene=scene,
     judge=judge,
     mistakes=(
-        ("ready:*", "{}"),
-        ("looks:*", "{}"),
-        ("course:*", "{}"),
-        ("raised:*", "{}"),
         (
             "state:weights*.value",
             "the weights that the server was given have changed: they belong to somebody else, so copy them",
