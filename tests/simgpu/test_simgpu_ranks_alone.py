@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from simgpu_ranks import communication, join
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, fp16_compress_hook
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -67,6 +68,30 @@ def test_more_gpus_take_longer_for_the_same_step_and_hold_less_of_the_model_each
     assert found[8, "ddp"][1] == found[16_384, "ddp"][1]
     assert found[8, "fsdp"][0] < found[64, "fsdp"][0]
     assert found[8, "fsdp"][1] > found[64, "fsdp"][1]
+
+
+def test_what_a_communication_hook_does_afterwards_does_not_hold_up_the_backward_pass():
+    ends, computed = {}, {}
+    for hook in allreduce_hook, fp16_compress_hook:
+        with simgpu.one_of(8, nodes=8, network="Ethernet 25") as cluster:
+            device = torch.device("simgpu", cluster.local_rank)
+            with device:
+                net = nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(12)])
+            ddp = DistributedDataParallel(net, gradient_as_bucket_view=True, bucket_cap_mb=30)
+            ddp.register_comm_hook(None, hook)
+            for _ in range(2):
+                ddp.zero_grad(set_to_none=False)
+                torch.simgpu.synchronize()
+                with simgpu.profile() as prof:
+                    ddp(torch.ones(16384, 2048, device=device)).sum().backward()
+            sent = [event.nbytes for event in prof.events if event.name == "all-reduce"]
+            ends[hook] = prof.elapsed, sum(sent)
+            computed[hook] = max(event.end for event in prof.events if event.name == "mm")
+            # The first bucket comes back while the backward pass still runs.
+            assert min(event.end for event in prof.events if event.name == "all-reduce") < computed[hook]
+    (slow, whole), (fast, half) = ends.values()
+    assert half == whole / 2 and fast < slow
+    assert computed[fp16_compress_hook] == pytest.approx(computed[allreduce_hook], rel=0.02)
 
 
 def test_one_of_is_refused_where_there_is_a_process_group():

@@ -54,17 +54,31 @@ class SimWork(TorchWork):
     def result(self) -> list:
         return self._result
 
-    def get_future(self) -> torch.futures.Future:
+    def get_future(self) -> Future:
         """A future that is done, though in simulated time it is not: what reads the tensors waits for them.
 
         DistributedDataParallel waits for such futures in C++ at the end of backward, without telling us.
         """
         finish = self._finish
         _until_end_of_backward.append(lambda: stream_waits(finish()))
-        future: torch.futures.Future = torch.futures.Future()
+        future = Future()
         future.set_result(self._result)
         self._result = []
         return future
+
+
+class Future(torch.futures.Future):
+    """Callbacks run on a stream of their own, as those of CUDA's futures do: the backward pass goes on meanwhile."""
+
+    def then(self, callback: Callable[[torch.futures.Future], Any]) -> Future:
+        done = Future()
+        with here().stream_of("callbacks of futures") as stream:
+            try:
+                done.set_result(callback(self))
+            except Exception as error:
+                done.set_exception(error)
+        _until_end_of_backward.append(lambda: here().current_stream().wait_stream(stream))
+        return done
 
 
 def after_backward() -> None:
