@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -41,7 +43,8 @@ def differences(before, after, allowed=()):
     def same(a, b):
         return a is b or (type(a) in (list, tuple, int, str, bool, dict, float) and a == b)
     names = [name for name in before if name not in after or not same(before[name], after[name])]
-    names += [name for name in after if name not in before and name[:1] in {key[:1] for key in before}]
+    modules = {key[:1] for key in before}
+    names += [name for name in after if name not in before and name[:1] in modules]
     plain = [name for name in names if not isinstance(after.get(name), types.ModuleType) and name[-1] not in CACHES]
     return sorted(str(name) for name in plain if not any(word in str(name) for word in allowed))
 
@@ -78,34 +81,13 @@ from utils import simgpu
 
 def python(code: str) -> str:
     """What a process of its own prints."""
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", COMPARE + code], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_the_import_alone_changes_nothing() -> None:
-    assert python("print(differences(plain, in_torch()), asked() == plain_answers)") == "[] True\n"
-
-
-def test_a_cluster_changes_what_it_needs() -> None:
-    found = python(
-        "simgpu.cluster(gpus_per_node=2)\n"
-        "for name in differences(plain, in_torch()): print(name)\n"
-        "print(train('simgpu:0') > 0)"
-    )
-    # Otherwise the other tests here would compare with something that cannot see what is changed.
-    for name in ("('torch', 'Tensor', 'to')", "('torch.accelerator', 'synchronize')", "('torch._C', '_scatter')"):
-        assert name in found
-    for name in (
-        "('torch.autograd.graph', '_engine_run_backward')",
-        "('kernels', 'PrivateUse1')",
-        "('torch', 'Tensor', 'simgpu')",
-    ):
-        assert name in found
-    assert found.endswith("True\n")
-
-
 ENDS = {
+    "nothing was done": "simgpu.cluster(gpus_per_node=2); simgpu.uninstall(); first = None",
     "uninstall": "simgpu.cluster(gpus_per_node=2); first = train('simgpu:0'); simgpu.uninstall()",
     "with": "with simgpu.cluster(gpus_per_node=2): first = train('simgpu:0')",
     "with an error": """
@@ -120,31 +102,87 @@ for _ in range(2):
     with simgpu.cluster(gpus_per_node=2): first = train('simgpu:0')
 simgpu.uninstall()
 """,
+    "one of many": "with simgpu.one_of(8): first = None",
 }
+
+# What stays are names, of a device type and of a backend: torch offers no way to take them back.
+AFTERWARDS = """
+allowed = ["SIMGPU", "SIMCCL", "ProfilerActivity", "DeviceType", "privateuse1_backend_name"]
+allowed += ["'_backend'"]  # (torch's own: the backend of the last process group)
+found = [train("cpu") == train("cpu"), asked()[:-1] == plain_answers[:-1], differences(plain, in_torch(), allowed)]
+try: torch.ones(1, device="simgpu:0")
+except Exception as error: found.append(type(error).__name__)
+with simgpu.cluster(gpus_per_node=2): again = train("simgpu:0")
+results[end] = [*found, first in (None, again)]
+"""
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, Any]:
+    """What one process finds after the import, with a cluster, and after each way to end one."""
+    code = """
+import json
+results = {"import": [differences(plain, in_torch()), asked() == plain_answers]}
+"""
+    for end, program in ENDS.items():
+        code += f"{program}\nend = {end!r}{AFTERWARDS}"
+    code += """
+simgpu.cluster(gpus_per_node=2)
+results["cluster"] = differences(plain, in_torch())
+print(json.dumps(results))
+"""
+    return json.loads(python(COMPARE + code))
+
+
+def test_the_import_alone_changes_nothing(results: dict[str, Any]) -> None:
+    assert results["import"] == [[], True]
+
+
+def test_a_cluster_changes_what_it_needs(results: dict[str, Any]) -> None:
+    # Otherwise the other tests here would compare with something that cannot see what is changed.
+    for name in (
+        "('torch', 'Tensor', 'to')",
+        "('torch.accelerator', 'synchronize')",
+        "('torch._C', '_scatter')",
+        "('torch.autograd.graph', '_engine_run_backward')",
+        "('kernels', 'PrivateUse1')",
+        "('torch', 'Tensor', 'simgpu')",
+    ):
+        assert name in results["cluster"]
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_afterwards_torch_is_as_before(end: str) -> None:
-    # What stays is the name of torch's device type for others' backends: torch offers no way to take it back.
-    code = f"""
-{ENDS[end]}
-print(differences(plain, in_torch(), allowed=["SIMGPU", "ProfilerActivity", "DeviceType", "privateuse1_backend_name"]))
-print(asked()[:-1] == plain_answers[:-1], train("cpu") == train("cpu"))
-try: torch.ones(1, device="simgpu:0")
-except Exception as error: print(type(error).__name__)
-with simgpu.cluster(gpus_per_node=2):
-    print(train("simgpu:0") == first)
+def test_afterwards_torch_is_as_before(results: dict[str, Any], end: str) -> None:
+    *same, error, again = results[end]
+    assert same == [True, True, []] and again
+    assert error in ("NotImplementedError", "ModuleNotFoundError")  # (who has used it before; who has not)
+
+
+PLAIN = """
+import torch
+from utils import simgpu
 """
-    assert python(code) == "[]\nTrue True\nNotImplementedError\nTrue\n"
+
+
+def test_the_optimizers_of_the_cpu_work_after_a_cluster_that_nobody_used() -> None:
+    code = """
+simgpu.cluster(gpus_per_node=2)
+simgpu.uninstall()
+model = torch.nn.Linear(3, 2)
+model(torch.ones(8, 3)).sum().backward()
+torch.optim.Adam(model.parameters()).step()
+print(torch.accelerator.is_available())
+"""
+    assert python(PLAIN + code) == "False\n"
 
 
 def test_a_newer_cluster_outlives_the_end_of_an_older_one() -> None:
     code = """
 with simgpu.cluster(gpus_per_node=2):
     simgpu.cluster(gpus_per_node=3)
-print(torch.simgpu.device_count(), train("simgpu:0") > 0)
+print(torch.simgpu.device_count(), (torch.ones(3, device="simgpu:2") + 1).device)
 """
-    assert python(code) == "3 True\n"
+    assert python(PLAIN + code) == "3 simgpu:2\n"
 
 
 def test_a_tensor_that_is_left_over_says_what_has_happened() -> None:
@@ -154,4 +192,4 @@ for use in (lambda: x + 1, lambda: x.cpu(), lambda: x.to("simgpu:0")):
     try: use()
     except RuntimeError as error: print("simgpu.cluster(" in str(error))
 """
-    assert python(code) == "True\nTrue\nTrue\n"
+    assert python(PLAIN + code) == "True\nTrue\nTrue\n"

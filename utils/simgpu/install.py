@@ -122,6 +122,8 @@ def _introduce_device() -> None:
         _set(owner, name, value)
     sys.modules["torch.simgpu"] = torch_module
     _undo.append(lambda: sys.modules.pop("torch.simgpu", None))
+    # For good, as the name: C++ goes on to name this accelerator, and torch asks its module whether there is one.
+    torch.get_device_module(torch.device("simgpu"))
 
 
 def _install_kernels() -> None:
