@@ -30,7 +30,7 @@ def buffers_after_steps(share: bool) -> dict[str, Any]:
     model.running_mean.fill_(rank + 1.0)
     model.register_buffer("flags", torch.tensor([rank == 0, True]))
     model.register_buffer("nothing", torch.zeros(0))
-    ddp = BucketedDDP(model, broadcast_buffers=share)
+    ddp = BucketedDDP(model, forward_sync_buffers=share)
     found = {"begin": model.running_mean.clone(), "flags": model.flags.clone()}
     for step in range(2):
         ddp(inputs(rank, step, 5, 3)).square().sum().backward()

@@ -13,8 +13,7 @@ What ``BucketedDDP`` does, in the order in which it happens:
 5. When the backward pass ends, what is left is launched (the **flush**), and all buckets are waited for.
 6. After the first step the buckets are planned anew, in the order in which gradients really came (the **rebuild**).
 
-The ranks talk through a ``Communicator``: ``Ranks`` are real ones (torch.distributed); ``ddp_simulated`` has
-those of a simulated cluster. So one program is measured on real ranks and simulated on a cluster.
+The ranks talk through a ``Communicator``: ``Ranks`` are those of torch.distributed; ``slow_link`` has a slower one.
 
 Source: Li and others: PyTorch Distributed: Experiences on Accelerating Data Parallel Training, VLDB 2020, section 3.2.
 """
@@ -76,7 +75,7 @@ class BucketedDDP(nn.Module):
         first_bucket_mb: the same for the first bucket of a rebuilt plan. None: 1 if ``bucket_cap_mb`` is 25, else
             ``bucket_cap_mb``; so does torch.
         find_unused_parameters: allow that some parameters get no gradient. Costs one small all-reduce each step.
-        broadcast_buffers: before each forward pass take over rank 0's buffers (BatchNorm's running means).
+        forward_sync_buffers: before each forward pass take over rank 0's buffers (BatchNorm's running means).
         rebuild: plan the buckets anew after the first step.
         communicator: how this replica talks to the others. None: the real ranks of the default process group.
 
@@ -92,7 +91,7 @@ class BucketedDDP(nn.Module):
         bucket_cap_mb: float = 25.0,
         first_bucket_mb: float | None = None,
         find_unused_parameters: bool = False,
-        broadcast_buffers: bool = True,
+        forward_sync_buffers: bool = True,
         rebuild: bool = True,
         communicator: Communicator | None = None,
     ) -> None:
@@ -114,7 +113,7 @@ class BucketedDDP(nn.Module):
         self._pass_synchronizes = False
         self._arrived: list[nn.Parameter] = []
         self._used: set[nn.Parameter] = set()  # since the last all-reduce, so also under no_sync
-        self._shared = list(module.buffers()) if broadcast_buffers else []
+        self._shared = list(module.buffers()) if forward_sync_buffers else []
         self._broadcast([*module.parameters(), *module.buffers()])
         backwards = self.trained[::-1]
         self._make([[backwards[i] for i in members] for members in plan_buckets(backwards, self.cap)])
