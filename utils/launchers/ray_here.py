@@ -16,10 +16,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import psutil
 
@@ -42,6 +43,9 @@ _LONGEST_TEMPORARY = 20  # characters: a socket's whole path may have 107 (Linux
 _PATIENCE = 90  # seconds for a node to start
 _ATTEMPTS = 2  # on a machine that is very busy its daemon may even die at the start
 _OBJECT_STORE = 80_000_000  # bytes; Ray refuses fewer than 75 MB
+# Daemons that nobody here asks for anything (the autoscaler, the sender of logs, the dashboard). Each is a Python
+# process with all of Ray; a start without them takes half of the time. No setting of Ray leaves them out.
+_NOT_NEEDED = ("start_monitor", "start_log_monitor", "start_api_server")
 
 
 class Here(NamedTuple):
@@ -82,7 +86,13 @@ def start(cpus: int = 2) -> Here:
         atexit.register(stop)
         _folder = Path(tempfile.mkdtemp(prefix="ray-", dir=_short_temporary_folder()))
         try:
-            with _one_at_a_time(), redirect_stdout(StringIO()), redirect_stderr(StringIO()), _patience():
+            with (
+                _one_at_a_time(),
+                redirect_stdout(StringIO()),
+                redirect_stderr(StringIO()),
+                _patience(),
+                _few_daemons(),
+            ):
                 context = ray.init(
                     address="local",
                     num_cpus=cpus,
@@ -101,6 +111,16 @@ def start(cpus: int = 2) -> Here:
     storage = _folder / "storage"
     storage.mkdir()
     return Here(context.address_info["address"], storage)
+
+
+@contextmanager
+def _few_daemons() -> Iterator[None]:
+    from ray._private.node import Node
+
+    with ExitStack() as changes:
+        for name in _NOT_NEEDED:
+            changes.enter_context(patch.object(Node, name, lambda node, **_: setattr(node, "_webui_url", "")))
+        yield
 
 
 def add_node(cpus: int = 1) -> None:
