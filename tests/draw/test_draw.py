@@ -181,6 +181,15 @@ def test_chart_tells_its_numbers():
     assert "70.7" in draw.all_reduce_times(chosen=[links.ETHERNET_25]).alt
 
 
+def test_an_axis_can_begin_at_zero(monkeypatch):
+    from utils.draw import charts
+
+    monkeypatch.setattr(charts, "from_figure", lambda figure, alt: figure)
+    curves = {"a": ([1, 2], [40.0, 70.0])}
+    bottoms = [draw.lines(curves, "x", "y", "t", from_zero=zero).axes[0].get_ylim()[0] for zero in (True, False)]
+    assert bottoms[0] == 0 < bottoms[1]
+
+
 def test_too_many_lines_are_refused():
     with pytest.raises(ValueError, match="at most"):
         draw.lines({str(i): ([1], [1]) for i in range(20)}, "x", "y", "crowded")

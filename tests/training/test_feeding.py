@@ -1,8 +1,7 @@
-"""What feeds the ranks: who gets what, what a decoded photograph is, what workers see, and the stopwatch."""
+"""What feeds the ranks: who gets what, what a decoded photograph is, and what workers see."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -96,38 +95,3 @@ def test_the_probe_counts_who_loaded_and_says_minus_one_without_workers() -> Non
     assert [sight.index for sight in sights] == [0, 1, 2, 3, 4]
     assert all(sight.private_bytes > 0 for sight in sights)
     assert len({sight.pid for sight in sights}) == 2
-
-
-def test_own_generator_gives_each_worker_and_each_epoch_other_numbers() -> None:
-    torch.manual_seed(0)
-    loader = DataLoader(feeding.Probe(40), batch_size=None, num_workers=2, worker_init_fn=feeding.own_generator)
-    drawn = [sight.from_own for _ in range(2) for sight in loader]
-    assert len(set(drawn)) > 70  # of 80, out of 1,000
-
-
-# ---------------------------------------------------------------------- the stopwatch
-def test_feed_counts_batches_and_divides_the_time() -> None:
-    one = feeding.feed(iter(range(4)), step_seconds=0.02)
-    assert one.batches == 4
-    assert one.seconds >= 0.08
-    assert 0 <= one.waited <= one.seconds - 0.08 + 1e-3
-
-
-def test_feed_counts_the_processor_time_of_workers(folder: Path) -> None:
-    busy = Busy()
-    one = feeding.feed(DataLoader(busy, batch_size=None, num_workers=1))
-    assert one.batches == len(busy)
-    assert one.cpu_seconds > 0.2  # the worker's; this process does next to nothing
-
-
-class Busy(torch.utils.data.Dataset):
-    """Each sample costs a tenth of a second of processor time."""
-
-    def __len__(self) -> int:
-        return 3
-
-    def __getitem__(self, index: int) -> int:
-        until = time.process_time() + 0.1
-        while time.process_time() < until:
-            pass
-        return index

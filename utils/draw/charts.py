@@ -32,6 +32,7 @@ def lines(
     note: str = "",
     markers: bool = True,
     looks: Mapping[str, Series] | None = None,
+    from_zero: bool = False,
 ) -> Picture:
     """A line chart.
 
@@ -44,6 +45,7 @@ def lines(
         note: caption below: "simulated", or the hardware's name.
         markers: draw a marker at each point (leave out for long curves).
         looks: name → look, for curves that have one in other pictures too (``palette.LINKS``); None: in turn.
+        from_zero: the y axis begins at 0.
     """
     figure, axes = _empty(title, x_label, y_label, note)
     for (name, (x, y)), in_turn in zip(curves.items(), _looks(len(curves)), strict=True):
@@ -61,6 +63,8 @@ def lines(
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.yaxis.set_minor_formatter(_between_powers_of_ten())
+    elif from_zero:
+        axes.set_ylim(bottom=0)
     if len(curves) > 1:
         axes.legend(
             loc="lower center",

@@ -1,4 +1,4 @@
-"""What feeds the ranks: who gets which sample, photographs to decode, a look into workers, a stopwatch for loaders.
+"""What feeds the ranks: who gets which sample, photographs to decode, a look into workers.
 
 The data sets stand here and not in a notebook because workers that are *spawned* import what they need: they cannot
 see what a notebook's cell has defined.
@@ -9,10 +9,8 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy
 import torch
@@ -147,56 +145,8 @@ class Probe(Dataset):
         )
 
 
-def own_generator(worker: int) -> None:
-    """A ``worker_init_fn``: the data set's own generator (``dataset.own``) begins anew, from this worker's seed."""
-    info = get_worker_info()
-    info.dataset.own = numpy.random.default_rng(info.seed)
-
-
 def private_bytes(pid: int | None = None) -> int:
     """Memory of a process that it shares with no other, in bytes. None: of this process."""
     import psutil
 
     return psutil.Process(pid).memory_full_info().uss
-
-
-# ---------------------------------------------------------------------- a stopwatch
-@dataclass(frozen=True)
-class Feeding:
-    """How one pass over a loader went.
-
-    Args:
-        batches: how many came.
-        seconds: from before the workers start until the last batch has been used.
-        waited: the part of ``seconds`` in which the training loop had nothing to do but wait for a batch.
-        cpu_seconds: what all processors together spent on it, the workers' share included.
-    """
-
-    batches: int
-    seconds: float
-    waited: float
-    cpu_seconds: float
-
-
-def feed(loader: Iterable[Any], step_seconds: float = 0.0) -> Feeding:
-    """One pass over a loader, with its workers' start and end.
-
-    Args:
-        loader: any iterable of batches. Its workers must not be persistent, or their processor time is not counted.
-        step_seconds: what a training step takes. The loop sleeps for it: a GPU computes, and the processors are free.
-    """
-    began, cpu = time.perf_counter(), _cpu_seconds()
-    batches, waited = 0, 0.0
-    batch_asked = began
-    for _ in loader:
-        waited += time.perf_counter() - batch_asked
-        time.sleep(step_seconds)
-        batches += 1
-        batch_asked = time.perf_counter()
-    return Feeding(batches, time.perf_counter() - began, waited, _cpu_seconds() - cpu)
-
-
-def _cpu_seconds() -> float:
-    """Processor time of this process and of those children that have ended."""
-    spent = os.times()
-    return spent.user + spent.system + spent.children_user + spent.children_system

@@ -58,14 +58,15 @@ def choose(
         network: what ONE network card does. (Of both, the bandwidths that rings reach: ``Link.for_collectives``.)
         cards: network cards of a node that take part.
     """
-    ways = _ways(collective, nbytes, nodes, per_node, inside, network, cards)
-    best = min(ways, key=lambda choice: choice.seconds)
+    found = ways(collective, nbytes, nodes, per_node, inside, network, cards)
+    best = min(found, key=lambda choice: choice.seconds)
     return replace(best, seconds=best.seconds + START_US * 1e-6)
 
 
-def _ways(
+def ways(
     collective: str, nbytes: float, nodes: int, per_node: int, inside: Link, network: Link, cards: int
 ) -> list[Choice]:
+    """Every algorithm with every protocol; the arguments are those of ``choose``. (Without what it takes to begin.)"""
     between = cards * network.bytes_per_s
     bus = min([inside.bytes_per_s] * (per_node > 1) + [between] * (nodes > 1))
     found = [_ring(collective, nbytes, nodes, per_node, inside, network, bus, i) for i in range(3)]
