@@ -1,4 +1,4 @@
-"""Under the checks: its simulated loader, its reference training, and loops that are wrong as the lab says."""
+"""Under the checks: data sets, an optimizer, simulated machines, and loops that are wrong as the lab says."""
 
 from __future__ import annotations
 
@@ -6,72 +6,54 @@ import ast
 import random
 from pathlib import Path
 
+import known_answers
 import labs_support as support
 import nbformat
 import pytest
 import torch
 
-from utils.checks import Wrong, feeding_the_ranks
-from utils.checks.feeding_the_ranks import evaluations, samplers, uneven_loaders, worker_numbers
-from utils.checks.feeding_the_ranks.uneven_loaders import Uneven
+from utils.checks.contracts import Broken
+from utils.checks.feeding_the_ranks import dealing, epochs, evaluations, samplers, uneven_training, worker_numbers
+from utils.checks.verdicts import Wrong
 from utils.course import outline
 from utils.training.simulated_loader import MACHINES, Machine
 
 ROOT = Path(__file__).resolve().parents[2]
-SOLUTION = outline.notebook("feeding_the_ranks", "solutions")
 ANSWERS = support.ANSWERS / "feeding_the_ranks"
-CELLS = [cell for cell in nbformat.read(SOLUTION, as_version=4).cells]
+CELLS = [cell for cell in nbformat.read(outline.notebook("feeding_the_ranks", "solutions"), as_version=4).cells]
+SEEDS = range(20)
 
 
 # ---------------------------------------------------------------------- samplers
-class OfTorch(torch.utils.data.DistributedSampler):
-    """torch's own sampler, with the arguments of the lab's."""
-
-    def __init__(self, dataset, world_size, rank, seed=0, drop_last=False):
-        super().__init__(dataset, world_size, rank, seed=seed, drop_last=drop_last)
-
-
-def test_the_sampler_of_torch_does_all_that_the_lab_asks_for():
-    for deal in feeding_the_ranks.TRAINING:
-        samplers.judge_training(deal, samplers._dealt(OfTorch, deal))
-
-
-def test_data_sets_are_shorter_longer_even_and_uneven():
-    for world_size in feeding_the_ranks.WORLDS:
-        lengths = {deal.length for deal in feeding_the_ranks.TRAINING if deal.world_size == world_size}
-        assert 1 in lengths and any(length % world_size == 0 for length in lengths)
-        assert world_size == 1 or any(length % world_size for length in lengths if length > samplers.MANY)
-        assert world_size < 3 or any(length < world_size / 2 for length in lengths)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_data_sets_are_shorter_longer_even_and_uneven_whatever_is_drawn(seed):
+    cases = samplers.draw(random.Random(seed))
+    assert {case["world size"] for case in cases} == {1, 2, 3, 4, 5} and {case["ranks"] for case in cases} == {1, 2}
+    for size in (2, 3, 4, 5):
+        lengths = {case["samples"] for case in cases if case["world size"] == size}
+        assert any(length % size == 0 for length in lengths if length > samplers.MANY)
+        assert any(length % size for length in lengths if length > samplers.MANY)
+        assert size < 3 or any(length < size / 2 for length in lengths)
+    assert 101 in {case["samples"] for case in cases if case["world size"] == 4}
 
 
-def test_the_text_of_the_lab_tells_the_right_counts():
-    text = "\n".join(cell.source for cell in CELLS)
+def test_a_data_set_tells_its_length_and_nothing_else():
+    data = dealing.Numbered(3)
+    assert len(data) == 3 and vars(data) == {}
+    with pytest.raises(Wrong, match="reads samples"):
+        list(data)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_counts_of_samples_are_small_large_and_none(seed):
+    cases = evaluations.draw_counts(random.Random(seed))
+    seen = [one for case in cases for _, one in case["counts"]]
     assert (
-        f"takes {len(feeding_the_ranks.TRAINING)} data sets on 1 to {max(feeding_the_ranks.WORLDS)} ranks, "
-        "four epochs each" in " ".join(text.split())
+        max(seen) > 2**31
+        and any(255 < one < 2**16 for one in seen)
+        and all(0 <= c <= s for x in cases for c, s in x["counts"])
     )
-    assert "shares of 26, 25, 25 and 25" in text
-    facts = samplers._dealt(OfTorch, samplers.Deal(101, 4))
-    assert len(samplers._repeated_or_missing(samplers.Deal(101, 4), facts["epochs"][0])) == 3
-
-
-@pytest.mark.parametrize("where", ["torch", "random", "numpy"])
-def test_drawing_from_any_global_generator_is_seen(where):
-    import numpy
-
-    draws = {"torch": lambda: torch.rand(1), "random": random.random, "numpy": lambda: numpy.random.rand(1)}
-    before = samplers.generators()
-    draws[where]()
-    after = samplers.generators()
-    assert [name for name in after if after[name] != before[name]] == [where]
-
-
-def test_one_accuracy_is_not_the_mean_of_all():
-    for case in feeding_the_ranks.COUNTS[3][:1]:
-        for result, sentence in ((0.55, "weighs as much"), (0.3, "is not right")):
-            with pytest.raises(Wrong, match=sentence):
-                evaluations.judge_accuracy(case, [{"result": result, "calls": []}] * 3, feeding_the_ranks.COUNT_BYTES)
-        evaluations.judge_accuracy(case, [{"result": 0.5, "calls": []}] * 3, feeding_the_ranks.COUNT_BYTES)
+    assert all(sum(one for _, one in case["counts"]) for case in cases)
 
 
 # ---------------------------------------------------------------------- epoch bugs
@@ -81,66 +63,71 @@ def test_the_loops_that_the_lab_shows_are_the_ones_that_its_check_refuses(name):
         functions = [node for node in ast.parse(source).body if getattr(node, "name", "") == function]
         return [ast.dump(line) for line in functions[0].body] if functions else None
 
-    refused = body((ANSWERS / name / "wrong_as_given.py").read_text(), f"train_{name}")
-    assert refused in [body(cell.source, f"broken_{name}") for cell in CELLS if f"def broken_{name}" in cell.source]
+    path = ANSWERS / f"{name}.py"
+    known_answers.load(path, [f"train_{name}"])
+    (given,) = [one for one in known_answers._found if one.name == "as given"]
+    text = known_answers.right_text(path)
+    for old, new in given.change.items():
+        text = text.replace(old, new)
+    shown = [body(cell.source, f"broken_{name}") for cell in CELLS if f"def broken_{name}" in cell.source]
+    assert shown == [body(text, f"train_{name}")]
+
+
+def test_a_sample_hides_who_has_read_it_and_in_which_epoch():
+    case = {"samples": 5, "seed": 3, "ranks": 1, "epochs": 2}
+    data = epochs.Samples(case)
+    first = data[2]
+    data.set_epoch(1)
+    assert epochs.decoded(case, [[0, [first, data[-1], 17]]]) == [(0, [(2, -1, False), (4, 1, False), None])]
+    assert vars(data) == {"epoch": 1} and data.read_by_workers() == 0
+    with pytest.raises(IndexError):
+        data[5]
+
+
+def test_the_same_order_in_two_epochs_is_told_and_what_is_missing():
+    case = {"samples": 24, "seed": 3, "ranks": 2, "epochs": 2}
+    data = epochs.Samples(case)
+    orders = [random.Random(epoch).sample(range(24), 24) for epoch in range(2)]
+
+    def seen(orders, rank):
+        parts = [[order[rank::2][at : at + 4] for at in range(0, 12, 4)] for order in orders]
+        return [[epoch, [data[index] for index in part]] for epoch, all_of in enumerate(parts) for part in all_of]
+
+    found = epochs.orders(case, [seen(orders, 0), seen(orders, 1)])
+    assert found == {epoch: [order[0::2], order[1::2]] for epoch, order in enumerate(orders)}
+    alike = epochs.orders(case, [seen(orders[:1] * 2, 0), seen(orders[:1] * 2, 1)])
+    assert isinstance(alike, Broken) and alike.clause == "value:alike"
+    same = epochs.orders(case, [seen(orders, 0), seen(orders, 0)])
+    assert isinstance(same, Broken) and same.clause == "value:same"
 
 
 # ---------------------------------------------------------------------- uneven loaders
-def _with_torch(case: Uneven) -> torch.Tensor:
-    """One process, one batch a step, the real optimizer."""
-    model = uneven_loaders.make_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=uneven_loaders.LR, momentum=uneven_loaders.MOMENTUM)
-    for step in range(case.steps):
-        batches = [case.batch(rank, step) for rank, sizes in enumerate(case.sizes) if step < len(sizes)]
-        x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(x), y).backward()
-        optimizer.step()
-    return uneven_loaders._weights(model)
-
-
-ALL_CASES = [case for cases in feeding_the_ranks.UNEVEN.values() for case in cases]
-
-
-@pytest.mark.parametrize("case", ALL_CASES, ids=str)
-def test_the_reference_is_what_one_process_does_with_the_real_optimizer(case):
-    torch.testing.assert_close(uneven_loaders.reference(case), _with_torch(case))
-
-
-def test_every_known_mistake_gives_weights_of_its_own():
-    found = [uneven_loaders.reference(feeding_the_ranks.SHOWN, way) for way in ("right", *uneven_loaders.WAYS)]
-    for number, one in enumerate(found):
-        assert not any(torch.allclose(one, other) for other in found[:number])
-
-
-def test_what_ranks_noted_tells_who_has_left_and_who_waits(tmp_path):
-    cases = [Uneven(((1,), (1,))), Uneven(((1, 1), (1,))), Uneven(((1,), (1,)))]
-    for rank in range(2):
-        (tmp_path / f"0.{rank}.calls").write_text("all_reduce of 8 bytes\n")
-        (tmp_path / f"0.{rank}.ended").write_text("1")
-    assert uneven_loaders.what_they_waited_for(str(tmp_path), cases) == ""
-    (tmp_path / "1.0.calls").write_text("all_reduce of 8 bytes\nall_reduce of 120 bytes\n")
-    (tmp_path / "1.1.calls").write_text("all_reduce of 8 bytes\n")
-    assert uneven_loaders.what_they_waited_for(str(tmp_path), cases) == ""
-    (tmp_path / "1.1.ended").write_text("1")
-    told = uneven_loaders.what_they_waited_for(str(tmp_path), cases)
-    assert "rank 1 leaves after its 1 batch, and rank 0 waits for it in an all_reduce of 120 bytes" in told
-    (tmp_path / "1.1.ended").unlink()
-    (tmp_path / "1.1.calls").write_text("all_reduce of 8 bytes\nbroadcast of 120 bytes\n")
-    told = uneven_loaders.what_they_waited_for(str(tmp_path), cases)
-    assert "number 2 is on rank 0 all_reduce of 120 bytes, on rank 1 broadcast of 120 bytes" in told
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+def test_the_quick_optimizer_is_that_of_torch(decay):
+    case = {"seed": 5, "type": "float64", "lr": 0.125, "momentum": 0.9, "weight decay": decay}
+    models = [uneven_training.model_of(case) for _ in range(2)]
+    mine = uneven_training.Optimizer(models[0], case, lambda over: None)
+    real = torch.optim.SGD(models[1].parameters(), lr=0.125, momentum=0.9, weight_decay=decay)
+    for step in range(5):
+        for model, optimizer in zip(models, (mine, real), strict=True):
+            optimizer.zero_grad(set_to_none=step % 2 == 0)
+            x = torch.ones(3, model[0].in_features, dtype=torch.float64) + step
+            model(x).square().sum().backward()
+            optimizer.step()
+    for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(one, other)
 
 
 # ---------------------------------------------------------------------- numbers of workers
 def test_what_does_not_fit_is_refused_in_the_words_of_a_check():
-    machine = worker_numbers._JudgedMachine(cores=8, ranks=2, worker_bytes=10, free_bytes=60)
+    machine = Machine(cores=8, ranks=2, worker_bytes=10, free_bytes=60)
+    measure = worker_numbers._measured({**vars(machine), "log": []}, log := [])
     with pytest.raises(Wrong, match="do not fit into memory"):
-        machine.measure(4, 1)
-    with pytest.raises(Wrong, match="the cores are shared"):
-        worker_numbers._JudgedMachine(cores=8, ranks=2).measure(5, 1)
+        measure(4, 1)
     for wrong in ((-1, 5), (1.0, 5), (1, 0)):
         with pytest.raises(Wrong, match="measure takes whole numbers"):
-            machine.measure(*wrong)
+            measure(*wrong)
+    assert log == [] and len(measure(workers=1, batches=3)) == 3 and [workers for workers, _ in log] == [1]
 
 
 def _true(machine: Machine) -> dict[int, float]:
@@ -161,10 +148,10 @@ def test_every_machine_has_one_clear_answer_and_no_rule_of_thumb_finds_all():
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_careful_measurements_find_the_answer_whatever_the_noise(name):
+def test_careful_measurements_find_the_answer_whatever_the_noise_and_the_pace(name):
     right = worker_numbers.within_tolerance(_true(MACHINES[name]))
     for seed in range(100, 120):
-        machine = Machine(**{**vars(MACHINES[name]), "seed": seed, "log": []})
+        machine = worker_numbers._like(MACHINES[name], random.Random(seed))
         means = {}
         for workers in range(machine.most + 1):
             rounds = max(workers, 1)

@@ -63,6 +63,8 @@ def _of_record(
     rules: Rules, case: Case, rank: int, facts: dict[str, Any], record: Record, before: dict[tuple[str, int], int]
 ) -> Iterator[tuple[Any, ...]]:
     for kind, what in dict.fromkeys(map(tuple, record.get("events", ()))):
+        if _matches(f"{kind}:{what}", rules.allows):
+            continue
         yield f"{kind}:{what}", _EVENTS[kind].format(what)
     if rules.wire is not None:
         yield from _strangers(rules.wire(case, rank, facts), record)
@@ -70,6 +72,8 @@ def _of_record(
     if not record["finished"]:
         return
     for module in sorted(record["course"]):
+        if _matches(f"course:{module}", rules.allows):
+            continue
         yield f"course:{module}", _EVENTS["course"].format(module)
     if rules.wire is not None:
         yield from _amounts(rules.wire(case, rank, facts), rules.surplus(facts), record)

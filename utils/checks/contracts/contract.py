@@ -59,6 +59,7 @@ class Rules:
         wire: from a case, a rank and its facts, how much of which communication; None: it is not judged.
         surplus: from a rank's facts, the bytes that a likely mistake sends too many, by the words for the mistake.
         same_calls: whether all ranks have to call the same.
+        allows: patterns of what else may happen: "starts:a process", "writes:*", "course:utils.training.feeding".
     """
 
     changes: tuple[str, ...] = ()
@@ -66,6 +67,7 @@ class Rules:
     wire: Callable[[Case, int, Facts], Mapping[str, Amount]] | None = lambda *_: {}
     surplus: Callable[[Facts], Mapping[str, int]] = lambda _: {}
     same_calls: bool = True
+    allows: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,8 @@ def _audit(event: str, details: tuple[Any, ...]) -> None:
     if _heard is None or getattr(_inside, "check", False) or threading.get_ident() in _others:
         return
     if event in _STARTS:
-        _heard.append(("starts", _STARTS[event]))
+        local = event.startswith("socket") and isinstance(details[1], str | bytes)  # as a data loader's workers need it
+        _heard.append(("starts", "a local connection" if local else _STARTS[event]))
     elif event == "open":
         name, _, flags = details
         if isinstance(flags, int) and flags & _WRITES and name != os.devnull and "__pycache__" not in str(name):
@@ -145,6 +146,8 @@ def held_by(*things: Any) -> tuple[int, set[str]]:
             if isinstance(thing, types.ModuleType | types.FunctionType | type) and module not in _GIVEN:
                 course.add(module)
             continue
+        if isinstance(thing, types.FunctionType) and not thing.__code__.co_filename.startswith(_LIBRARY):
+            course |= {word for word in _words(thing) if word.startswith("utils.") and word not in _GIVEN}
         todo += _parts(thing)
     return len(tensors), course
 
@@ -155,7 +158,7 @@ def _parts(thing: Any) -> list[Any]:
     if isinstance(thing, types.FunctionType):
         if thing.__code__.co_filename.startswith(_LIBRARY):
             return []
-        used = {name for code in _codes(thing.__code__) for name in code.co_names}
+        used = _words(thing)
         parts = [value for name, value in thing.__globals__.items() if name in used]
         for cell in thing.__closure__ or ():
             with contextlib.suppress(ValueError):
@@ -168,6 +171,12 @@ def _parts(thing: Any) -> list[Any]:
     if isinstance(thing, type):
         return list(vars(thing).values()) if _is_the_answers(thing) else []
     return [type(thing), getattr(thing, "__dict__", None)] if _is_the_answers(type(thing)) else []
+
+
+def _words(function: types.FunctionType) -> set[str]:
+    """The names and texts in a function's code, of modules that it imports too."""
+    codes = list(_codes(function.__code__))
+    return {one for code in codes for one in (*code.co_names, *code.co_consts) if isinstance(one, str)}
 
 
 def _is_the_answers(kind: type) -> bool:

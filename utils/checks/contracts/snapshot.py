@@ -7,6 +7,7 @@ identity (ties!), memory, hooks, gradients, attributes.
 from __future__ import annotations
 
 import hashlib
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import nn
 
 State = dict[str, Any]
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.device, torch.dtype)
+_NO_OBJECTS = (type, types.ModuleType, types.FunctionType, types.MethodType, torch.Generator)
 _TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
@@ -31,6 +33,7 @@ class Snapshot:
 
     def __init__(self, things: dict[str, Any]) -> None:
         self.state: State = {}
+        self._seen: set[int] = set()
         self._kept: list[Any] = []
         with torch.no_grad():
             for name, thing in things.items():
@@ -68,6 +71,18 @@ class Snapshot:
             self.state[f"{path}.keys"] = [str(key) for key in thing]
             for key, part in thing.items():
                 self._note(f"{path}[{key}]", part)
+        elif hasattr(thing, "__dict__") and not isinstance(thing, _NO_OBJECTS) and id(thing) not in self._seen:
+            self._seen.add(id(thing))
+            self._object(path, vars(thing))
+
+    def _object(self, path: str, inside: dict[str, Any]) -> None:
+        """Of any class: a data set, an optimizer."""
+        self.state[f"{path}.attributes"] = sorted(inside)
+        for name, value in inside.items():
+            if isinstance(value, _PLAIN):
+                self.state[f"{path}.{name}"] = _identity(value)
+            else:
+                self._note(f"{path}.{name}", value)
 
     def _tensor(self, path: str, tensor: torch.Tensor) -> None:
         for aspect in ("requires_grad", "is_leaf"):

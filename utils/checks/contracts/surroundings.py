@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ def surroundings() -> dict[str, Any]:
     """By name, a plain token for each part of this process that outlives a call."""
     return {
         "torch's random numbers": hash(torch.get_rng_state().numpy().tobytes()),
+        "the seed of torch's random numbers": torch.initial_seed(),
         "numpy's random numbers": _numpy(),
         "Python's random numbers": hash(random.getstate()),
         "grad mode": f"{torch.is_grad_enabled()} {torch.is_inference_mode_enabled()} {torch.is_anomaly_enabled()}",
@@ -44,6 +46,16 @@ def surroundings() -> dict[str, Any]:
         f"{sys.gettrace()} {sys.getprofile()}",
         "the process groups": sorted(map(str, dist.distributed_c10d._world.pg_names.values())),
     }
+
+
+def settled(before: dict[str, Any]) -> dict[str, Any]:
+    """``surroundings`` after a call: threads and processes that are just about to end get a second for it."""
+    for _ in range(100):
+        after = surroundings()
+        if all(before[name] == after[name] for name in ("the number of threads", "the child processes")):
+            break
+        time.sleep(0.01)
+    return after
 
 
 @contextlib.contextmanager

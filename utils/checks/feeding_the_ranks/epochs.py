@@ -1,229 +1,208 @@
-"""The training loops with epoch bugs: what real ranks with real DataLoaders saw, and what is wrong with it."""
+"""What exercises 3 to 5 share: a data set that tells who read it and in which epoch, and what the ranks' steps saw.
+
+A sample is a number in which its index, the epoch that the data set believed in, and the reader are hidden: only who
+reads the data set can hand it to ``step``.
+"""
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import itertools
 import multiprocessing
+import os
+import random
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from utils.checks.verdicts import Wrong
+from utils.checks.contracts import Broken, Case, Facts, Rules
 
-Facts = dict[str, Any]  # what one rank saw
-Seen = list[list[Any]]  # [epoch, indices] of each batch, in order
 Orders = dict[int, list[list[int]]]  # epoch → indices in order, for each rank
+BATCH = 4
+MANY = 12  # with so many samples, two random orders are not equal by chance
+PATIENCE = 3.0  # seconds for workers to read their first sample, however busy the machine is
+# A DataLoader draws from torch's global generator, and starts processes that send tensors to it.
+RULES = Rules(
+    changes=("dataset.epoch", "around.torch's random numbers"),
+    wire=None,
+    same_calls=False,
+    allows=("starts:a process", "starts:a local connection"),
+)
+MISTAKES = (
+    (
+        "around:the seed of *",
+        "{}. The model needs them too: a sampler has a generator of its own, and knows the epoch from set_epoch",
+    ),
+    ("value:*", "{}"),
+)
 
-RANKS = 2
-SAMPLES, BATCH = 23, 4
-SHARE = -(-SAMPLES // RANKS)  # with padding
-EPOCHS, FIRST = 4, 2  # the resumed run begins with epoch 2
+
+def draw(rng: random.Random, others: Sequence[int]) -> list[Case]:
+    """The first one is that of the lab's text; ``others``: of how many ranks the further ones are."""
+    cases = [{"ranks": 2, "samples": 23, "epochs": 4, "first": 2}]
+    for ranks in others:
+        samples, epochs = rng.choice((rng.randint(12, 40), rng.randint(12, 40), rng.randint(1, 11))), rng.randint(2, 6)
+        cases.append({"ranks": ranks, "samples": samples, "epochs": epochs, "first": rng.randrange(epochs)})
+    return [case | {"seed": rng.getrandbits(30)} for case in cases]
+
+
+def share(case: Case) -> int:
+    """Samples of a rank, with padding."""
+    return -(-case["samples"] // case["ranks"])
 
 
 class Samples:
-    """A data set whose samples are their own numbers, and tell in which epoch and by whom they were read."""
+    """A data set that knows its epoch. What the check notes is not in ``__dict__``, where changes are looked for."""
 
-    epoch = -1
+    __slots__ = ("__dict__", "_length", "_process", "_reads", "_secret")
+
+    def __init__(self, case: Case) -> None:
+        import torch
+
+        self.epoch = -1
+        self._length, self._secret, self._process = case["samples"], case["seed"], os.getpid()
+        self._reads = torch.zeros(self._length, dtype=torch.int64).share_memory_()
 
     def __len__(self) -> int:
-        return SAMPLES
+        return self._length
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
 
-    def __getitem__(self, index: int) -> dict[str, int]:
-        from torch.utils.data import get_worker_info
+    def __getitem__(self, index: int) -> int:
+        index = range(self._length)[index]
+        by_worker = os.getpid() != self._process
+        self._reads[index] += by_worker
+        return _code(self._secret, index, int(self.epoch), by_worker)
 
-        return {"index": index, "epoch": self.epoch, "by a worker": int(get_worker_info() is not None)}
-
-
-class Numbers(Samples):
-    """The same, and a sample is just its number."""
-
-    def __getitem__(self, index: int) -> int:  # type: ignore[override]
-        return index
+    def read_by_workers(self) -> int:
+        return int(self._reads.sum())
 
 
-def _fork() -> None:
+def _code(secret: int, index: int, epoch: int, by_worker: bool) -> int:
+    text = f"{secret} {index} {epoch} {by_worker}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest())
+
+
+def fork() -> None:
     """Let workers be forked everywhere: a rank's main module cannot be imported again by a spawned one."""
     if "fork" in multiprocessing.get_all_start_methods():
         multiprocessing.set_start_method("fork", force=True)
 
 
-def _recorder(seen: Seen) -> Callable[[int, Any], None]:
+def recorder(seen: list[Any]) -> Callable[[int, Any], None]:
+    """``step``: notes what comes."""
+
     def step(epoch: int, batch: Any) -> None:
-        seen.append([epoch, batch.tolist()])
+        seen.append([epoch, _numbers(batch)])
 
     return step
 
 
-# --- probes ----------------------------------------------------------------------------------------------------
+def _numbers(batch: Any) -> list[int]:
+    parts = batch.tolist() if hasattr(batch, "tolist") else batch
+    return [number for part in parts for number in _numbers(part)] if isinstance(parts, list | tuple) else [int(parts)]
 
 
-def every_epoch(train: Any) -> Seen:
-    """What this rank's steps saw in a run from the first epoch on."""
-    _fork()
-    seen: Seen = []
-    train(Numbers(), EPOCHS, _recorder(seen))
-    return seen
+def evaluator(data: Samples, seen: list[Any], evaluated: list[Any], last: int) -> Callable[[int], None]:
+    """``evaluate``: notes how many steps were done, and whether workers read what no step has seen yet."""
+
+    def evaluate(epoch: int) -> None:
+        done = sum(len(samples) for _, samples in seen)
+        idle = any(not up for *_, up in evaluated)
+        until = time.monotonic() + (0 if idle or epoch == last else PATIENCE)
+        while data.read_by_workers() <= done and time.monotonic() < until:
+            time.sleep(0.002)
+        evaluated.append([epoch, len(seen), epoch == last or data.read_by_workers() > done])
+
+    return evaluate
 
 
-def resumed(train: Any) -> dict[str, Facts]:
-    """A run from epoch 0 on, and one that resumes: what the steps saw, and whether workers were up in ``evaluate``."""
-    _fork()
-    runs = {}
-    for name, first in (("whole", 0), ("resumed", FIRST)):
-        seen: Seen = []
-        workers: list[list[int]] = []
-
-        def evaluate(epoch: int, workers: list = workers, seen: Seen = seen) -> None:
-            workers.append([epoch, len(multiprocessing.active_children()), len(seen)])
-
-        train(Numbers(), first, EPOCHS, _recorder(seen), evaluate)
-        runs[name] = {"seen": seen, "evaluated": workers}
-    return runs
+@functools.cache
+def _known(secret: int, samples: int) -> dict[int, tuple[int, int, bool]]:
+    epochs = range(-1, 32)  # that a mistaken data set might believe in
+    return {_code(secret, *key): key for key in itertools.product(range(samples), epochs, (False, True))}
 
 
-def augmented(train: Any) -> Facts:
-    """What this rank's steps saw: indices, the epochs that the data set believed in, and who read the samples."""
-    _fork()
-    seen: Seen = []
-    notes: list[list[Any]] = []
-
-    def step(epoch: int, batch: Any) -> None:
-        seen.append([epoch, batch["index"].tolist()])
-        notes.append([epoch, batch["epoch"].tolist(), batch["by a worker"].tolist()])
-
-    train(Samples(), EPOCHS, step)
-    return {"seen": seen, "notes": notes}
+def decoded(case: Case, seen: Sequence[Any]) -> list[tuple[int, list[tuple[int, int, bool] | None]]]:
+    """For each batch its epoch, and of each sample (index, the data set's epoch, whether a worker has read it)."""
+    known = _known(case["seed"], case["samples"])
+    return [(epoch, [known.get(number) for number in numbers]) for epoch, numbers in seen]
 
 
-# --- judging ---------------------------------------------------------------------------------------------------
-
-
-def judge_epochs(per_rank: list[Seen], first: int = 0) -> Orders:
-    """Every epoch deals all samples out, each time in another order; returns the orders."""
-    wanted = list(range(first, EPOCHS))
+def orders(case: Case, per_rank: Sequence[Any], first: int = 0) -> Orders | Broken:
+    """The order in each epoch, or what is wrong with it: all samples are dealt out, each time in another order."""
+    wanted, size = list(range(first, case["epochs"])), share(case)
+    full = [BATCH] * (size // BATCH) + [size % BATCH] * (size % BATCH > 0)
+    found: Orders = {epoch: [] for epoch in wanted}
     for rank, seen in enumerate(per_rank):
-        epochs = list(dict.fromkeys(epoch for epoch, _ in seen))
+        batches = decoded(case, seen)
+        epochs = list(dict.fromkeys(epoch for epoch, _ in batches))
         if epochs != wanted:
-            raise Wrong(f"rank {rank} does not train these epochs, in this order", measured=epochs, expected=wanted)
-        sizes = [len(indices) for epoch, indices in seen if epoch == first]
-        if sum(sizes) == SAMPLES:
-            raise Wrong(
-                "every rank trains on all samples: the loader needs a sampler that deals them out",
-                measured=f"{SAMPLES} samples a rank and epoch",
-                expected=f"{SHARE}",
-            )
-        if sum(sizes) < SHARE:
-            raise Wrong(
-                "a part of the samples is left out in every epoch: drop_last drops them",
-                measured=f"{sum(sizes)} samples a rank and epoch",
-                expected=f"{SHARE}",
-            )
-        right = [BATCH] * (SHARE // BATCH) + [SHARE % BATCH] * (SHARE % BATCH > 0)
-        if sizes != right:
-            raise Wrong(f"these are not batches of {BATCH} with a share of {SHARE}", measured=sizes, expected=right)
-    orders = {epoch: [_order(seen, epoch) for seen in per_rank] for epoch in wanted}
-    for epoch, shares in orders.items():
-        _judge_partition(epoch, shares)
-    for epoch in wanted:
-        for other in range(first, epoch):
-            if orders[other] == orders[epoch]:
-                _say_alike(orders, other, epoch, first)
-    return orders
+            return Broken("value:epochs", f"rank {rank} does not train these epochs, in this order", epochs, wanted)
+        if any(None in samples for _, samples in batches):
+            words = "what comes to step is no sample of the data set, or one that was read with a strange epoch"
+            return Broken("value:samples", words, rank=rank)
+        for epoch in wanted:
+            sizes = [len(samples) for which, samples in batches if which == epoch]
+            if sizes != full:
+                return _sizes(case, epoch, sizes, full)
+            found[epoch].append([sample[0] for which, part in batches if which == epoch for sample in part if sample])
+    return _partition(case, found) or _alike(case, found) or found
 
 
-def _order(seen: Seen, epoch: int) -> list[int]:
-    return [index for which, indices in seen if which == epoch for index in indices]
+def _sizes(case: Case, epoch: int, sizes: list[int], full: list[int]) -> Broken:
+    total, size = sum(sizes), share(case)
+    figures = f"{total} samples of a rank in epoch {epoch}", f"{size}"
+    if total == case["samples"] and total != size:
+        words = "every rank trains on all samples: the loader needs a sampler that deals them out"
+        return Broken("value:all", words, *figures)
+    if total < size:
+        words = "a part of the samples is left out: does drop_last drop them?"
+        return Broken("value:dropped", words, *figures)
+    return Broken("value:batches", f"these are not batches of {BATCH} with a share of {size}", sizes, full)
 
 
-def _judge_partition(epoch: int, shares: list[list[int]]) -> None:
-    counts = Counter(index for share in shares for index in share)
-    missing = SAMPLES - len(counts)
-    if not missing:
-        return
-    if len({tuple(share) for share in shares}) == 1:
-        raise Wrong(f"all ranks see the same samples in epoch {epoch}: the sampler needs to know its rank.")
-    raise Wrong(
-        f"the ranks shuffle differently in epoch {epoch}: seed and epoch must be the same on all of them",
-        measured=f"{missing} of {SAMPLES} samples are seen by no rank",
-        expected="0",
-    )
+def _partition(case: Case, found: Orders) -> Broken | None:
+    for epoch, shares in found.items():
+        missing = case["samples"] - len(Counter(index for share in shares for index in share))
+        if missing and len({tuple(share) for share in shares}) == 1:
+            words = f"all ranks see the same samples in epoch {epoch}: the sampler needs to know its rank"
+            return Broken("value:same", words)
+        if missing:
+            words = f"the ranks shuffle differently in epoch {epoch}: seed and epoch must be the same on all of them"
+            seen = f"{missing} of {case['samples']} samples are seen by no rank"
+            return Broken("value:partition", words, seen, "0")
+    return None
 
 
-def _say_alike(orders: Orders, other: int, epoch: int, first: int) -> None:
+def _alike(case: Case, found: Orders) -> Broken | None:
     """Two epochs have the same order: all of them, or only the first two?"""
-    if all(order == orders[first] for order in orders.values()):
-        if orders[first] == [sorted(share[:-1]) + share[-1:] for share in orders[first]]:  # the last one is padding
-            raise Wrong("the samples are not shuffled at all.")
-        raise Wrong(
-            "every epoch has the same order: the sampler that deals the samples out never hears of the epoch",
-            measured=f"1 order in {len(orders)} epochs",
-            expected=f"{len(orders)} orders",
+    epochs = list(found)
+    pairs = [(one, two) for two in epochs for one in range(epochs[0], two) if found[one] == found[two]]
+    if case["samples"] < MANY:
+        return None
+    first = found[epochs[0]]
+    if case["samples"] / case["ranks"] > 8 and first == [sorted(share[:-1]) + share[-1:] for share in first]:
+        return Broken("value:sorted", "the samples are not shuffled at all")  # (the last one is padding)
+    if not pairs:
+        return None
+    one, two = pairs[0]
+    if len(epochs) > 1 and all(order == first for order in found.values()):
+        words = "every epoch has the same order: the sampler that deals the samples out never hears of the epoch"
+        return Broken("value:alike", words, f"1 order in {len(epochs)} epochs", f"{len(epochs)} orders")
+    if (one, two) == tuple(epochs[:2]):
+        words = (
+            "have the same order, and the later ones are one epoch late: the order is drawn when an iterator is made "
         )
-    if (other, epoch) == (first, first + 1):
-        raise Wrong(
-            f"epochs {other} and {epoch} have the same order, and the later ones are one epoch late: the order is "
-            "drawn when an iterator is made and fetches its first batch; set_epoch must come before"
-        )
-    raise Wrong(f"epochs {other} and {epoch} have the same order: give set_epoch a number that never comes again.")
+        words += "and fetches its first batch; set_epoch must come before"
+        return Broken("value:late", f"epochs {one} and {two} {words}")
+    words = f"epochs {one} and {two} have the same order: give set_epoch a number that never comes again"
+    return Broken("value:again", words)
 
 
-def judge_resumed(per_rank: list[dict[str, Facts]]) -> None:
-    """A resumed run goes on as the whole one did, and workers start on the next epoch while ``evaluate`` runs."""
-    whole = judge_epochs([found["whole"]["seen"] for found in per_rank])
-    late = judge_epochs([found["resumed"]["seen"] for found in per_rank], FIRST)
-    for name, first in (("whole", 0), ("resumed", FIRST)):
-        for found in per_rank:
-            evaluated = [epoch for epoch, _, _ in found[name]["evaluated"]]
-            steps = [done for _, _, done in found[name]["evaluated"]]
-            if evaluated != list(range(first, EPOCHS)):
-                raise Wrong(
-                    "evaluate(epoch) is called once after each epoch",
-                    measured=f"epochs {evaluated}",
-                    expected=f"epochs {list(range(first, EPOCHS))}",
-                )
-            if steps != [-(-SHARE // BATCH) * (number + 1) for number in range(len(steps))]:
-                raise Wrong("evaluate comes after the last step of its epoch, and before the first of the next.")
-    for epoch, shares in late.items():
-        if shares == whole[epoch]:
-            continue
-        seen = next((other for other in whole if whole[other] == shares), None)
-        what = f"the order of epoch {seen}" if seen is not None else "an order that no epoch of the whole run has"
-        raise Wrong(
-            f"a run that resumes with epoch {FIRST} gives epoch {epoch} {what}: the epoch is counted from the very "
-            "first one, also for the first iterator after resuming"
-        )
-    for found in per_rank:
-        idle = [epoch for epoch, workers, _ in found["whole"]["evaluated"][:-1] if not workers]
-        if idle:
-            raise Wrong(
-                f"no worker is up while epoch {idle[0]} is evaluated: the order is right, but now the next epoch waits "
-                "for its workers. Keep the early iter(loader), with set_epoch before it"
-            )
-
-
-def judge_augmented(per_rank: list[Facts]) -> None:
-    """Orders change, the data set's epoch reaches whoever reads the samples, and workers read them."""
-    judge_epochs([found["seen"] for found in per_rank])
-    for found in per_rank:
-        if not all(all(by_worker) for _, _, by_worker in found["notes"]):
-            raise Wrong(
-                "samples are read by the training process itself, so the GPU waits for each: keep num_workers=1 or more"
-            )
-        for epoch, believed, _ in found["notes"]:
-            if (other := next((one for one in believed if one != epoch), None)) is not None:
-                _say_stale(epoch, other, {one for _, all_of_them, _ in found["notes"] for one in all_of_them})
-
-
-def _say_stale(epoch: int, believed: int, all_believed: set[int]) -> None:
-    figures = {"measured": f"epoch {believed} in a worker", "expected": f"epoch {epoch}"}
-    if all_believed == {-1}:
-        raise Wrong("the data set never hears of an epoch: the noise is the same in all of them", **figures)
-    if len(all_believed) == 1:
-        raise Wrong(
-            "the workers keep the data set of the first epoch: they hold a copy that was made when they started, and "
-            "set_epoch changes the original",
-            **figures,
-        )
-    raise Wrong("the data set believes in another epoch while its samples are read", **figures)
+def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
+    ranks = ", ".join(str(count) for count in dict.fromkeys(case["ranks"] for case, _ in played))
+    return {"ranks": ranks, "epochs": sum(case["epochs"] for case, _ in played)}

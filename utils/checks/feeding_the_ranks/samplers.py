@@ -1,245 +1,216 @@
-"""The training sampler: what its check runs, and how it judges what it saw.
-
-A probe deals the samples out to all ranks in one process, for many world sizes and lengths, and returns plain lists.
-"""
+"""Exercise 1: the class ``TrainingSampler(dataset, world_size, rank, seed, drop_last)`` with ``set_epoch``."""
 
 from __future__ import annotations
 
 import itertools
 import random
-from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from utils.checks.verdicts import Wrong
+from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
+from utils.checks.feeding_the_ranks import dealing
+from utils.checks.feeding_the_ranks.dealing import Shares
 
-Shares = list[list[int]]  # indices of each rank, rank 0 first
-Facts = dict[str, Any]
-
-EPOCHS = range(4)
-AGAIN = 1  # this epoch is dealt three times
+EPOCHS = range(8)
 MANY = 20  # with so many samples, two random orders are not equal by chance
 
 
-@dataclass(frozen=True)
-class Deal:
-    """One data set on some ranks."""
-
-    length: int
-    world_size: int
-    drop_last: bool = False
-    seed: int = 0
-
-    def __str__(self) -> str:
-        ranks = f"{self.world_size} rank{'s' if self.world_size > 1 else ''}"
-        return f"{self.length} sample{'s' if self.length > 1 else ''} on {ranks}, drop_last={self.drop_last}"
-
-    @property
-    def share(self) -> int:
-        """Samples of each rank: rounded up with padding, rounded down without the rest."""
-        return self.length // self.world_size if self.drop_last else -(-self.length // self.world_size)
+def draw(rng: random.Random) -> list[Case]:
+    cases: list[Case] = []
+    for case in (*dealing.cases(rng, (4, 3, 1, 2, 5)), *dealing.cases(rng, (rng.choice((2, 3)),), ranks=2)[:1]):
+        for drop_last in (False, True) if case["samples"] >= MANY else (rng.random() < 0.5,):
+            how = {"drop_last": drop_last, "sampler's seed": rng.choice((0, 1, rng.randrange(2**31)))}
+            late = rng.randint(len(EPOCHS), 10_000)
+            order = [late, *rng.sample(EPOCHS, len(EPOCHS))]
+            cases.append(case | how | {"order": order, "seed": rng.getrandbits(30)})
+    return cases
 
 
-class Numbered:
-    """A data set that has a length, and whose samples a sampler has no business to read."""
+def scene(case: Case, watch: Any, facts: Facts) -> None:
+    import numpy
+    import torch
+    import torch.distributed as dist
 
-    def __init__(self, length: int) -> None:
-        self.length = length
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> Any:  # ``for … in`` and ``list`` come here too
-        raise Wrong("the sampler reads samples of the data set: it needs the length alone, and gives indices.")
-
-
-# --- the training sampler --------------------------------------------------------------------------------------
-
-
-def training(Sampler: Any, deals: list[Deal]) -> list[Facts]:
-    """What a training sampler gives to all ranks, for each deal."""
-    from torch.utils.data.distributed import DistributedSampler
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise Wrong("this is torch's DistributedSampler: write the dealing yourself, it is a few lines.")
-
-    DistributedSampler.__iter__ = refuse  # type: ignore[method-assign]
-    return [_dealt(Sampler, deal) for deal in deals]
-
-
-def _dealt(Sampler: Any, deal: Deal) -> Facts:
-    def make(deal: Deal = deal) -> list[Any]:
-        data = Numbered(deal.length)
-        return [Sampler(data, deal.world_size, rank, deal.seed, deal.drop_last) for rank in range(deal.world_size)]
-
-    def dealt(samplers: list[Any], epoch: int | None = None) -> Shares:
-        for sampler in samplers:
-            if epoch is not None:
+    Sampler, length, size = watch.answers["TrainingSampler"].function, case["samples"], case["world size"]
+    how, every = (case["sampler's seed"], case["drop_last"]), range(size)
+    data, more = dealing.Numbered(length), dealing.Numbered(length + 3)
+    with watch.step("TrainingSampler", dataset=data):
+        samplers = [Sampler(data, size, rank, *how) for rank in every]
+        other = Sampler(more, size + 1, size, how[0] + 1, not how[1])  # at the same time
+        facts["lengths"] = [len(sampler) for sampler in samplers]
+        facts["unset"], facts["unset again"] = dealing.dealt(samplers), dealing.dealt(samplers)
+        facts["epochs"] = {}
+        for epoch in case["order"]:
+            for sampler in samplers:
                 sampler.set_epoch(epoch)
-        return [list(sampler) for sampler in samplers]
-
-    before = generators()
-    samplers = make()
-    facts: Facts = {"lengths": [len(sampler) for sampler in samplers]}
-    facts["unset"] = dealt(samplers)
-    facts["unset twice"] = dealt(samplers)
-    facts["epochs"] = [dealt(samplers, epoch) for epoch in EPOCHS]
-    facts["drawn from"] = [name for name, state in generators().items() if state != before[name]]
-    facts["again"] = dealt(samplers, AGAIN)
-    _stir()
-    facts["fresh"] = dealt(make(), AGAIN)
-    facts["other seed"] = dealt(make(replace(deal, seed=deal.seed + 100)), 0)
-    everything = [facts["unset"], *facts["epochs"]]
-    kinds = {type(index).__name__ for shares in everything for share in shares for index in share}
-    facts["kinds"] = sorted(kinds - {"int"})
-    return facts
-
-
-def generators() -> dict[str, bytes | str]:
-    """The state of every global generator of random numbers."""
-    import numpy
-    import torch
-
-    return {
-        "torch": torch.get_rng_state().numpy().tobytes(),
-        "random": repr(random.getstate()),
-        "numpy": repr(numpy.random.get_state(legacy=False)),
-    }
+                next(iter(sampler), None)  # somebody stops in the middle, and begins again
+            other.set_epoch(epoch + 1)
+            list(itertools.islice(other, length + 4))
+            facts["epochs"][epoch] = dealing.dealt(samplers)
+        for sampler in samplers:
+            sampler.set_epoch(1)
+        facts["again"] = dealing.dealt(samplers)
+        facts["usual"] = [dealing.dealt([Sampler(data, size, 0, *one)]) for one in ((), (0,))]
+    state = torch.get_rng_state(), random.getstate(), numpy.random.get_state()
+    for stir in (torch.manual_seed, random.seed, numpy.random.seed):  # nothing may depend on them
+        stir(dist.get_rank() + 4711)
+    with watch.step("TrainingSampler", dataset=data):
+        samplers = [Sampler(data, size, rank, *how) for rank in every]
+        for sampler in samplers:
+            sampler.set_epoch(1)
+        facts["new"] = dealing.dealt(samplers)
+        facts["other seed"] = dealing.dealt([Sampler(data, size, rank, how[0] + 20_000, how[1]) for rank in every])
+    torch.set_rng_state(state[0])
+    random.setstate(state[1])
+    numpy.random.set_state(state[2])
+    facts["kinds"] = dealing.kinds([facts["unset"], *facts["epochs"].values(), *facts["usual"]])
 
 
-def _stir() -> None:
-    """Give the global generators another state; nothing may depend on it."""
-    import numpy
-    import torch
-
-    torch.manual_seed(4711)
-    random.seed(4711)
-    numpy.random.seed(4711)
-
-
-def judge_training(deal: Deal, facts: Facts) -> None:
-    """Look at one deal; raise Wrong with the likely mistake."""
-    judge_indices(deal, facts["kinds"], [facts["unset"], *facts["epochs"]])
-    if facts["drawn from"]:
-        raise Wrong(
-            f"the sampler draws from the global generator of {facts['drawn from'][0]} (or seeds it), which the model "
-            "needs too: make a generator of its own, torch.Generator().manual_seed(…)."
-        )
-    for epoch, shares in zip(EPOCHS, facts["epochs"], strict=True):
-        where = f"See epoch {epoch} of {deal}"
-        _judge_sizes(deal, shares, where)
-        _judge_coverage(deal, shares, where)
-    if facts["lengths"] != [deal.share] * deal.world_size:
-        raise Wrong(
-            f"len(sampler) is not the number of indices of this rank: progress bars and learning-rate schedules rely "
-            f"on it. See {deal}",
-            measured=facts["lengths"],
-            expected=[deal.share] * deal.world_size,
-        )
-    if deal.length >= MANY:
-        _judge_epochs(deal, facts)
+def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
+    """The first thing that is not as it has to be; others may follow from it."""
+    found = world[0]
+    broken = dealing.judge_indices(case, [found["unset"], *found["epochs"].values()], found["kinds"])
+    for epoch, shares in sorted(found["epochs"].items()):
+        broken = broken or _sizes(case, shares, epoch) or _coverage(case, shares, epoch)
+    broken = broken or _lengths(case, found) or _repeated(case, found)
+    if not broken and any(facts["epochs"] != found["epochs"] for facts in world):
+        words = "makes other orders in another process: the rank is the argument `rank`, and the order comes from seed "
+        broken = Broken("value:process", f"the same sampler {words}and epoch alone")
+    if broken := broken or (_shuffled(case, found) if case["samples"] >= MANY else None):
+        yield broken
 
 
-def judge_indices(deal: Deal, kinds: list[str], dealt: list[Shares]) -> None:
-    """Plain ints that name samples."""
-    if kinds:
-        raise Wrong(f"a sampler gives plain ints, and this one gives a {kinds[0]}: .tolist() makes ints of a tensor.")
-    strange = [i for shares in dealt for share in shares for i in share if not 0 <= i < deal.length]
-    if strange:
-        raise Wrong(f"there is no sample {strange[0]}: indices go from 0 to {deal.length - 1}.")
+def _share(case: Case) -> int:
+    """Samples of each rank: rounded up with padding, rounded down without the rest."""
+    length, size = case["samples"], case["world size"]
+    return length // size if case["drop_last"] else -(-length // size)
 
 
-def _judge_sizes(deal: Deal, shares: Shares, where: str) -> None:
+def _sizes(case: Case, shares: Shares, epoch: int) -> Broken | None:
     """Every rank gets the same number, and the right one."""
-    sizes = [len(share) for share in shares]
-    figures = {"measured": sizes, "expected": [deal.share] * deal.world_size}
+    sizes, share, drop_last = [len(one) for one in shares], _share(case), case["drop_last"]
+    if sizes == [share] * len(sizes):
+        return None
     if len(set(sizes)) > 1:
         why = "a rank with fewer samples ends its epoch while the others wait for it"
-        if not deal.drop_last and deal.length * 2 < deal.world_size:
+        if not drop_last and case["samples"] * 2 < case["world size"]:
             why = "the padding is longer than the data set: repeat the samples as often as needed"
-        raise Wrong(f"the ranks have different numbers of samples: {why}. {where}", **figures)
-    if sizes[0] == deal.share:
-        return
-    if sizes[0] == deal.length and deal.world_size > 1:
-        raise Wrong(f"every rank has the whole data set: a rank takes its own share. {where}", **figures)
-    if deal.drop_last and sizes[0] > deal.share:
-        raise Wrong(f"drop_last is True, so what does not fill a round is left out, not padded. {where}", **figures)
-    if not deal.drop_last and sizes[0] < deal.share:
-        raise Wrong(f"drop_last is False, so no sample may be lost: pad instead. {where}", **figures)
-    raise Wrong(f"each rank needs the smallest equal share. {where}", **figures)
+        words = f"the ranks have different numbers of samples: {why}"
+    elif sizes[0] == case["samples"] and case["world size"] > 1:
+        words = "every rank has the whole data set: a rank takes its own share"
+    elif drop_last and sizes[0] > share:
+        words = "drop_last is True, so what does not fill a round is left out, not padded"
+    elif not drop_last and sizes[0] < share:
+        words = "drop_last is False, so no sample may be lost: pad instead"
+    else:
+        words = "each rank needs the smallest equal share"
+    return Broken("value:sizes", f"in epoch {epoch}, {words}", sizes, [share] * len(sizes))
 
 
-def _judge_coverage(deal: Deal, shares: Shares, where: str) -> None:
+def _coverage(case: Case, shares: Shares, epoch: int) -> Broken | None:
     """All samples, once, as far as equal shares allow."""
-    counts = Counter(index for share in shares for index in share)
-    missing = [index for index in range(deal.length) if not counts[index]]
-    twice = sorted(index for index, count in counts.items() if count > 1)
-    if deal.world_size > 1 and deal.length >= deal.world_size and len({frozenset(share) for share in shares}) == 1:
-        raise Wrong(f"all ranks have the same samples: rank r takes every N-th one, from r on. {where}.")
-    if twice and (deal.drop_last or missing):
-        raise Wrong(
-            "samples are missing, and others come more than once: all ranks make the same order, from seed and epoch "
-            f"and nothing else, and then deal it out. {where}",
-            measured=f"{len(missing)} of {deal.length} missing, {len(twice)} repeated",
-        )
-    if not deal.drop_last and max(counts.values()) - min(counts.values()) > 1:
+    counts, length = dealing.counted(shares), case["samples"]
+    missing = [index for index in range(length) if not counts[index]]
+    twice = [index for index, count in counts.items() if count > 1]
+    if case["world size"] > 1 and length >= case["world size"] and len({frozenset(share) for share in shares}) == 1:
+        words = "all ranks have the same samples: rank r takes every N-th one, from r on"
+        return Broken("value:same", f"in epoch {epoch}, {words}")
+    if twice and (case["drop_last"] or missing):
+        words = "samples are missing, and others come more than once: all ranks make the same order, from seed and "
+        words += "epoch and nothing else, and then deal it out"
+        return Broken("value:missing", f"in epoch {epoch}, {words}", f"{len(missing)} of {length} missing")
+    if not case["drop_last"] and max(counts.values()) - min(counts.values()) > 1:
         often, times = counts.most_common(1)[0]
-        raise Wrong(
-            f"the padding takes the same sample again and again: no sample twice more than another. {where}",
-            measured=f"sample {often} comes {times} times",
-            expected=f"at most {min(counts.values()) + 1} times",
-        )
+        words = "the padding takes the same sample again and again: no sample more than once more than another"
+        return Broken("value:padding", f"in epoch {epoch}, {words}", f"sample {often} comes {times} times",
+                      f"at most {min(counts.values()) + 1} times")  # fmt: skip
+    return None
 
 
-def _judge_epochs(deal: Deal, facts: Facts) -> None:
-    epochs, where = facts["epochs"], f"See {deal}"
-    if all(share == sorted(share) for share in epochs[0]) and deal.share > 2:
-        raise Wrong(f"the samples are not shuffled. {where}.")
-    for number in EPOCHS[1:]:
-        same = next((other for other in range(number) if epochs[other] == epochs[number]), None)
-        if same is not None:
-            raise Wrong(
-                f"set_epoch does not change the order: epochs {same} and {number} are alike. {where}.",
-            )
-    if facts["unset twice"] != facts["unset"] or facts["again"] != epochs[AGAIN]:
-        raise Wrong(
+def _lengths(case: Case, facts: Facts) -> Broken | None:
+    right = [_share(case)] * case["world size"]
+    if facts["lengths"] == right:
+        return None
+    words = "len(sampler) is not the number of indices of this rank: progress bars and schedules rely on it"
+    return Broken("value:length", words, facts["lengths"], right)
+
+
+def _repeated(case: Case, facts: Facts) -> Broken | None:
+    """The order comes from seed and epoch alone."""
+    words = ""
+    if facts["unset"] != facts["unset again"] or facts["again"] != facts["epochs"][1]:
+        words = (
             "the same epoch gives another order the second time: the order comes from seed and epoch alone, so a new "
-            f"generator is needed each time. {where}."
         )
-    if facts["fresh"] != epochs[AGAIN]:
-        raise Wrong(
-            "a new sampler gives epoch 1 another order than one that has been through epoch 0: then no run can be "
-            f"resumed. {where}."
+        words += "generator is needed each time"
+    elif facts["new"] != facts["epochs"][1]:
+        words = (
+            "a new sampler gives epoch 1 another order than one that has been through other epochs: then no run can "
         )
-    if facts["unset"] != epochs[0]:
-        raise Wrong(f"before the first set_epoch, the epoch is 0. {where}.")
-    if facts["other seed"] == epochs[0]:
-        raise Wrong(f"the seed does not change the order. {where}.")
-    if deal.world_size > 1 and deal.share > 3 and all(_owners(shares) == _owners(epochs[0]) for shares in epochs):
-        raise Wrong(
-            f"each rank keeps the samples that it had, and only shuffles those: shuffle first, deal then. {where}."
-        )
-    pairs, others = _neighbours(epochs[0]), _neighbours(epochs[1])
-    if deal.share > 3 and len(pairs & others) > len(pairs) / 2:
-        raise Wrong(
-            f"samples that follow each other do so in the next epoch too: shuffle anew. {where}",
-            measured=f"{len(pairs & others)} of {len(pairs)} pairs of neighbours stay",
-        )
-    odd = [_repeated_or_missing(deal, shares) for shares in epochs]
-    if odd[0] and all(one == odd[0] for one in odd):
-        what = "left out: they are never trained on" if deal.drop_last else "repeated: they weigh twice as much"
-        how = "drop" if deal.drop_last else "pad"
-        raise Wrong(f"in every epoch the same samples are {what}. Shuffle first, {how} then. {where}.")
+        words += "be resumed"
+    elif facts["unset"] != facts["epochs"][0]:
+        words = "before the first set_epoch, the epoch is 0"
+    elif facts["usual"][0] != facts["usual"][1] or len(facts["usual"][0][0]) != -(
+        -case["samples"] // case["world size"]
+    ):
+        words = "the sampler without the last arguments is not that with seed=0 and drop_last=False"
+    return Broken("value:again", words) if words else None
 
 
-def _owners(shares: Shares) -> list[frozenset[int]]:
-    return [frozenset(share) for share in shares]
+def _shuffled(case: Case, facts: Facts) -> Broken | None:
+    """Each epoch is shuffled anew. (What could be so by chance, is so once in a million checks at most.)"""
+    dealt, share = dict(sorted(facts["epochs"].items())), _share(case)
+    if any(one == sorted(one) for shares in dealt.values() for one in shares) and share >= 10:
+        return Broken("value:sorted", "the samples are not shuffled")
+    for other, epoch in itertools.combinations(dealt, 2):
+        if dealt[other] == dealt[epoch]:
+            return Broken("value:alike", f"set_epoch does not change the order: epochs {other} and {epoch} are alike")
+    if facts["other seed"] == dealt[0]:
+        return Broken("value:seed", "the seed does not change the order")
+    for rank in range(case["world size"] if case["world size"] > 1 and share > 3 else 0):
+        if len({frozenset(shares[rank]) for shares in dealt.values()}) < 3:
+            words = f"rank {rank} keeps the samples that it had, and only shuffles them: shuffle first, deal then"
+            return Broken("value:owners", words)
+    for other, epoch in itertools.combinations(dealt, 2):
+        pairs, others = _neighbours(dealt[other]), _neighbours(dealt[epoch])
+        if share > 3 and len(pairs & others) > len(pairs) / 2:
+            words = "samples that follow each other in one epoch do so in another too: shuffle anew"
+            stay = f"{len(pairs & others)} of {len(pairs)} pairs of neighbours stay"
+            return Broken("value:turned", f"{words}. Compare epochs {other} and {epoch}", stay)
+    odd = {frozenset(i for i in range(case["samples"]) if dealing.counted(s)[i] != 1) for s in dealt.values()}
+    if odd != {frozenset()} and len(odd) < 3:
+        what = "left out: they are never trained on" if case["drop_last"] else "repeated: they weigh twice as much"
+        how = "drop" if case["drop_last"] else "pad"
+        return Broken("value:odd", f"in every epoch the same samples are {what}. Shuffle first, {how} then")
+    return None
 
 
 def _neighbours(shares: Shares) -> set[frozenset[int]]:
     return {frozenset(pair) for share in shares for pair in itertools.pairwise(share)}
 
 
-def _repeated_or_missing(deal: Deal, shares: Shares) -> set[int]:
-    counts = Counter(index for share in shares for index in share)
-    return {index for index in range(deal.length) if counts[index] != 1}
+def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
+    _, world = next((case, world) for case, world in played if case["samples"] == 101)
+    return {
+        "world sizes": dealing.worlds(played),
+        "epochs dealt out": len(played) * (len(EPOCHS) + 1),
+        "a rank of 4 has, of 101 samples": f"{len(world[0]['unset'][0])} (25 with drop_last)",
+    }
+
+
+CONTRACT = Contract(
+    name="feeding_the_ranks.training",
+    rules={"TrainingSampler": Rules()},
+    draw=draw,
+    scene=scene,
+    judge=judge,
+    mistakes=(
+        (
+            "around:*random numbers",
+            "{}. The model needs them too: make a generator of its own, torch.Generator().manual_seed(…)",
+        ),
+        ("value:*", "{}"),
+    ),
+    refused=dealing.REFUSED,
+    figures=figures,
+)

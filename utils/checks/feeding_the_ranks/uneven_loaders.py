@@ -1,298 +1,256 @@
-"""Loaders of different length: what each rank does with its batches, and what one process would have done."""
+"""Exercise 6: ``train_uneven(model, optimizer, batches)`` on ranks that have different numbers of batches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from utils.algorithms.recorder import record_collectives
-from utils.checks.compare import how_far
-from utils.checks.verdicts import Wrong
+from utils.checks.contracts import Amount, Broken, Case, Contract, Facts, Rules
 
 if TYPE_CHECKING:
-    import torch
-    from torch import nn
+    from torch import Tensor
 
-Facts = dict[str, Any]  # what one rank did in one case
-
-FEATURES, CLASSES = 3, 4
-LR, MOMENTUM = 0.5, 0.9
 COUNT_BYTES = 16  # what a step may say beside its gradients: two numbers
-CLOSE = {"relative": 1e-5, "absolute": 1e-7}
+KINDS = ("all_reduce", "all_gather", "broadcast", "reduce", "reduce_scatter", "gather", "scatter")
+SHOWN = [[4, 3, 2], [1], [2, 2]]  # what the figures are about
+RATIO = 2.0**-21  # how exact a quotient of two integer tensors is: torch makes a float32 of it
 
 
-@dataclass(frozen=True)
-class Uneven:
-    """Sizes of the batches of each rank. Its repr is short, because sentences show it."""
-
-    sizes: tuple[tuple[int, ...], ...]
-
-    def __repr__(self) -> str:
-        return "batches of " + ", ".join(f"{list(sizes)}" for sizes in self.sizes) + " samples on the ranks"
-
-    @property
-    def steps(self) -> int:
-        return max(len(sizes) for sizes in self.sizes)
-
-    def batch(self, rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs [samples, features] and classes [samples]; each rank's look different."""
-        import torch
-
-        generator = torch.Generator().manual_seed(1000 * rank + step)
-        size = self.sizes[rank][step]
-        x = torch.randn(size, FEATURES, generator=generator, dtype=torch.float64) + rank
-        return x, torch.randint(CLASSES, (size,), generator=generator)
+def draw(rng: random.Random) -> list[Case]:
+    some = [SHOWN, [[], [3, 5], [2]], [[], [], []]]
+    for ranks in (3, 3, 2, 2, 1, rng.choice((4, 5))):
+        some.append([[rng.randint(1, 6) for _ in range(rng.choice((0, 1, 2, 3, 4)))] for _ in range(ranks)])
+    some[3][rng.randrange(3)] = []
+    cases = []
+    for sizes in some:
+        how = {"type": rng.choice(("float64", "float64", "float32")), "lr": rng.choice((0.5, 0.125, 1.0))}
+        how |= {"momentum": rng.choice((0.9, 0.5)), "weight decay": rng.choice((0.0, 0.01)), "sizes": sizes}
+        shown = ", ".join(map(str, sizes))
+        cases.append({"ranks": len(sizes), "samples of the batches": shown} | how | {"seed": rng.getrandbits(30)})
+    return cases
 
 
-def make_model() -> nn.Module:
-    """The same weights everywhere: four parameters, float64."""
-    import torch
-
-    torch.manual_seed(7)
-    return torch.nn.Sequential(torch.nn.Linear(FEATURES, 5), torch.nn.Tanh(), torch.nn.Linear(5, CLASSES)).double()
-
-
-class Momentum:
-    """What ``torch.optim.SGD(…, momentum=0.9)`` does. The real one imports torch's compiler, which takes seconds."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.parameters = list(model.parameters())
-        self.param_groups = [{"params": self.parameters, "lr": LR}]
-        self.velocities: dict[int, torch.Tensor] = {}
-        self.steps = 0
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        import torch
-
-        for parameter in self.parameters:
-            if parameter.grad is not None:
-                parameter.grad = None if set_to_none else torch.zeros_like(parameter.grad)
-
-    def step(self) -> None:
-        import torch
-
-        self.steps += 1
-        with torch.no_grad():
-            for index, parameter in enumerate(self.parameters):
-                if parameter.grad is None:
-                    continue
-                before = self.velocities.get(index, 0)
-                self.velocities[index] = MOMENTUM * before + parameter.grad
-                parameter -= LR * self.velocities[index]
-
-
-def _weights(model: nn.Module) -> torch.Tensor:
-    import torch
-
-    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
-
-
-# --- what the ranks do -----------------------------------------------------------------------------------------
-
-
-class _Noted(list):
-    """A list of collectives that also stands in a file, for the case that the rank never comes back."""
-
-    def __init__(self, note: Path) -> None:
-        super().__init__()
-        self.note = note
-
-    def append(self, call: Any) -> None:
-        super().append(call)
-        with self.note.open("a", encoding="utf-8") as file:
-            file.write(f"{call.name} of {call.bytes} bytes\n")
-
-
-def uneven(train: Any, cases: list[Uneven], notes: str) -> list[Facts]:
-    """Let this rank train on its batches, case after case."""
+def scene(case: Case, watch: Any, facts: Facts) -> None:
     import torch.distributed as dist
 
-    rank, found = dist.get_rank(), []
-    for number, case in enumerate(cases):
-        dist.barrier()  # no rank is ahead by a case
-        model = make_model()
-        optimizer = Momentum(model)
-        drawn: list[int] = []  # steps done when each batch was asked for
-        with record_collectives() as record:
-            record.calls = _Noted(Path(notes, f"{number}.{rank}.calls"))
-            returned = train(model, optimizer, _stream(case, rank, drawn, optimizer))
-        Path(notes, f"{number}.{rank}.ended").write_text(f"{optimizer.steps}", encoding="utf-8")
-        found.append(
-            {
-                "returned": returned,
-                "steps": optimizer.steps,
-                "drawn": drawn,
-                "weights": _weights(model),
-                "calls": record.plain(),
-            }
-        )
-    return found
+    from utils.checks.feeding_the_ranks.uneven_training import Training
 
-
-def _stream(case: Uneven, rank: int, drawn: list[int], optimizer: Momentum) -> Iterator[tuple[Any, Any]]:
-    for step in range(len(case.sizes[rank])):
-        drawn.append(optimizer.steps)
-        yield case.batch(rank, step)
-
-
-def what_they_waited_for(notes: str, cases: list[Uneven]) -> str:
-    """A sentence about ranks that never came back, from what they noted; "" if the notes tell nothing."""
-    for number, case in reversed(list(enumerate(cases))):
-        ranks = range(len(case.sizes))
-        ended = [rank for rank in ranks if Path(notes, f"{number}.{rank}.ended").exists()]
-        calls = {rank: _lines(Path(notes, f"{number}.{rank}.calls")) for rank in ranks}
-        if ended and len(ended) < len(ranks):
-            rank, waiting = ended[0], next(rank for rank in ranks if rank not in ended)
-            batches = len(case.sizes[rank])
-            what = calls[waiting][-1] if calls[waiting] else "a collective"
-            return (
-                f"rank {rank} leaves after its {batches} batch{'es' if batches != 1 else ''}, and rank {waiting} waits "
-                f"for it in an {what}: a rank without data still takes part, with zeros"
-            )
-        for place in range(max(map(len, calls.values()))):
-            said = {rank: texts[place] for rank, texts in calls.items() if place < len(texts)}
-            if len(set(said.values())) > 1:
-                told = ", ".join(f"on rank {rank} {text}" for rank, text in said.items())
-                return f"the ranks do not take part in the same collective; number {place + 1} is {told}"
-        if ended or any(calls.values()):
-            break  # this was the last case that began
-    return ""
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
-
-
-# --- what one process would have done --------------------------------------------------------------------------
-
-WAYS = {
-    "world size": "the ranks' means are added up and divided by the world size, so a rank without data pulls the step "
-    "towards zero, and a small batch weighs as much as a large one",
-    "ranks with data": "each rank's mean weighs the same, so a sample in a small batch weighs more than one in a large "
-    "one: weigh by the number of samples",
-    "sum": "the gradients are added up and not divided by the number of samples",
-    "own number": "each rank divides by its own number of samples before the gradients are added up, and nobody "
-    "divides by how many means there are",
-    "old gradient": "a rank without data still hands in the gradient of its last batch: zeros are what it has",
-    "all samples of all steps": "the divisor is the number of all samples so far, and not that of this step",
-}
-
-
-def reference(case: Uneven, way: str = "right") -> torch.Tensor:
-    """The weights afterwards if one process takes each step with the batches of all ranks, or a known mistake."""
-    import torch
-
-    model = make_model()
-    optimizer = Momentum(model)
-    last: dict[int, tuple[list[torch.Tensor], int]] = {}
-    seen = 0
-    for step in range(case.steps):
-        now = {rank: _summed(model, *case.batch(rank, step)) for rank, own in enumerate(case.sizes) if step < len(own)}
-        last |= now
-        parts = list((last if way == "old gradient" else now).values())
-        samples = sum(count for _, count in parts)
-        seen += samples
-        for index, parameter in enumerate(model.parameters()):
-            total = sum((summed[index] for summed, _ in parts), torch.zeros_like(parameter))
-            means = sum((summed[index] / count for summed, count in parts), torch.zeros_like(parameter))
-            parameter.grad = {
-                "world size": means / len(case.sizes),
-                "ranks with data": means / len(parts),
-                "own number": means,
-                "sum": total,
-                "all samples of all steps": total / seen,
-            }.get(way, total / samples)
-        optimizer.step()
-    return _weights(model)
-
-
-def _summed(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> tuple[list[torch.Tensor], int]:
-    """Gradients of the sum of the losses, and the number of samples."""
-    import torch
-
-    loss = torch.nn.functional.cross_entropy(model(x), y, reduction="sum")
-    return list(torch.autograd.grad(loss, list(model.parameters()))), len(y)
+    training = Training(case, dist.get_rank())
+    parameters = list(training.model.parameters())
+    facts |= {"parameters": len(parameters), "bytes": sum(parameter.nbytes for parameter in parameters)}
+    facts |= {"drawn": training.drawn, "steps": training.steps, "begin": training.optimizer.state()}
+    given = {"model": training.model, "optimizer": training.optimizer, "batches": training.stream()}
+    returned = watch.call("train_uneven", **given)
+    facts["returned"] = returned if type(returned) is int else type(returned).__name__
+    facts |= {"changed": training.changed(), "end": training.optimizer.state()}
+    facts["calls"] = [call["bytes"] for call in watch.records[-1]["calls"]]
 
 
 # --- judging ---------------------------------------------------------------------------------------------------
 
 
-def judge_uneven(case: Uneven, per_rank: list[Facts]) -> None:
-    """Look at one case; raise Wrong with the likely mistake."""
-    where = f"See {case!r}"
-    for rank, facts in enumerate(per_rank):
-        wanted = len(case.sizes[rank])
+def _steps(case: Case) -> int:
+    return max(len(sizes) for sizes in case["sizes"])
+
+
+def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
+    """The first thing that is not as it has to be; others may follow from it."""
+    ended = all("returned" in facts for facts in world)
+    broken = _reading(case, world) if ended else None
+    steps = min(_steps(case), *(len(facts["steps"]) for facts in world), len(world[0]["steps"]))
+    broken = broken or _mistake([found for step in range(steps) if (found := _gradient(world, step))])
+    broken = broken or (_ends(case, world) if ended else None)
+    if broken:
+        yield broken
+
+
+def _reading(case: Case, world: Sequence[Facts]) -> Broken | None:
+    for rank, facts in enumerate(world):
+        wanted = len(case["sizes"][rank])
+        ahead = max((number - done for number, done in enumerate(facts["drawn"])), default=0)
         if len(facts["drawn"]) < wanted:
-            raise Wrong(
-                f"rank {rank} stops before its batches are used up: the ones with more data go on, with the others "
-                f"taking part. {where}",
-                measured=f"{len(facts['drawn'])} of {wanted} batches",
+            words = "train_uneven stops before its batches are used up: the ones with more data go on, and the others "
+            words += "take part"
+            return Broken("value:stops", words, f"{len(facts['drawn'])} of {wanted} batches", rank=rank)
+        if ahead > 1:
+            words = (
+                "train_uneven reads its batches before it takes its steps: a data set does not fit into memory. Ask "
             )
-        ahead = [number - done for number, done in enumerate(facts["drawn"])]
-        if max(ahead, default=0) > 1:
-            raise Wrong(
-                f"rank {rank} reads its batches before it takes its steps: a data set does not fit into memory. Ask "
-                f"for one batch at a time. {where}",
-                measured=f"{max(ahead)} batches ahead",
-                expected="at most 1",
+            words += "for one batch at a time"
+            return Broken("value:ahead", words, f"{ahead} batches ahead", "at most 1", rank=rank)
+        if facts["changed"]:
+            return Broken(
+                "value:batch", "train_uneven changes a batch that it was given: others may need it, too", rank=rank
             )
-    _judge_steps(case, per_rank, where)
-    if how_far(per_rank[0]["weights"], (right := reference(case)), **CLOSE):
-        for way, sentence in WAYS.items():
-            if how_far(per_rank[0]["weights"], reference(case, way), **CLOSE) is None:
-                raise Wrong(f"{sentence}. {where}")
-        raise Wrong(
-            "the weights are not those of one process that takes each step with the batches of all ranks: the gradient "
-            f"is that of the mean loss over all samples of the step. {where}",
-            measured=f"off by up to {(per_rank[0]['weights'] - right).abs().max().item():.2g}",
+    return None
+
+
+def _mistake(found: Sequence[tuple[Broken, list[str]]]) -> Broken | None:
+    """The first step that is not right, with the mistake that explains all of them, if one does."""
+    if not found:
+        return None
+    first, mistakes = found[0]
+    whole = [words for words in mistakes if all(words in others for _, others in found)]
+    words = next(iter(whole or mistakes), "")
+    return replace(first, sentence=f"{first.sentence.partition(',')[0]}, {words}") if words else first
+
+
+def _gradient(world: Sequence[Facts], step: int) -> tuple[Broken, list[str]] | None:
+    """At a step of the optimizer, ``.grad`` is the mean over all samples of all ranks; and which mistakes it may be."""
+    ranks, at = len(world), [facts["steps"][step] for facts in world]
+    where = f"in step {step}"
+    for rank, facts in enumerate(world):
+        before = facts["steps"][step - 1]["after"] if step else facts["begin"]
+        if at[rank]["before"] != before:
+            words = "weights or momentum are changed past the optimizer: optimizer.step() does it"
+            return Broken("value:past", f"{where}, {words}", rank=rank), []
+    own = {rank: one["own"] for rank, one in enumerate(at) if one["own"] is not None}
+    total = sum(len(rows) for rows in own.values())
+    for rank, one in enumerate(at):
+        if one["got"] is None:
+            words = "has parameters without a gradient: a rank without data hands in zeros, and takes the step too"
+            return Broken("value:none", f"{where} it {words}", rank=rank), []
+        if _close(one["got"], own, total):
+            continue
+        guesses = _guesses(world, step, own, ranks).items()
+        mistakes = [words for words, guess in guesses if _alike(one["got"].double(), guess)]
+        words = "the gradient is not that of the mean loss over all samples of the step, as one process would have it"
+        norms = (f"norm {float(vector.double().norm()):.9g}" for vector in (one["got"], _mean(own, total)))
+        return Broken("value:gradient", f"{where}, {words}", *norms, rank=rank), mistakes
+    if len({one["after"] for one in at}) > 1:
+        rank = next(rank for rank, one in enumerate(at) if one["after"] != at[0]["after"])
+        words = f"after step {step}, it has other weights or momentum than rank 0"
+        return Broken("value:weights", words, rank=rank), []
+    return None
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    return float((one - other).abs().max()) <= 1e-5 * float(other.abs().max())
+
+
+def _mean(own: dict[int, Tensor], total: int) -> Tensor:
+    return sum(rows.double().sum(0) for rows in own.values()) / total
+
+
+def _close(got: Tensor, own: dict[int, Tensor], total: int) -> bool:
+    """Whether all is computed in the model's type; only the weights of the ranks may be float32's quotients."""
+    import torch
+
+    off = got.double() - _mean(own, total)
+    size = max(float(rows.double().abs().max()) for rows in own.values())
+    bound = 64 * torch.finfo(got.dtype).eps * size
+    if float(off.abs().max()) <= bound:
+        return True
+    parts = torch.stack([rows.double().sum(0) / total for rows in own.values()], dim=1)
+    weights = torch.linalg.lstsq(parts, off[:, None], driver="gelsd").solution
+    rest = off - (parts @ weights)[:, 0]
+    return float(weights.abs().max()) <= RATIO and float(rest.abs().max()) <= bound
+
+
+def _guesses(world: Sequence[Facts], step: int, own: dict[int, Tensor], ranks: int) -> dict[str, Tensor]:
+    """What likely mistakes give."""
+    sums = {rank: rows.double().sum(0) for rank, rows in own.items()}
+    means = sum(sums[rank] / len(rows) for rank, rows in own.items())
+    total, before = sum(len(rows) for rows in own.values()), [facts["steps"][:step] for facts in world]
+    so_far = total + sum(len(one["own"]) for steps in before for one in steps if one["own"] is not None)
+    last = [[one["own"] for one in facts["steps"][: step + 1] if one["own"] is not None] for facts in world]
+    stale = [rows[-1].double() for rows in last if rows]
+    guesses = {
+        "the ranks' means are added up and divided by the world size, so a rank without data pulls the step towards "
+        "zero, and a small batch weighs as much as a large one": means / ranks,
+        "each rank's mean weighs the same, so a sample in a small batch weighs more than one in a large one: weigh by "
+        "the number of samples": means / len(own),
+        "the gradients are added up and not divided by the number of samples": sum(sums.values(), means * 0),
+        "each rank divides by its own number of samples before the gradients are added up, and nobody divides by how "
+        "many means there are": means,
+    }
+    if so_far > total:
+        guesses["the divisor is the number of all samples so far, and not that of this step"] = (
+            sum(sums.values()) / so_far
         )
-    for facts in per_rank:
-        _judge_talk(case, facts, where)
+    if len(stale) > len(own):
+        words = "a rank without data still hands in the gradient of its last batch: zeros are what it has"
+        guesses[words] = sum(rows.sum(0) for rows in stale) / sum(len(rows) for rows in stale)
+    if step and before[0][-1]["got"] is not None:
+        old = before[0][-1]["got"].double()
+        words = "the gradients of the last step are still there: clear them before backward(), also without data"
+        guesses[words] = sum(sums.values()) / total + ranks * old
+    return guesses
 
 
-def _judge_steps(case: Uneven, per_rank: list[Facts], where: str) -> None:
-    steps = [facts["steps"] for facts in per_rank]
-    if steps != [case.steps] * len(steps):
-        if max(steps) > case.steps:
-            why = "there is a step without any data, and the optimizer's momentum moves the weights on"
-        else:
-            why = "a rank without data takes the step too: its weights must stay those of the others"
-        raise Wrong(f"{why}. {where}", measured=f"steps of the ranks: {steps}", expected=f"{case.steps} on each")
-    for rank, facts in enumerate(per_rank):
-        if distance := how_far(facts["weights"], per_rank[0]["weights"], **CLOSE):
-            raise Wrong(f"rank {rank} ends with other weights than rank 0: {distance}. {where}.")
-        if type(facts["returned"]) is not int or facts["returned"] != case.steps:
-            raise Wrong(
-                f"train_uneven returns the number of steps, on every rank. {where}",
-                measured=facts["returned"],
-                expected=case.steps,
+def _ends(case: Case, world: Sequence[Facts]) -> Broken | None:
+    steps, most = [len(facts["steps"]) for facts in world], _steps(case)
+    figures = f"steps of the ranks: {steps}", f"{most} on each"
+    if max(steps) > most:
+        words = "there is a step without any data, and the optimizer's momentum moves the weights on"
+        return Broken("value:steps", words, *figures)
+    if steps != [most] * len(steps):
+        words = "a rank without data takes the step too: its weights must stay those of the others"
+        return Broken("value:steps", words, *figures)
+    for rank, facts in enumerate(world):
+        if facts["end"] != (facts["steps"][-1]["after"] if steps[rank] else facts["begin"]):
+            return Broken("value:past", "weights or momentum are changed after the last step", rank=rank)
+        if facts["returned"] != most:
+            words = "train_uneven returns the number of steps, on every rank"
+            return Broken("value:returned", words, facts["returned"], most, rank=rank)
+        calls, most_bytes = _talk(case, facts)
+        if len(world) > 1 and len(facts["calls"]) > calls:
+            words = (
+                "more collectives than needed: beside the gradients one a step, and one at the end, tell who has data"
             )
+            return Broken("value:calls", words, f"{len(facts['calls'])} collectives", f"at most {calls}", rank=rank)
+        if sum(facts["calls"]) > most_bytes:
+            words = "more bytes than needed: the gradients, and two numbers a step"
+            figures = f"{sum(facts['calls']):,} bytes", f"at most {most_bytes:,}"
+            return Broken("value:bytes", words, *figures, rank=rank)
+    return None
 
 
-def most_talk(case: Uneven) -> tuple[int, int]:
+def _talk(case: Case, facts: Facts) -> tuple[int, int]:
     """The most collectives and the most bytes that a rank may hand in: the gradients, and two numbers a step."""
-    parameters = list(make_model().parameters())
-    gradients = sum(parameter.nbytes for parameter in parameters)
-    return case.steps * (len(parameters) + 1) + 1, (case.steps + 1) * (gradients + COUNT_BYTES)
+    steps = _steps(case)
+    return steps * (facts["parameters"] + 1) + 1, (steps + 1) * (facts["bytes"] + COUNT_BYTES)
 
 
-def _judge_talk(case: Uneven, facts: Facts, where: str) -> None:
-    calls, most_bytes = most_talk(case)
-    handed_in = sum(call["bytes"] for call in facts["calls"])
-    if len(case.sizes) > 1 and len(facts["calls"]) > calls:
-        raise Wrong(
-            f"more collectives than needed: one a step, and one at the end, tell who still has data. {where}",
-            measured=f"{len(facts['calls'])} collectives",
-            expected=f"at most {calls}",
+def _wire(case: Case, rank: int, facts: Facts) -> dict[str, Amount]:
+    calls, nbytes = _talk(case, facts)
+    return {name: Amount(calls, nbytes, least=0) for name in KINDS}
+
+
+def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
+    case, world = played[0]
+    return {
+        "batches of the ranks": ", ".join(str(len(sizes)) for sizes in case["sizes"]),
+        "steps": f"{_steps(case)} on each",
+        "collectives": f"{len(world[0]['calls'])} (at most {_talk(case, world[0])[0]})",
+        "gradients": f"those of one process, in {len(played)} trainings",
+    }
+
+
+CONTRACT = Contract(
+    name="feeding_the_ranks.uneven",
+    rules={
+        "train_uneven": Rules(
+            changes=("*.value", "*.grad", "*.grad.*"), keeps=("model.buffer.value",), wire=_wire, same_calls=False
         )
-    if handed_in > most_bytes:
-        raise Wrong(
-            f"more bytes than needed: the gradients, and two numbers a step. {where}",
-            measured=f"{handed_in} bytes",
-            expected=f"at most {most_bytes}",
-        )
+    },
+    draw=draw,
+    scene=scene,
+    judge=judge,
+    mistakes=(
+        (
+            "wire:disagree",
+            "{}. A rank without data still takes part in the same, with zeros, as long as anybody has data",
+        ),
+        ("wire:unwaited *", "{}"),
+        ("value:calls", "{}"),
+        ("value:bytes", "{}"),
+        ("value:*", "{}"),
+        ("wire:more *", "more is sent than needed: the gradients, and two numbers a step. {}"),
+        ("wire:pieces *", "more collectives than needed. {}"),
+    ),
+    refused=("torch.nn.parallel.DistributedDataParallel.__init__",),
+    figures=figures,
+)

@@ -1,48 +1,74 @@
-"""What a learner's function chooses on simulated machines with data loaders, and what the check says about it."""
+"""Exercise 7: ``choose_workers(measure, cores, ranks, worker_bytes, free_bytes)`` on simulated machines."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
+from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
 from utils.checks.verdicts import Wrong
-from utils.training.simulated_loader import AHEAD, DoesNotFit, Machine
+from utils.training.simulated_loader import AHEAD, MACHINES, DoesNotFit, Machine
 
 TOLERANCE = 0.05
 MOST_BATCHES = 2_000
+Log = list[tuple[int, list[float]]]
 
 
-class _JudgedMachine(Machine):
-    """Says what it refuses as a check does."""
+def draw(rng: random.Random) -> list[Case]:
+    """Machines on which the answer is clear. The same ones, all times longer or shorter, on nodes of other size."""
+    cases: list[Case] = []
+    for number, (name, machine) in enumerate([*MACHINES.items(), *rng.sample(sorted(MACHINES.items()), 3)]):
+        other = machine if number < len(MACHINES) else _like(machine, rng)
+        facts = asdict(replace(other, log=[]))
+        cases.append({"ranks": 1, "the machine with": name, "facts": [facts], "seed": rng.getrandbits(30)})
+    return cases
 
-    def measure(self, workers: int, batches: int) -> list[float]:
+
+def _like(machine: Machine, rng: random.Random) -> Machine:
+    """Another one with the same answer."""
+    pace, nodes = rng.uniform(0.3, 3), rng.choice((1, 2, 3))
+    times = {name: getattr(machine, name) * pace for name in ("load_s", "step_s", "disk_s", "ship_s", "start_s")}
+    alone = None if machine.alone_s is None else machine.alone_s * pace
+    size = {"cores": machine.cores * nodes, "ranks": machine.ranks * nodes, "free_bytes": machine.free_bytes * nodes}
+    return replace(machine, **times, **size, alone_s=alone, seed=rng.getrandbits(20), log=[])
+
+
+def scene(case: Case, watch: Any, facts: Facts) -> None:
+    (given,) = case["facts"]
+    facts["log"] = []
+    measure = _measured(given, facts["log"])
+    size = {name: given[name] for name in ("cores", "ranks", "worker_bytes", "free_bytes")}
+    chosen = watch.call("choose_workers", measure=measure, **size)
+    facts["chosen"] = chosen if type(chosen) is int else f"a {type(chosen).__name__}"
+
+
+def _measured(given: dict[str, Any], log: Log) -> Callable[[int, int], list[float]]:
+    """``measure``. The machine is inside a generator, where nobody sees it who does not look at frames."""
+    machine = _machine(given, log)
+    next(machine)
+
+    def measure(workers: int, batches: int) -> list[float]:
+        found = machine.send((workers, batches))
+        if isinstance(found, Wrong):
+            raise found
+        return found
+
+    return measure
+
+
+def _machine(given: dict[str, Any], log: Log) -> Generator[Any, Any, None]:
+    machine, found = Machine(**given), None
+    while True:
+        asked = yield found
         try:
-            return super().measure(workers, batches)
-        except TypeError as error:
-            raise Wrong(f"{error}") from None
-
-    def refuse(self, workers: int) -> None:
-        try:
-            super().refuse(workers)
+            found = machine.measure(*asked)
+            log.append((asked[0], list(found)))
         except DoesNotFit as error:
-            raise Wrong(error.sentence, measured=error.measured, expected=error.expected) from None
-
-
-def choices(choose: Any, machines: dict[str, Machine]) -> list[dict[str, Any]]:
-    """What a learner's function chooses on each machine, and what it measured there."""
-    found = []
-    for name, machine in machines.items():
-        machine = _JudgedMachine(**vars(machine))
-        try:
-            chosen = choose(machine.measure, machine.cores, machine.ranks, machine.worker_bytes, machine.free_bytes)
-        except Wrong as wrong:
-            raise _on(name, wrong) from None
-        found.append({"chosen": chosen, "log": machine.log})
-    return found
-
-
-def _on(name: str, wrong: Wrong) -> Wrong:
-    """The same, with the machine's name."""
-    return wrong.saying(f"{wrong.sentence.rstrip('.')}. See the machine with {name}")
+            found = Wrong(error.sentence, measured=error.measured, expected=error.expected)
+        except TypeError as error:
+            found = Wrong(f"{error}")
 
 
 def within_tolerance(seconds: dict[int, float]) -> int:
@@ -51,26 +77,30 @@ def within_tolerance(seconds: dict[int, float]) -> int:
     return min(workers for workers, one in seconds.items() if one <= best * (1 + TOLERANCE))
 
 
-def judge_choice(name: str, machine: Machine, chosen: Any, log: list[tuple[int, list[float]]]) -> int:
-    """Look at the choice for one machine, raise Wrong with the likely mistake; returns the batches that it measured."""
-    where = f"See the machine with {name}"
-    if type(chosen) is not int or chosen < 0:
-        raise Wrong(f"choose_workers returns a whole number of workers. {where}", measured=chosen)
-    batches = sum(len(seconds) for _, seconds in log)
+def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
+    """The first thing that is not as it has to be."""
+    facts, machine = world[0], Machine(**case["facts"][0])
+    batches = sum(len(seconds) for _, seconds in facts["log"])
     if batches > MOST_BATCHES:
-        raise Wrong(
-            f"measuring takes longer than it saves. {where}",
-            measured=f"{batches:,} batches",
-            expected=f"at most {MOST_BATCHES:,}",
-        )
+        words = "measuring takes longer than it saves"
+        yield Broken("value:batches", words, f"{batches:,} batches", f"at most {MOST_BATCHES:,}")
+    elif "chosen" in facts:
+        yield from _choice(machine, facts["chosen"], facts["log"])
+
+
+def _choice(machine: Machine, chosen: Any, log: Log) -> Iterator[Broken]:
+    if not isinstance(chosen, int) or chosen < 0:
+        yield Broken("value:kind", "choose_workers returns a whole number of workers", chosen, "0 or more")
+        return
     try:
-        _JudgedMachine(**vars(machine)).refuse(chosen)
-    except Wrong as wrong:
-        raise _on(name, wrong) from None
+        machine.refuse(chosen)
+    except DoesNotFit as error:
+        yield Broken("value:fits", error.sentence, error.measured, error.expected)
+        return
     true = {workers: machine.true_seconds(workers) for workers in range(machine.most + 1)}
     right = within_tolerance(true)
     if chosen == right:
-        return batches
+        return
     if not log:
         why = "nothing is measured: no rule of thumb fits all machines"
     elif right not in {workers for workers, _ in log}:
@@ -79,14 +109,15 @@ def judge_choice(name: str, machine: Machine, chosen: Any, log: list[tuple[int, 
         why = _mistake(log, chosen)
     if not why and true[chosen] <= true[right] * (1 + TOLERANCE):
         why = "fewer workers are within 5 % of the fastest, and take less memory"
-    raise Wrong(
-        f"{why or 'this is not the smallest number within 5 % of the fastest'}. {where}",
-        measured=f"{chosen} workers, {1000 * true[chosen]:.1f} ms a batch (simulated)",
-        expected=f"{right} workers, {1000 * true[right]:.1f} ms",
+    yield Broken(
+        "value:choice",
+        why or "this is not the smallest number within 5 % of the fastest",
+        f"{chosen} workers, {1000 * true[chosen]:.1f} ms a batch (simulated)",
+        f"{right} workers, {1000 * true[right]:.1f} ms",
     )
 
 
-def _mistake(log: list[tuple[int, list[float]]], chosen: int) -> str:
+def _mistake(log: Log, chosen: int) -> str:
     """Which way to read the measured seconds leads to this choice."""
     if max(len(seconds) for _, seconds in log) <= 2 * AHEAD:
         return "a few batches tell nothing: the first one waits for the workers to start, the next ones lay ready"
@@ -101,10 +132,30 @@ def _mistake(log: list[tuple[int, list[float]]], chosen: int) -> str:
         )
     if chosen == within_tolerance({workers: _mean(one) for workers, one in by_workers.items()}):
         return "the start of the workers is counted, and it happens once in an epoch: leave the first batches out"
-    if chosen == within_tolerance({workers: _mean(one[1:]) for workers, one in by_workers.items()}):
+    if chosen == within_tolerance({workers: _mean(one[1:] or one) for workers, one in by_workers.items()}):
         return "after the first batch, others lie ready, up to two from each worker: leave them out too"
     return ""
 
 
 def _mean(seconds: list[float]) -> float:
     return sum(seconds) / len(seconds)
+
+
+def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
+    batches = [sum(len(seconds) for _, seconds in world[0]["log"]) for _, world in played]
+    return {
+        "machines (simulated)": len(played),
+        "workers chosen": ", ".join(str(world[0]["chosen"]) for _, world in played),
+        "batches measured": f"{max(batches):,} at most",
+    }
+
+
+CONTRACT = Contract(
+    name="feeding_the_ranks.workers",
+    rules={"choose_workers": Rules()},
+    draw=draw,
+    scene=scene,
+    judge=judge,
+    mistakes=(("value:*", "{}"),),
+    figures=figures,
+)

@@ -1,0 +1,38 @@
+"""Exercise 3: ``train_every_epoch(dataset, epochs, step)``, with real loaders on real ranks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from utils.checks.contracts import Broken, Case, Contract, Facts
+from utils.checks.feeding_the_ranks import epochs
+
+
+def draw(rng: random.Random) -> list[Case]:
+    return epochs.draw(rng, (2, 3, 3, 1, rng.choice((4, 5))))
+
+
+def scene(case: Case, watch: Any, facts: Facts) -> None:
+    epochs.fork()
+    facts["seen"] = []
+    step = epochs.recorder(facts["seen"])
+    watch.call("train_every_epoch", dataset=epochs.Samples(case), epochs=case["epochs"], step=step)
+
+
+def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
+    found = epochs.orders(case, [facts["seen"] for facts in world])
+    if isinstance(found, Broken):
+        yield found
+
+
+CONTRACT = Contract(
+    name="feeding_the_ranks.every_epoch",
+    rules={"train_every_epoch": epochs.RULES},
+    draw=draw,
+    scene=scene,
+    judge=judge,
+    mistakes=epochs.MISTAKES,
+    figures=epochs.figures,
+)
