@@ -25,6 +25,9 @@ TELLING = (
     "returns",
     "state",
     "value",
+    "copies",
+    "work",
+    "memory",
     "starts",
     "writes",
     "around",
@@ -95,7 +98,8 @@ class Contract:
     Args:
         name: "ddp_and_bucketing.average".
         rules: by the name of a learner's function, or of a step of the scene.
-        draw: from random numbers, the cases: dicts of plain data with ``ranks``, and ``seed`` for what a scene draws.
+        draw: from random numbers, the cases: dicts of plain data with ``ranks``, and ``seed`` for what a scene draws;
+            ``gpus`` where a scene simulates so many.
         scene: in a rank, from a case, a ``Watch`` and a dict: makes the calls, puts plain facts into the dict.
         judge: outside, from a case and all ranks' facts: the clauses that broke by value.
         mistakes: pattern of a broken clause → a sentence that names the likely mistake; the first that matches is
@@ -154,9 +158,9 @@ def shown(case: Case) -> str:
 
 
 def _words(case: Case) -> Iterator[str]:
-    ranks = case["ranks"]
-    yield f"{ranks} rank{'s' if ranks > 1 else ''}"
+    kind = "gpus" if "gpus" in case else "ranks"
+    yield f"{case[kind]} {'GPU' if kind == 'gpus' else 'rank'}{'s' if case[kind] > 1 else ''}"
     for name, value in case.items():
-        if name not in ("ranks", "seed", "drawn") and not isinstance(value, list):
+        if name not in ("ranks", "gpus", "seed", "drawn") and not isinstance(value, list):
             yield f"{name}: {value}"
     yield f"seed {case['drawn']}"

@@ -43,6 +43,21 @@ def surroundings() -> dict[str, Any]:
         "Python's settings": f"{sys.getrecursionlimit()} {sys.getswitchinterval()} {gc.isenabled()} {len(sys.path)} "
         f"{sys.gettrace()} {sys.getprofile()}",
         "the process groups": sorted(map(str, dist.distributed_c10d._world.pg_names.values())),
+    } | _simulated_gpus()
+
+
+def _simulated_gpus() -> dict[str, Any]:
+    """Where there are some: which GPU and stream a program works with, and their random numbers."""
+    module = sys.modules.get("utils.simgpu.cluster")
+    if module is None or not module.exists():
+        return {}
+    cluster = module.current()
+    states = [b"" if gpu.random_state is None else gpu.random_state.numpy().tobytes() for gpu in cluster.gpus]
+    return {
+        "the simulated GPUs": id(cluster),
+        "the current GPU": f"simgpu:{cluster.current_index()}",
+        "the current streams": str([id(cluster.current_stream(gpu.index)) for gpu in cluster.gpus]),
+        "the GPUs' random numbers": hash(tuple(states)),
     }
 
 
