@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.distributed.tensor  # of which a simulated GPU asks in its first steps: half a second, before ranks are forked
+import torch.distributed.tensor  # a simulated GPU asks for it in its first steps: half a second, so before a fork
 from torch import nn
 
 from utils import simgpu
