@@ -179,8 +179,8 @@ wrong("for every GPU of the machine", "other bytes move", {
     "    return [all_of_them[d] for d in devices]"
 })  # fmt: skip
 wrong("twice at the same time", "needs more memory than a replica", {
-    GIVE: GIVE.replace("tensor.to(device)", "tensor if device == devices[0] else (tensor.to(device) + 0).clone()") .replace("return ", "replicas = ")
-    + "\n    spare = [[t.clone() for t in one.values()] for one in replicas]\n    del spare\n    return replicas"
+    GIVE: GIVE.replace("return ", "replicas = ")
+    + "\n    spare = [[(t.clone(), t.clone()) for t in one.values()] for one in replicas]\n    del spare\n    return replicas"
 })  # fmt: skip
 
 

@@ -100,7 +100,7 @@ wrong("last rows dropped", "rows are lost", {
 wrong("rest on the last GPU", "the rows are not shared out evenly", {
     CUT: "n, p = len(batch), len(devices)\n    parts = [part for part in batch.tensor_split([i * (n // p) for i in range(1, p)]) if len(part)]"
 })  # fmt: skip
-wrong("size taken for number", "there are more parts than GPUs", {
+wrong("size taken for number", "the rows are not shared out evenly", {
     CUT: "parts = batch.split(len(devices))", "devices[index]": "devices[index % len(devices)]"
 })  # fmt: skip
 wrong("same rows for all", "rows are on more than one GPU", {CUT: "parts = [batch] * len(devices)"})
@@ -166,5 +166,5 @@ wrong("keeps them for nothing", "stays in a GPU's memory", {
 wrong(
     "leaves another GPU current",
     "leaves the current GPU other",
-    {GIVE: "torch.simgpu.set_device(len(parts))\n    " + GIVE},
+    {GIVE: "torch.simgpu.set_device(devices[-1])\n    " + GIVE},
 )

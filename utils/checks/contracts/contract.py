@@ -122,7 +122,7 @@ def most_telling(contract: Contract, case: Case, broken: Sequence[Broken]) -> Wr
     """The sentence for a case in which clauses are broken: a known mistake if one matches, else the first cause."""
     one, sentence = _known(contract, broken) or (min(broken, key=_rank_of), "{}")
     sentence = sentence.replace("{}", one.sentence)
-    if one.rank is not None:
+    if one.rank is not None and case["ranks"] > 1:
         sentence = f"on rank {one.rank} {sentence}"
     where = f" See {shown(case)}."
     figures = {name: value for name in ("measured", "expected") if (value := getattr(one, name)) is not None}

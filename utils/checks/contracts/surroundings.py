@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.modules import module as every_module
 
+_TORCHS_OWN = ("TORCHINDUCTOR_CACHE_DIR",)  # which it sets when its compiler is imported, by an optimizer say
 _TORCH = str(Path(torch.__file__).parent)
 
 
@@ -35,7 +36,7 @@ def surroundings() -> dict[str, Any]:
         f"{torch.are_deterministic_algorithms_enabled()} {torch.is_autocast_enabled('cpu')}",
         "the hooks on all modules": str([list(v) for k, v in vars(every_module).items() if _is_hooks(k, v)]),
         "the working folder": os.getcwd(),
-        "the environment variables": hash(frozenset(os.environ.items())),
+        "the environment variables": hash(frozenset(one for one in os.environ.items() if one[0] not in _TORCHS_OWN)),
         "the number of threads": len(threading.enumerate()),
         "the child processes": [text for path in Path("/proc/self/task").glob("*/children") if (text := _read(path))],
         "the files in its folder": _files(tempfile.tempdir),

@@ -2,7 +2,9 @@
 
 scattering.py   scatter: rows to their GPUs
 replicas.py     replicate: the model's tensors, on all GPUs
-nets.py         in the rank: the models
+forwards.py     forward: all four steps
+losses.py       loss: the loss where the logits are
+steps.py        what forward and loss share; nets.py: their models, in the rank
 """
 
 from __future__ import annotations
@@ -10,8 +12,9 @@ from __future__ import annotations
 from typing import Any
 
 from utils.checks.contracts import judge
-from utils.checks.data_parallel_internals import replicas, scattering
+from utils.checks.data_parallel_internals import forwards, losses, replicas, scattering
 from utils.checks.framework import exercise
+from utils.checks.points import passed
 
 
 @exercise(title="Scatter the batch", difficulty=1, minutes=10)
@@ -24,3 +27,17 @@ def scatter(scatter_batch: Any) -> dict[str, Any]:
 def replicate(replicate_model: Any) -> dict[str, Any]:
     """Judge ``replicate_model(model, devices)``, which returns for each GPU a dict of names and tensors."""
     return judge(replicas.CONTRACT, replicate_model)
+
+
+@exercise(title="Run the replicas, gather the outputs", difficulty=2, minutes=15)
+def forward(data_parallel_forward: Any) -> dict[str, Any]:
+    """Judge ``data_parallel_forward(model, batch, devices)``, which returns the output on the first GPU."""
+    return judge(forwards.CONTRACT, data_parallel_forward)
+
+
+@exercise(title="Keep the loss in the replicas", difficulty=3, minutes=20, parts={"loss and gradients": 2, "memory": 1})
+def loss(data_parallel_loss: Any) -> dict[str, Any]:
+    """Judge ``data_parallel_loss(model, batch, targets, devices)``: the mean cross-entropy, on the first GPU."""
+    figures = judge(losses.CONTRACT, data_parallel_loss)
+    passed("loss and gradients")
+    return figures | judge(losses.MEMORY, data_parallel_loss)

@@ -144,8 +144,8 @@ def _replicas(call: Facts) -> Iterator[Broken]:
         for name, tensor in replica.items():
             yield from _tensor(call, index, number, name, tensor)
         if missing:
-            saved = "num_batches" in missing[0] or "running" in missing[0]
-            why = "a replica has buffers too" if saved else "state_dict leaves out buffers that need not be saved"
+            some = any(name in replica for name in call["own"] if name not in call["trained"])
+            why = "a replica has buffers too" if not some else "state_dict leaves out buffers that need not be saved"
             yield Broken("value:2 buffer", f"the buffer {missing[0]} is missing: {why}. named_buffers() finds all")
 
 
@@ -169,7 +169,7 @@ def _tensor(call: Facts, index: int, number: int, name: str, tensor: Facts) -> I
         )
         yield Broken("value:1 leaf", f"{words}. Keep what .to(device) returns")
     elif learns is False and tensor["gradient"]:
-        yield Broken("value:1 thawed", f"{name} is frozen in the model, and not in replica {index}")
+        yield Broken("value:2 thawed", f"{name} is frozen in the model, and not in replica {index}")
     if tensor["place"] != f"GPU {number}":
         shared = ": the replicas share it with the model" if tensor["memory"] == own else ""
         words = f"the {kind} {name} of replica {index} is in the wrong place{shared}"
@@ -263,8 +263,12 @@ CONTRACT = Contract(
     judge=judge,
     mistakes=(
         ("state:*.device", MOVED),
+        ("state:*", "{}"),
+        ("around:*", "{}"),
         ("returns:*", "{}"),
-        *((f"value:{number} *", "{}") for number in range(9)),
+        *((f"value:{number} *", "{}") for number in range(5)),
+        ("copies:*", "{}"),
+        *((f"value:{number} *", "{}") for number in range(5, 9)),
     ),
     figures=figures,
 )

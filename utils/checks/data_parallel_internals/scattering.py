@@ -243,6 +243,8 @@ CONTRACT = Contract(
     judge=judge,
     mistakes=(
         ("state:batch*.value", "{}. The batch belongs to whoever called you"),
+        ("state:*", "{}"),
+        ("around:*", "{}"),
         ("value:*", "{}"),
         ("returns:*", "{}"),
     ),
