@@ -1,82 +1,66 @@
-"""Under the checks: what its probes count, and that right and wrong differ by what the checks look at."""
+"""Under the checks: what is seen of simulated GPUs, and that right and wrong differ by what the checks look at."""
 
 from __future__ import annotations
+
+import copy
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from torch import nn
 from torch.func import functional_call
 from torch.nn import functional as F
+from torch.nn.parallel._functions import Broadcast
 
 from utils import simgpu
-from utils.checks import Wrong, data_parallel_internals
-from utils.checks.compare import how_far
-from utils.checks.data_parallel_internals import forward_verdicts, forwards, losses, replicas
-from utils.checks.data_parallel_internals.gpus import CLASSES, WIDTH, made_on, moved, plain_model, ways_to_share
+from utils.checks import Wrong
+from utils.checks.contracts import gpus
+from utils.checks.data_parallel_internals import forwards, losses, nets, steps
 
 
 def test_a_collective_counts_for_every_gpu_that_receives_or_sends():
-    from torch.nn.parallel._functions import Broadcast
-
     simgpu.cluster(gpus_per_node=3)
     x = torch.ones(4, device="simgpu:0", requires_grad=True)
-    with simgpu.profile() as ahead:
+    with gpus.seen() as ahead:
         copies = Broadcast.apply([0, 1, 2], x)
-    with simgpu.profile() as back:
+    with gpus.seen() as back:
         sum(copy.sum().to("simgpu:0") for copy in copies).backward()
-    assert moved(ahead) == {"GPU 0 → GPU 1": 16, "GPU 0 → GPU 2": 16}
-    assert back.elapsed > 0
-    returned = moved(back)
+    assert ahead["copies"] == {"GPU 0 → GPU 1": 16, "GPU 0 → GPU 2": 16}
+    returned = back["copies"]
     assert {returned["GPU 1 → GPU 0"], returned["GPU 2 → GPU 0"]} == {16 + 4}  # gradients back, and the sums
-    with simgpu.profile() as there:
+    with gpus.seen() as there:
         torch.ones(2).to("simgpu:2").cpu()
-    assert moved(there) == {"host → GPU 2": 8, "GPU 2 → host": 8}
+    assert there["copies"] == {"host → GPU 2": 8, "GPU 2 → host": 8}
 
 
-def test_the_small_model_has_what_is_easily_forgotten():
-    model = replicas.small_model()
-    names = dict(model.named_buffers())
-    assert set(names) - set(model.state_dict()) == {"1.2.mask"}
-    assert model[0].weight is model[2].weight
-    assert any(name.count(".") > 1 for name, _ in model.named_parameters())
-    assert any(isinstance(layer, nn.BatchNorm1d) for layer in model.modules())
-
-
-def test_on_a_gpu_the_models_are_those_of_the_host():
+def test_what_each_gpu_computes_and_holds_is_seen_and_that_the_host_waits():
     simgpu.cluster(gpus_per_node=2)
-    for make in (replicas.small_model, plain_model):
-        pairs = zip(make().parameters(), made_on(simgpu.device(0), make).parameters(), strict=True)
-        assert all(torch.equal(here, there.cpu()) for here, there in pairs)
+    x = torch.ones(16, 16, device="simgpu:1")
+    with gpus.seen() as seen:
+        y = x @ x
+        del y
+        torch.simgpu.synchronize()
+    assert seen["flops"] == {"forward": [0, 2 * 16**3], "backward": [0, 0]}
+    assert seen["peak"] == [0, 1024] and seen["waits"] == 1
+    assert gpus.held() == [0, 1024]
 
 
-def test_both_ways_to_share_out_rows_are_known():
-    for rows, gpus in data_parallel_internals.LOSSES:
-        most = -(-rows // gpus)
-        for sizes, parts in zip(
-            ways_to_share(rows, gpus),
-            (torch.zeros(rows).chunk(gpus), torch.zeros(rows).tensor_split(min(rows, gpus))),
-            strict=True,
-        ):
-            assert sizes == [len(part) for part in parts]
-            assert sum(sizes) == rows and max(sizes) == sizes[0] == most
+@pytest.mark.parametrize("statistics", [False, True])
+def test_a_model_on_a_gpu_and_its_twin_are_the_same(statistics):
+    simgpu.cluster(gpus_per_node=2)
+    model, twin = nets.pair(5, simgpu.device(1), "float64", statistics)
+    assert [name for name, _ in model.named_parameters()] == [name for name, _ in twin.named_parameters()]
+    assert model.body.again.weight is model.body.square.weight
+    assert {gpus.place(tensor) for tensor in nets.state(model)} == {"GPU 1"}
+    rows = nets.rows(4, model, 3)
+    assert torch.equal(model(rows.to("simgpu:1")).cpu(), twin(rows))
 
 
-def test_where_bytes_are_compared_both_ways_to_share_out_rows_move_the_same():
-    for gpus, rows in data_parallel_internals.STEPS:
-        full, even = ways_to_share(rows, gpus)
-        assert full[0] == even[0]
-        if rows >= gpus:
-            assert len(full) == len(even) == gpus
-
-
-def test_every_case_of_the_loss_can_show_a_wrong_weight_or_gathered_rows():
-    uneven = [ways_to_share(rows, gpus)[0] for gpus, rows in data_parallel_internals.LOSSES]
-    assert any(len(set(sizes)) > 1 for sizes in uneven)
-    assert any(4 * min(sizes[1:]) > losses.MOST_GATHERED for sizes in uneven)
-
-
-def _gathered(model, batch, targets, devices):
-    return F.cross_entropy(nn.parallel.gather([model(batch)], devices[0]), targets)
+def test_how_many_rows_may_leave_the_first_gpu():
+    assert steps.shares(8, 4) == (2, [6])
+    assert steps.shares(7, 3) == (3, [6, 5, 4])  # shares of 1, 3, 3 to 3, 3, 1
+    assert steps.shares(2, 4) == (1, [1])
+    assert steps.shares(5, 1) == (5, [0])
 
 
 def _in_replicas(model, batch, targets, devices):
@@ -84,53 +68,44 @@ def _in_replicas(model, batch, targets, devices):
     tensors = dict(model.named_parameters())
     copies = [{name: tensor.to(device) for name, tensor in tensors.items()} for device in devices]
     parts = zip(copies, batch.chunk(len(devices)), targets.chunk(len(devices)), devices, strict=True)
-    for copy, rows, wanted, device in parts:
-        logits = functional_call(model, copy, rows.to(device))
+    for replica, rows, wanted, device in parts:
+        logits = functional_call(model, replica, rows.to(device))
         total = total + F.cross_entropy(logits, wanted.to(device), reduction="sum").to(devices[0])
     return total / len(batch)
 
 
-@pytest.fixture
-def _library_stays(monkeypatch):
-    """The probes refuse nn.DataParallel for the rest of their process; here that is not wanted."""
-    monkeypatch.setattr(nn.DataParallel, "forward", nn.DataParallel.forward)
-    monkeypatch.setattr(nn.parallel, "data_parallel", nn.parallel.data_parallel)
+def _gathered(model, batch, targets, devices):
+    return F.cross_entropy(nn.DataParallel(model, devices)(batch), targets)
 
 
-def test_the_stated_peak_lies_well_between_right_and_wrong(_library_stays):
-    assert losses.peak_of_gpu_0(_in_replicas, 4) < 0.95 * losses.MOST_ON_GPU_0
-    assert losses.peak_of_gpu_0(_gathered, 4) > 2 * losses.MOST_ON_GPU_0
-
-
-def test_the_library_does_not_do_the_exercise(_library_stays):
-    def forward(model, batch, devices):
-        return nn.DataParallel(model, devices)(batch)
-
-    with pytest.raises(Wrong, match="write its four steps yourself"):
-        forwards.batches_seen(forward, 2)
-
-
-def test_the_layer_that_watches_threads_leaves_one_thread_alone():
-    model, x = plain_model(), torch.randn(3, WIDTH)
-    torch.manual_seed(4)
-    plain = nn.Sequential(nn.Linear(WIDTH, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, CLASSES))
-    assert how_far(model(x), plain(x)) is None
+def test_the_stated_peak_lies_well_between_right_and_wrong():
+    peaks = []
+    for function in (_in_replicas, _gathered):
+        simgpu.cluster(gpus_per_node=4, numbers=False)
+        devices = [simgpu.device(number) for number in range(4)]
+        with devices[0]:
+            model = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Linear(256, losses.MANY_CLASSES))
+            batch, targets = torch.empty(losses.MANY_ROWS, 256), torch.zeros(losses.MANY_ROWS, dtype=torch.int64)
+        with gpus.seen() as seen:
+            function(model, batch, targets, devices).backward()
+        peaks.append(max(seen["peak"]))
+        limit = losses.limit(sum(p.nbytes for p in model.parameters()), losses.MANY_ROWS // 4, losses.MANY_CLASSES)
+    assert 2.4e9 < limit < 2.45e9  # "2.4 GB" in the lab
+    assert peaks[0] < 0.6 * limit and peaks[1] > 2 * limit
 
 
 def test_gpus_that_work_one_after_the_other_are_found():
-    forward_verdicts.judge_together({0: (0.0, 1.0), 1: (0.9, 1.8)})
-    with pytest.raises(Wrong, match="GPU 2 begins when GPU 0 has ended"):
-        forward_verdicts.judge_together({0: (0.0, 1.0), 1: (0.5, 1.5), 2: (1.0, 2.0)})
+    assert list(forwards._judge_together({0: (0.0, 1.0), 1: (0.9, 1.8)})) == []
+    (broken,) = forwards._judge_together({0: (0.0, 1.0), 1: (0.5, 1.5), 2: (1.0, 2.0)})
+    assert "GPU 2 begins when GPU 0 has ended" in broken.sentence
 
 
 def test_threads_that_share_a_module_are_found_and_others_are_not():
-    import copy
-    from concurrent.futures import ThreadPoolExecutor
-
-    model, x = plain_model(), torch.randn(3, WIDTH)
+    model = nets.Net(3, "float64", statistics=False)
+    x = nets.rows(3, model, 1)
     with ThreadPoolExecutor(2) as threads:
         for twin in (model, copy.deepcopy(model)):
+            nets._arrived[0] = 0
             work = [threads.submit(layers, x) for layers in (model, twin)]
             failures = [one.exception() for one in work]
             assert any(isinstance(failure, Wrong) for failure in failures) == (twin is model)
-            model = plain_model()  # one that no thread has been in

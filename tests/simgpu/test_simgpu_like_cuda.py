@@ -133,3 +133,17 @@ def test_backward_through_one_replica_alone(root: int, replica: int) -> None:
     copies = Broadcast.apply([root, *({0, 1, 2} - {root})], weight)
     (copies[replica] * 2).sum().backward()
     assert weight.grad.device == weight.device and weight.grad.tolist() == [2.0] * 3
+
+
+@pytest.mark.parametrize(
+    "write", [lambda there, x: there[1:5].copy_(x), lambda there, x: there.__setitem__(slice(1, 5), x)]
+)
+def test_a_gradient_finds_the_way_back_from_where_a_tensor_was_written_on_another_gpu(write):
+    simgpu.cluster(gpus_per_node=3)
+    for home in ("simgpu:1", "cpu"):
+        x = torch.arange(4.0).to(home).requires_grad_()
+        there = torch.zeros(6, device="simgpu:2")
+        write(there, x * 2)
+        (there * torch.arange(6.0, device="simgpu:2")).sum().backward()
+        assert str(x.grad.device) == home
+        assert x.grad.tolist() == [2.0, 4.0, 6.0, 8.0]

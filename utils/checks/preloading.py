@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -30,3 +31,4 @@ def _modules(values: Sequence[Any]) -> Iterator[str]:
             module = getattr(value, "__module__", None) or ""
             if module.startswith("utils."):
                 yield module
+                yield from getattr(sys.modules[module], "PRELOAD", ())

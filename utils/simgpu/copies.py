@@ -116,6 +116,21 @@ def copy_from_host(source: torch.Tensor, target: int) -> SimTensor:
     return result
 
 
+def copy_(tensor: SimTensor, source: torch.Tensor, non_blocking: bool = False) -> SimTensor:
+    """``tensor.copy_(source)``: a source that waits for a gradient comes by a copy that knows the way back."""
+    return torch.Tensor.copy_(tensor, _beside(tensor, source), non_blocking)
+
+
+def set_item(tensor: SimTensor, index: Any, source: Any) -> None:
+    """``tensor[index] = source``, in the same way."""
+    torch.Tensor.__setitem__(tensor, index, _beside(tensor, source))
+
+
+def _beside(tensor: SimTensor, source: Any) -> Any:
+    learns = isinstance(source, torch.Tensor) and source.requires_grad and torch.is_grad_enabled()
+    return source.to(tensor.device) if learns and source.dim() and source.device != tensor.device else source
+
+
 def connect() -> None:
-    """``SimTensor.to``."""
-    SimTensor.to = to
+    """What ``SimTensor`` has of this module."""
+    SimTensor.to, SimTensor.copy_, SimTensor.__setitem__ = to, copy_, set_item

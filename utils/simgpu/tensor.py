@@ -28,7 +28,7 @@ class SimTensor(torch.Tensor):
     allocation: Allocation
     # What needs more than a tensor knows is set by ``connect`` in the modules that know it:
     run_operator: ClassVar[Callable[[Any, tuple, dict], Any]]  # utils.simgpu.dispatch
-    to: ClassVar[Callable[..., torch.Tensor]]  # utils.simgpu.copies
+    to: ClassVar[Callable[..., torch.Tensor]]  # utils.simgpu.copies, as are ``copy_`` and ``__setitem__``
     __reduce_ex__: ClassVar[Callable[..., Any]]  # utils.simgpu.saving, as is ``set_``
 
     __torch_function__ = torch._C._disabled_torch_function_impl

@@ -11,6 +11,7 @@ events.py      in the rank: processes, threads, files, frames, ready-made answer
 wire.py        in the rank: collectives and messages arrive when somebody waits for them, and not before
 messages.py    in the rank: send and recv, told to the partner, carried when both agree
 launches.py    in the rank: what is noted of each of them
+gpus.py        in the rank: simulated GPUs, what is copied, computed and held on each
 scenery.py     models drawn at random, with everything that is easily forgotten
 """
 

@@ -25,6 +25,9 @@ TELLING = (
     "returns",
     "state",
     "value",
+    "copies",
+    "work",
+    "memory",
     "starts",
     "writes",
     "around",
@@ -97,7 +100,8 @@ class Contract:
     Args:
         name: "ddp_and_bucketing.average".
         rules: by the name of a learner's function, or of a step of the scene.
-        draw: from random numbers, the cases: dicts of plain data with ``ranks``, and ``seed`` for what a scene draws.
+        draw: from random numbers, the cases: dicts of plain data with ``ranks``, and ``seed`` for what a scene draws;
+            ``gpus`` where a scene simulates so many.
         scene: in a rank, from a case, a ``Watch`` and a dict: makes the calls, puts plain facts into the dict.
         judge: outside, from a case and all ranks' facts: the clauses that broke by value.
         mistakes: pattern of a broken clause → a sentence that names the likely mistake; the first that matches is
@@ -120,7 +124,7 @@ def most_telling(contract: Contract, case: Case, broken: Sequence[Broken]) -> Wr
     """The sentence for a case in which clauses are broken: a known mistake if one matches, else the first cause."""
     one, sentence = _known(contract, broken) or (min(broken, key=_rank_of), "{}")
     sentence = sentence.replace("{}", one.sentence)
-    if one.rank is not None:
+    if one.rank is not None and case["ranks"] > 1:
         sentence = f"on rank {one.rank} {sentence}"
     where = f" See {shown(case)}."
     figures = {name: value for name in ("measured", "expected") if (value := getattr(one, name)) is not None}
@@ -156,9 +160,9 @@ def shown(case: Case) -> str:
 
 
 def _words(case: Case) -> Iterator[str]:
-    ranks = case["ranks"]
-    yield f"{ranks} rank{'s' if ranks > 1 else ''}"
+    kind = "gpus" if "gpus" in case else "ranks"
+    yield f"{case[kind]} {'GPU' if kind == 'gpus' else 'rank'}{'s' if case[kind] > 1 else ''}"
     for name, value in case.items():
-        if name not in ("ranks", "seed", "drawn") and not isinstance(value, list):
+        if name not in ("ranks", "gpus", "seed", "drawn") and not isinstance(value, list):
             yield f"{name}: {value}"
     yield f"seed {case['drawn']}"

@@ -36,7 +36,7 @@ _LOOKS = ("sys._getframe", "sys._current_frames", "gc.get_objects", "gc.get_refe
 _ATTRIBUTES = ("tb_frame", "gi_frame", "cr_frame", "ag_frame")
 _FILES = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink", "shutil.")
 _WRITES = os.O_WRONLY | os.O_RDWR
-_GIVEN = ("utils.checks.contracts.launches",)  # what an answer gets from collectives
+_GIVEN = ("utils.checks.contracts.launches", "utils.simgpu")  # what an answer gets from collectives; the GPUs
 _COURSE = str(Path(__file__).resolve().parents[2])
 _LIBRARY = (*{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}, _COURSE, "<frozen")
 _frame = sys._getframe
@@ -86,7 +86,7 @@ def _audit(event: str, details: tuple[Any, ...]) -> None:
     elif event.startswith(_FILES):
         _heard.append(("writes", str(details[0])[-60:]))
     elif event == "import":
-        if str(details[0]).startswith("utils."):
+        if str(details[0]).startswith("utils.") and not str(details[0]).startswith(_GIVEN):
             _heard.append(("course", str(details[0])))
     elif event.startswith(_LOOKS):
         if _asked_by_the_answer():
@@ -113,13 +113,31 @@ def refusing(names: tuple[str, ...], heard: list[Event]) -> Iterator[None]:
     kept = []
     for name in names:
         owner, last = pkgutil.resolve_name(name.rpartition(".")[0]), name.rpartition(".")[2]
-        kept.append((owner, last, vars(owner)[last]))
-        setattr(owner, last, _refusal(name.removesuffix(".__init__"), heard))
+        original = vars(owner)[last]
+        code = getattr(original, "__code__", None)
+        kept.append((owner, last, original, code))
+        refusal = _refusal(name.removesuffix(".__init__"), heard)
+        setattr(owner, last, refusal)
+        if code is not None and not code.co_freevars:  # so also for who has imported it before, by its name
+            original.__code__ = _ASK.__code__.replace(co_name=original.__name__)
+            _refusals[original.__name__] = refusal
     try:
         yield
     finally:
-        for owner, last, original in kept:
+        for owner, last, original, code in kept:
             setattr(owner, last, original)
+            if code is not None:
+                original.__code__ = code
+
+
+def _ASK(*_: Any, **__: Any) -> Any:
+    import sys  # (it runs with the names of another module)
+
+    me = sys._getframe().f_code.co_name
+    return sys.modules["utils.checks.contracts.events"]._refusals[me]()
+
+
+_refusals: dict[str, Any] = {}
 
 
 def _refusal(name: str, heard: list[Event]) -> Any:
@@ -143,7 +161,7 @@ def held_by(*things: Any) -> tuple[int, set[str]]:
             continue
         module = thing.__name__ if isinstance(thing, types.ModuleType) else getattr(thing, "__module__", None)
         if isinstance(module, str) and module.startswith("utils."):
-            if isinstance(thing, types.ModuleType | types.FunctionType | type) and module not in _GIVEN:
+            if isinstance(thing, types.ModuleType | types.FunctionType | type) and not module.startswith(_GIVEN):
                 course.add(module)
             continue
         if isinstance(thing, types.FunctionType) and not thing.__code__.co_filename.startswith(_LIBRARY):

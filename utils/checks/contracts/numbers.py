@@ -18,6 +18,8 @@ def compare(
     terms: Sequence[Tensor],
     factor: float = 1.0,
     guesses: Mapping[str, Tensor] | None = None,
+    steps: int = 0,
+    coarsest: str = "",
     **where: Any,
 ) -> Iterator[Broken]:
     """``got`` has to be ``factor`` times the sum of ``terms``, whatever the order of summation.
@@ -29,6 +31,9 @@ def compare(
     Args:
         clause: key of the broken clause, to which its kind is added.
         what: subject of the sentence, "the gradient of `first.weight`".
+        steps: of numbers that come out of a whole network, about how many roundings follow each other; then the bound
+            is as many units in the last place of the largest number, because small ones are differences of large ones.
+        coarsest: the type in which some of it is computed, if that is not the type of the result.
         guesses: what a likely mistake gives, by how to say it ("is the sum over the ranks: …").
         where: ``rank`` and ``call`` of the ``Broken``.
     """
@@ -43,7 +48,9 @@ def compare(
         return
     wide = [term.double() for term in terms]
     right, size = sum(wide) * factor, sum(term.abs() for term in wide) * abs(factor)
-    unit = torch.finfo(got.dtype).eps / 2
+    unit = torch.finfo(getattr(torch, coarsest, got.dtype)).eps / 2
+    if steps:
+        size = (size.max() if size.numel() else size) * steps
     bound = (2 * len(terms) + 2) * unit * size + torch.finfo(got.dtype).tiny
     off = (got.double() - right).abs()
     if bool((off <= bound).all()):

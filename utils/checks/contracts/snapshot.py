@@ -17,11 +17,20 @@ from torch import nn
 State = dict[str, Any]
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.device, torch.dtype)
 _NO_OBJECTS = (type, types.ModuleType, types.FunctionType, types.MethodType, torch.Generator)
+_OF_SIMULATED = {"raw", "allocation", "from_host", "is_parameter"}  # attributes of a tensor on a simulated GPU
 _TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+
+def raw(tensor: torch.Tensor) -> torch.Tensor:
+    """Where its numbers are: a tensor on a simulated GPU wraps one on the CPU."""
+    return getattr(tensor, "raw", tensor)
 
 
 def digest(tensor: torch.Tensor) -> str:
     """The bits of a tensor."""
+    tensor = raw(tensor)
+    if tensor.is_meta:  # a simulated GPU that keeps only shapes
+        return ""
     flat = tensor.detach().resolve_conj().contiguous().reshape(-1)
     if flat.stride() != (1,):  # one element of a strided tensor is contiguous, and yet no view of bytes
         flat = flat.clone(memory_format=torch.contiguous_format)
@@ -89,10 +98,11 @@ class Snapshot:
             self.state[f"{path}.{aspect}"] = getattr(tensor, aspect)
         for aspect in ("shape", "dtype", "device"):
             self.state[f"{path}.{aspect}"] = str(getattr(tensor, aspect))
-        self.state[f"{path}.memory"] = tensor.data_ptr()
+        self.state[f"{path}.memory"] = raw(tensor).data_ptr()
         self.state[f"{path}.value"] = digest(tensor)
         self.state[f"{path}.hooks"] = [one for name in _TENSOR_HOOKS for one in _hooks(getattr(tensor, name, None))]
-        self.state[f"{path}.attributes"] = sorted(f"{k} {_identity(v)}" for k, v in vars(tensor).items())
+        own = [(name, value) for name, value in vars(tensor).items() if name not in _OF_SIMULATED]
+        self.state[f"{path}.attributes"] = sorted(f"{name} {_identity(value)}" for name, value in own)
         gradient = tensor.grad if tensor.is_leaf else None
         self.state[f"{path}.grad"] = "none" if gradient is None else "there"
         if gradient is not None:
@@ -126,9 +136,9 @@ def _hooks(hooks: Any, kind: str = "") -> list[str]:
 def copies(model: nn.Module) -> dict[str, torch.Tensor]:
     """Every parameter and buffer once, by name, as it is now."""
     named = dict(model.named_parameters()) | dict(model.named_buffers())
-    return {name: tensor.detach().clone() for name, tensor in named.items()}
+    return {name: raw(tensor).detach().clone() for name, tensor in named.items()}
 
 
 def gradients(model: nn.Module) -> dict[str, torch.Tensor]:
     """The gradients that there are, by the parameter's name, as they are now."""
-    return {name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}
+    return {name: raw(p.grad).detach().clone() for name, p in model.named_parameters() if p.grad is not None}

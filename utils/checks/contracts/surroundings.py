@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.modules import module as every_module
 
+_TORCHS_OWN = ("TORCHINDUCTOR_CACHE_DIR",)  # which it sets when its compiler is imported, by an optimizer say
 _TORCH = str(Path(torch.__file__).parent)
 
 
@@ -37,7 +38,7 @@ def surroundings() -> dict[str, Any]:
         f"{torch.are_deterministic_algorithms_enabled()} {torch.is_autocast_enabled('cpu')}",
         "the hooks on all modules": str([list(v) for k, v in vars(every_module).items() if _is_hooks(k, v)]),
         "the working folder": os.getcwd(),
-        "the environment variables": hash(frozenset(os.environ.items())),
+        "the environment variables": hash(frozenset(one for one in os.environ.items() if one[0] not in _TORCHS_OWN)),
         "the number of threads": len(threading.enumerate()),
         "the child processes": [text for path in Path("/proc/self/task").glob("*/children") if (text := _read(path))],
         "the files in its folder": _files(tempfile.tempdir),
@@ -45,6 +46,21 @@ def surroundings() -> dict[str, Any]:
         "Python's settings": f"{sys.getrecursionlimit()} {sys.getswitchinterval()} {gc.isenabled()} {len(sys.path)} "
         f"{sys.gettrace()} {sys.getprofile()}",
         "the process groups": sorted(map(str, dist.distributed_c10d._world.pg_names.values())),
+    } | _simulated_gpus()
+
+
+def _simulated_gpus() -> dict[str, Any]:
+    """Where there are some: which GPU and stream a program works with, and their random numbers."""
+    module = sys.modules.get("utils.simgpu.cluster")
+    if module is None or not module.exists():
+        return {}
+    cluster = module.current()
+    states = [b"" if gpu.random_state is None else gpu.random_state.numpy().tobytes() for gpu in cluster.gpus]
+    return {
+        "the simulated GPUs": id(cluster),
+        "the current GPU": f"simgpu:{cluster.current_index()}",
+        "the current streams": str([id(cluster.current_stream(gpu.index)) for gpu in cluster.gpus]),
+        "the GPUs' random numbers": hash(tuple(states)),
     }
 
 

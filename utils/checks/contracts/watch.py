@@ -36,6 +36,10 @@ def in_rank(
 ) -> list[dict[str, Any]]:
     """Play a scene for each case, until one of them stops; what was found, case by case. Files go into the folder."""
     wire = Wire()
+    if any("gpus" in case for case in cases):  # which change torch's functions: before these are looked at
+        from utils.checks.contracts import gpus
+
+        gpus.begin()
     events.begin()
     torch.autograd.backward(torch.ones(1, requires_grad=True).sum())  # autograd's first time makes threads
     found, before = [], functions()

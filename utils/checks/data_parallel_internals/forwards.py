@@ -1,131 +1,210 @@
-"""Training steps with a data-parallel forward written by hand, as plain data: numbers, bytes by link, who computes."""
+"""Exercise 3: ``data_parallel_forward(model, batch, devices)``: scatter, replicate, apply, gather."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+import random
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from utils.checks.data_parallel_internals.gpus import (
-    CLASSES,
-    LAUNCH_S,
-    WIDTH,
-    cluster_of,
-    computed_on,
-    home_of,
-    made_on,
-    model_stays,
-    moved,
-    numbers_of,
-    place_of,
-    plain_model,
-    refuse_the_library,
-)
+from utils.checks.contracts import Broken, Case, Contract, Facts, Rules, compare
+from utils.checks.data_parallel_internals import steps
+from utils.checks.data_parallel_internals.replicas import ROUNDINGS
 
 if TYPE_CHECKING:
-    import torch
-    from torch import nn
+    from torch import Tensor
+
+PRELOAD = steps.PRELOAD
+LAUNCH_S = 1e-7  # where it is asked which GPUs work at the same time, launching must not decide it
+STATISTICS = ("model.norm.running_mean", "model.norm.running_var", "model.norm.num_batches_tracked")
 
 
-def two_steps(data_parallel_forward: Any, gpus: int, rows: int) -> dict[str, Any]:
-    """Two training steps with the learner's forward, and the same two on the host.
+def draw(rng: random.Random) -> list[Case]:
+    cases = steps.draw(rng)
+    for kind, few in (("statistics", rng.randint(2, 4)), ("statistics", rng.randint(2, 4)), ("slow GPUs", 4)):
+        devices = ", ".join(map(str, rng.sample(range(few + 1), few)))
+        case = {"ranks": 1, "gpus": few + 1, "devices": devices, "play": kind, "seed": rng.getrandbits(30)}
+        cases.append(case | ({"rows": rng.randint(2 * few, 4 * few)} if kind == "statistics" else {}))
+    return cases
 
-    Returns:
-        ``steps``: for each step what came back and what it should be; ``moved`` in the first step, by "forward" and
-        "backward"; ``forward on``, ``backward on``: the GPUs that computed; ``bytes``: of the parameters.
-    """
-    import torch
 
+def scene(case: Case, watch: Any, facts: Facts) -> None:
+    if case["play"] == "steps":
+        steps.play(case, watch, facts, "data_parallel_forward")
+    elif case["play"] == "statistics":
+        _statistics(case, watch, facts)
+    else:
+        _slow_gpus(case, watch, facts)
+
+
+def _statistics(case: Case, watch: Any, facts: Facts) -> None:
+    """A step of a model with batch normalisation: whose rows do its statistics see?"""
     from utils import simgpu
+    from utils.checks.contracts import snapshot
+    from utils.checks.data_parallel_internals import nets
 
-    refuse_the_library()
-    devices = cluster_of(gpus)
-    on_host, model = plain_model(), made_on(devices[0], plain_model)
-    parameters = list(model.parameters())
-    batch = torch.randn(rows, WIDTH, generator=torch.Generator().manual_seed(rows))
-    weights = torch.randn(rows, CLASSES, generator=torch.Generator().manual_seed(rows + 1))
-    on_gpu, weights_on_gpu = batch.to(devices[0]), weights.to(devices[0])
-    first = -(-rows // gpus)
-    found: dict[str, Any] = {"steps": [], "bytes": sum(p.nbytes for p in on_host.parameters())}
-    for _ in range(2):
-        step: dict[str, Any] = {}
-        found["steps"].append(step)
-        with simgpu.profile() as ahead, model_stays(model):
-            output = data_parallel_forward(model, on_gpu, list(devices))
-        right = on_host(batch)
-        step["kind"] = "tensor" if isinstance(output, torch.Tensor) else type(output).__name__
-        step["home"] = home_of(model)
-        if step["kind"] != "tensor":
-            break
-        step |= {"place": place_of(output), "output": numbers_of(output), "right": right.detach()}
-        step["graph"] = output.requires_grad
-        if output.shape != right.shape or step["place"] != "GPU 0" or not output.requires_grad:
-            break
-        if step["home"] != ["GPU 0"]:  # backward would meet parameters on another GPU than the forward did
-            break
-        loss = (output * weights_on_gpu).sum()
-        with simgpu.profile() as back:
-            loss.backward()
-        found.setdefault("moved", {"forward": moved(ahead), "backward": moved(back)})
-        found.setdefault("forward on", computed_on(ahead, "forward"))
-        found.setdefault("backward on", computed_on(back, "backward"))
-        step["gradients"] = [None if p.grad is None else numbers_of(p.grad) for p in parameters]
-        step["right gradients"] = _gradients(on_host, batch, weights)
-        step["gradients of GPU 0 alone"] = _gradients(on_host, batch[:first], weights[:first])
-        _step(parameters, step["gradients"])
-        _step(on_host.parameters(), step["right gradients"])
-    return found
+    simgpu.cluster(gpus_per_node=case["gpus"])
+    numbers = [int(one) for one in case["devices"].split(", ")]
+    model, twin = nets.pair(case["seed"], simgpu.device(numbers[0]), "float64", statistics=True)
+    batch = nets.rows(case["rows"], model, case["seed"])
+    most, facts["right"] = steps.shares(case["rows"], len(numbers))[0], []
+    for count in range(1, most + 1):
+        nets.copy_state(model, twin)
+        if count > 1 or not twin.norm.training:  # (one row has no variance)
+            twin(batch[:count])
+        facts["right"].append([one.clone() for one in twin.norm.buffers()])
+    facts["counted"] = int(model.norm.training)
+    before = int(snapshot.raw(model.norm.num_batches_tracked))
+    devices = [simgpu.device(number) for number in numbers]
+    watch.call("data_parallel_forward", model=model, batch=batch.to(devices[0]), devices=devices)
+    facts["got"] = [snapshot.raw(one).clone() for one in model.norm.buffers()]
+    facts["batches"] = int(facts["got"][2]) - before
 
 
-def _gradients(model: nn.Module, batch: torch.Tensor, weights: torch.Tensor) -> list[torch.Tensor]:
-    import torch
-
-    return list(torch.autograd.grad((model(batch) * weights).sum(), list(model.parameters())))
-
-
-def _step(parameters: Iterable[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> None:
-    """One step of gradient descent, with the learner's own gradients."""
-    import torch
-
-    with torch.no_grad():
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = None
-            if gradient is not None:
-                parameter.sub_(gradient.to(parameter.device), alpha=0.1)
-
-
-def together(data_parallel_forward: Any, gpus: int) -> dict[int, tuple[float, float]]:
-    """A forward on GPUs that compute slowly: from when to when each GPU computes, in simulated seconds."""
+def _slow_gpus(case: Case, watch: Any, facts: Facts) -> None:
+    """GPUs that compute for long: do they do it at the same time?"""
     import torch
     from torch import nn
 
     from utils import simgpu
+    from utils.checks.contracts import gpus
 
-    refuse_the_library()
     fast = simgpu.gpu("H100")
     slow = dataclasses.replace(fast, name="slow", flops={kind: rate / 1e5 for kind, rate in fast.flops.items()})
-    devices = cluster_of(gpus, gpu=slow, launch_s=LAUNCH_S)
+    simgpu.cluster(gpus_per_node=case["gpus"], gpu=slow, launch_s=LAUNCH_S)
+    devices = [simgpu.device(int(number)) for number in case["devices"].split(", ")]
     with devices[0]:
         model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))
-        batch = torch.randn(gpus * 64, 64)
-    with simgpu.profile() as profile:
-        data_parallel_forward(model, batch, list(devices))
-    spans: dict[int, tuple[float, float]] = {}
-    for event in profile.events:
-        if event.phase == "forward" and event.flops:
-            first, last = spans.get(event.gpus[0], (event.start, event.end))
-            spans[event.gpus[0]] = (min(first, event.start), max(last, event.end))
-    return spans
+        batch = torch.empty(len(devices) * 64, 64).fill_(1.0)
+    with gpus.seen() as seen:
+        watch.call("data_parallel_forward", model=model, batch=batch, devices=devices)
+    facts["spans"] = seen["spans"]
 
 
-def batches_seen(data_parallel_forward: Any, gpus: int) -> int:
-    """One forward of a model with batch normalisation in training mode: how many batches has the model counted?"""
+def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
+    facts = world[0]
+    if case["play"] == "statistics":
+        yield from _judge_statistics(facts)
+    elif case["play"] == "slow GPUs":
+        yield from _judge_together(facts["spans"])
+    for number, step in enumerate(facts.get("steps", ())):
+        broken = list(_judge_output(step))
+        if not broken:
+            broken = [
+                *steps.judge_gradients(step),
+                *steps.judge_work(step),
+                *_judge_bytes(step),
+                *steps.judge_left(step),
+            ]
+        for one in broken:
+            yield Broken(one.clause, one.sentence, one.measured, one.expected, call=2 * number)
+
+
+def _judge_output(step: Facts) -> Iterator[Broken]:
+    got, right, home = step["got"], step["right"], f"GPU {step['numbers'][0]}"
+    if got["kind"] != "tensor":
+        yield Broken("returns:kind", f"data_parallel_forward returns one tensor with all rows, not a {got['kind']}")
+        return
+    output = got["value"]
+    if got["place"] != home:
+        yield Broken("value:0 place", "the outputs are gathered in the wrong place", got["place"], home)
+    elif output.dim() == right.dim() and output.shape[1:] == right.shape[1:] and len(output) < len(right):
+        yield Broken("value:1 lost", "rows are lost, where they do not divide evenly", len(output), len(right))
+    elif _is_shuffled(output, right):
+        yield Broken("value:2 order", "the rows of the output are not in the order of the batch")
+    else:
+        words, old = "comes from the parameters before the last step: replicate in every step", step["stale"]
+        if output.shape == right.shape:  # (some rows may)
+            old = right.where((output - right).abs() <= (output - old).abs(), old)
+        yield from compare("value:3 output", "the output", output, [right], guesses={words: old}, **step["rounding"])
+        if not got["gradient"]:
+            words = "the output knows nothing of the replicas, so no gradient can go back: gather with autograd"
+            yield Broken("value:4 cut", words)
+
+
+def _is_shuffled(output: Tensor, right: Tensor) -> bool:
     import torch
-    from torch import nn
 
-    refuse_the_library()
-    devices = cluster_of(gpus)
-    model = made_on(devices[0], lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))
-    batch = torch.randn(4 * gpus, 4, device=devices[0])
-    data_parallel_forward(model, batch, list(devices))
-    return int(model[1].num_batches_tracked)
+    if output.shape != right.shape or output.dtype != right.dtype or torch.allclose(output, right, rtol=1e-3):
+        return False
+    places = (output[:, None] - right[None]).flatten(2).norm(dim=2).argmin(0)
+    return len(set(places.tolist())) == len(right) and torch.allclose(output[places], right, rtol=1e-3)
+
+
+def _judge_bytes(step: Facts) -> Iterator[Broken]:
+    sizes, rows = step["sizes"], step["rows"]
+    state, inputs, outputs = sizes["state"], sizes["input"], step["right"].nbytes // rows
+
+    def guess(gpus: int, away: int) -> dict[int, str]:
+        both = away * (inputs + outputs)
+        return {
+            gpus * state + gpus * rows * inputs + away * outputs: "the whole batch goes to every GPU: scatter it",
+            gpus * (gpus + 1) * state + both: "the model is replicated once for each GPU: replicate once a step",
+            gpus * state
+            + away * inputs
+            + gpus * rows * outputs: "every GPU gets the outputs: gather on devices[0] only",
+        }
+
+    yield from steps.judge_bytes(step, outputs, 0, 0, guess)
+
+
+def _judge_statistics(facts: Facts) -> Iterator[Broken]:
+    if facts["batches"] != facts["counted"]:
+        words = (
+            "the model's statistics have to see one batch in a step in training mode, that of the first GPU, and none "
+        )
+        words += "in eval mode: give the first replica the model's own buffers, and the others copies"
+        yield Broken("value:5 statistics", words, f"{facts['batches']} batches", facts["counted"])
+        return
+    broken: list[Broken] = []
+    for right in facts["right"]:
+        broken = [
+            one
+            for name, got, wanted in zip(STATISTICS[:2], facts["got"], right, strict=False)
+            for one in compare("value:5 statistics", f"{name} after a step", got, [wanted], steps=ROUNDINGS)
+        ]
+        if not broken:
+            return
+    words = "the model's statistics are not those of the first GPU's rows"
+    yield Broken("value:5 statistics", words, broken[0].measured, broken[0].expected)
+
+
+def _judge_together(spans: dict[int, tuple[float, float]]) -> Iterator[Broken]:
+    if len(spans) < 2:
+        yield Broken("work:gpus", "not every GPU works", f"GPU {', '.join(map(str, spans))}")
+        return
+    last_begins, first_ends = max(first for first, _ in spans.values()), min(last for _, last in spans.values())
+    if last_begins >= first_ends:
+        done, late = min(spans, key=lambda gpu: spans[gpu][1]), max(spans, key=lambda gpu: spans[gpu][0])
+        words = f"the GPUs do not work at the same time: GPU {late} begins when GPU {done} has ended. A copy waits for "
+        words += (
+            "what its GPU was given before, and the host must not wait for a result: copy everything first, then run"
+        )
+        measured = f"GPU {late} begins after {last_begins * 1e3:.1f} ms"
+        yield Broken("work:together", words, measured, f"before GPU {done} ends, after {first_ends * 1e3:.1f} ms")
+
+
+def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
+    done = [step for _, world in played for step in world[0].get("steps", ())]
+    first = done[0]
+    moved = sum(sum(first[phase]["copies"].values()) for phase in ("ahead", "back"))
+    return {
+        "steps": len(done),
+        f"bytes moved in a step with {first['rows']} rows on {len(first['numbers'])} GPUs": moved,
+        "GPUs at work together": 4,
+    }
+
+
+CONTRACT = Contract(
+    name="data_parallel_internals.forward",
+    rules={
+        "data_parallel_forward": Rules(changes=tuple(f"{name}.value" for name in STATISTICS)),
+        steps.BACKWARD: steps.AFTERWARDS,
+    },
+    draw=draw,
+    scene=scene,
+    judge=judge,
+    mistakes=steps.MISTAKES,
+    refused=steps.REFUSED,
+    figures=figures,
+)

@@ -1,161 +1,194 @@
-"""The loss computed in the replicas: its value, its gradients, what goes to GPU 0, and the verdict."""
+"""Exercise 4: ``data_parallel_loss(model, batch, targets, devices)``: the loss of each share, where it is."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from utils.checks.compare import how_far
-from utils.checks.data_parallel_internals.gpus import (
-    CLASSES,
-    CLOSE,
-    WIDTH,
-    cluster_of,
-    computed_on,
-    made_on,
-    moved,
-    not_through_the_host,
-    numbers_of,
-    place_of,
-    plain_model,
-    refuse_the_library,
-    rows_on,
-    ways_to_share,
-)
-from utils.checks.verdicts import Wrong
+from utils.checks.contracts import Broken, Case, Contract, Facts, Rules, compare
+from utils.checks.data_parallel_internals import steps
 
-if TYPE_CHECKING:
-    pass
+PRELOAD = (*steps.PRELOAD, "torch._dynamo")  # which shapes without numbers need
+MOST_GATHERED = 16  # bytes from each GPU: a sum and a count, or a loss, with room to spare
+SPARE = 64  # bytes that each GPU may get and send beside what it needs, such as a weight
+MANY_ROWS, MANY_CLASSES = 8192, 50_000
+MOST_HELD = 5.5  # times the logits of a share; a fused loss needs 3, one in single steps 5
 
 
-def loss_and_gradients(data_parallel_loss: Any, gpus: int, rows: int) -> dict[str, Any]:
-    """The loss of one batch and its gradients, and the same on the host.
-
-    Returns:
-        ``kind``, ``place``, ``shape``, ``graph`` of what came back; ``loss`` and ``right``; ``rows alone``: the loss of
-        each row; ``gradients`` and ``right gradients``; ``already``: whether the model had gradients before backward;
-        ``moved`` and ``forward on``: of the forward.
-    """
-    import torch
-    from torch.nn import functional
-
-    from utils import simgpu
-
-    refuse_the_library()
-    devices = cluster_of(gpus)
-    on_host, model = plain_model(), made_on(devices[0], plain_model)
-    generator = torch.Generator().manual_seed(rows)
-    batch = 3 * torch.randn(rows, WIDTH, generator=generator)
-    targets = torch.randint(CLASSES, (rows,), generator=generator)
-    on_gpu = batch.to(devices[0]), targets.to(devices[0])
-    with simgpu.profile() as ahead:
-        value = data_parallel_loss(model, *on_gpu, list(devices))
-    rows_alone = functional.cross_entropy(on_host(batch), targets, reduction="none")
-    right = rows_alone.mean()
-    found: dict[str, Any] = {
-        "kind": "tensor" if isinstance(value, torch.Tensor) else type(value).__name__,
-        "right": right.item(),
-        "rows alone": rows_alone.tolist(),
-        "already": any(parameter.grad is not None for parameter in model.parameters()),
-        "moved": moved(ahead),
-        "forward on": computed_on(ahead, "forward"),
-    }
-    if found["kind"] != "tensor":
-        return found
-    found |= {"place": place_of(value), "shape": list(value.shape), "graph": value.requires_grad}
-    if value.dim():
-        return found
-    found["loss"] = float(value.detach())
-    if value.requires_grad and not found["already"]:
-        value.backward()
-        right.backward()
-        found["gradients"] = [None if p.grad is None else numbers_of(p.grad) for p in model.parameters()]
-        found["right gradients"] = [p.grad for p in on_host.parameters()]
-    return found
+def draw(rng: random.Random) -> list[Case]:
+    cases = steps.draw(rng)
+    cases[2]["rows"] = "41, 1, " + cases[2]["rows"].split(", ")[2]
+    return cases
 
 
-MANY_CLASSES, MANY_ROWS = 50_000, 8192
+def draw_many(rng: random.Random) -> list[Case]:
+    """The step that the lab shows, and a similar one."""
+    shares, few = rng.randint(500, 900), rng.choice((3, 5))
+    devices = rng.sample(range(few), few)
+    return [
+        {"ranks": 1, "gpus": 4, "devices": "0, 1, 2, 3", "rows": MANY_ROWS, "classes": MANY_CLASSES},
+        {"ranks": 1, "gpus": few, "devices": ", ".join(map(str, devices)), "rows": shares * few, "classes": 30_000},
+    ]
 
 
-def peak_of_gpu_0(data_parallel_loss: Any, gpus: int) -> int:
-    """A step with many classes, shapes only: the most bytes that GPU 0 holds."""
+def scene(case: Case, watch: Any, facts: Facts) -> None:
+    steps.play(case, watch, facts, "data_parallel_loss")
+
+
+def scene_many(case: Case, watch: Any, facts: Facts) -> None:
+    """A step with many classes, shapes only: what every GPU holds."""
     import torch
     from torch import nn
 
     from utils import simgpu
+    from utils.checks.contracts import gpus
 
-    refuse_the_library()
-    devices = cluster_of(gpus, numbers=False)
+    simgpu.cluster(gpus_per_node=case["gpus"], numbers=False)
+    devices = [simgpu.device(int(number)) for number in case["devices"].split(", ")]
     with devices[0]:
-        model = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Linear(256, MANY_CLASSES))
-        batch, targets = torch.empty(MANY_ROWS, 256), torch.zeros(MANY_ROWS, dtype=torch.int64)
-    with simgpu.profile() as profile:
-        data_parallel_loss(model, batch, targets, list(devices)).backward()
-    return profile.peak_memory(0)
+        model = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Linear(256, case["classes"]))
+        batch, targets = torch.empty(case["rows"], 256), torch.zeros(case["rows"], dtype=torch.int64)
+    before = gpus.held()
+    with gpus.seen() as facts["seen"]:
+        loss = watch.call("data_parallel_loss", model=model, batch=batch, targets=targets, devices=devices)
+        with watch.step(steps.BACKWARD, model=model, batch=batch):
+            loss.backward()
+    facts["seen"]["peak"] = [peak + was for peak, was in zip(facts["seen"]["peak"], before, strict=True)]
+    facts["parameters"] = sum(parameter.nbytes for parameter in model.parameters())
 
 
-MOST_GATHERED = 16  # bytes from each GPU: a sum and a count, or a loss, with room to spare
-MOST_ON_GPU_0 = 1_500_000_000
+def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
+    for number, step in enumerate(world[0]["steps"]):
+        broken = list(_judge_loss(step))
+        if not broken:
+            broken = [
+                *steps.judge_gradients(step),
+                *steps.judge_work(step),
+                *_judge_gathered(step),
+                *steps.judge_bytes(step, 0, 8, SPARE, _guess(step)),
+                *steps.judge_left(step),
+            ]
+        for one in broken:
+            yield Broken(one.clause, one.sentence, one.measured, one.expected, call=2 * number)
 
 
-def judge_loss(gpus: int, rows: int, found: dict[str, Any]) -> None:
-    case, alone = rows_on(rows, gpus), found["rows alone"]
-    if found["already"]:
-        raise Wrong("the model has gradients before anyone called backward: leave backward to the caller.")
-    if found["kind"] != "tensor":
-        raise Wrong(
-            f"data_parallel_loss returns a {found['kind']}: a number without a graph, so no gradient can go back. "
-            "Keep tensors."
-        )
-    if found["shape"]:
-        raise Wrong("return one number, not one for each GPU or row", measured=found["shape"], expected=[])
-    if found["place"] != "GPU 0":
-        raise Wrong("the loss is in the wrong place", measured=found["place"], expected="GPU 0")
-    value, right = found["loss"], found["right"]
-    if how_far(value, right, **CLOSE) is None:
-        if not found["graph"]:
-            raise Wrong("the loss knows nothing of the replicas, so no gradient can go back: no detach, no item.")
-        return
-    for sizes in ways_to_share(rows, gpus):
-        starts = [sum(sizes[:index]) for index in range(len(sizes))]
-        means = [sum(alone[start : start + size]) / size for start, size in zip(starts, sizes, strict=True)]
-        mistakes = {
-            "every row counts the same, so a GPU with fewer rows counts less: "
-            "weight each loss with its number of rows": sum(means) / len(means),
-            "this is the sum of the GPUs' means: divide": sum(means),
-            "this is the sum over all rows: divide by their number": sum(alone),
-            "this is the loss of GPU 0's rows alone": means[0],
-            "this is the mean divided by the number of GPUs once more": right / len(means),
-        }
-        for sentence, wrong in mistakes.items():
-            if how_far(value, wrong, **CLOSE) is None:
-                raise Wrong(f"{sentence}. See {case}", measured=value, expected=right)
-    raise Wrong(
-        f"the loss of {case} is not that of one GPU: does each row meet its own target?", measured=value, expected=right
-    )
+def _judge_loss(step: Facts) -> Iterator[Broken]:
+    got, right, home = step["got"], step["right"], f"GPU {step['numbers'][0]}"
+    if got["kind"] != "tensor":
+        words = f"data_parallel_loss returns a {got['kind']}: a number without a graph, so no gradient can go back"
+        yield Broken("returns:kind", f"{words}. Keep tensors")
+    elif got["value"].dim():
+        words = "return one number, not one for each GPU or row"
+        yield Broken("value:0 shape", words, list(got["value"].shape), [])
+    elif got["place"] != home:
+        yield Broken("value:1 place", "the loss is in the wrong place", got["place"], home)
+    else:
+        exact = {"steps": step["rounding"]["steps"], "coarsest": step["rounding"]["coarsest"]}
+        what = "the loss, which has to be the mean over all rows, each with its own target,"
+        yield from compare("value:2 loss", what, got["value"], [right], guesses=_mistakes(step), **exact)
+        if not got["gradient"]:
+            words = "the loss knows nothing of the replicas, so no gradient can go back: no detach, no item"
+            yield Broken("value:3 cut", words)
 
 
-def judge_gathered(gpus: int, rows: int, found: dict[str, Any]) -> int:
-    """The most bytes that one GPU sends to GPU 0 in the forward."""
-    case, moved, wanted = rows_on(rows, gpus), found["moved"], min(gpus, rows)
-    not_through_the_host(moved, "losses go")
-    if len(found["forward on"]) < wanted:
-        raise Wrong(f"not every GPU works in the forward of {case}", measured=len(found["forward on"]), expected=wanted)
-    sent = max(moved.get(f"GPU {gpu} → GPU 0", 0) for gpu in range(1, gpus))
-    if sent <= MOST_GATHERED:
-        return sent
-    share = min(min(sizes[1:]) for sizes in ways_to_share(rows, gpus))
-    numbers = {"measured": f"{sent} bytes from a GPU", "expected": "4 bytes, one loss"}
-    if sent >= 4 * CLASSES * share:
-        raise Wrong(
-            f"a number for each row and class goes to GPU 0: compute the loss where the logits are. See {case}",
-            **numbers,
-        )
-    raise Wrong(f"a number for each row goes to GPU 0: one for each GPU is enough. See {case}", **numbers)
+def _mistakes(step: Facts) -> dict[str, Any]:
+    """What a loss is that is put together in another way."""
+    alone, rows, gpus = step["rows alone"].double(), step["rows"], len(step["numbers"])
+    most, _ = steps.shares(rows, gpus)
+    found: dict[str, Any] = {"is that of the parameters before the last step: replicate in every step": step["stale"]}
+    for parts in (alone.split(most), alone.tensor_split(min(gpus, rows))):
+        means = [part.mean() for part in parts]
+        if len(means) > 1:
+            uneven = (
+                "counts every GPU the same, so a row on a GPU with fewer rows counts more: weight each loss with its "
+            )
+            found |= {
+                f"{uneven}number of rows": sum(means) / len(means),
+                "is the sum of the GPUs' means: divide": sum(means),
+                "is the sum over all rows: divide by their number": sum(alone),
+                "is the loss of the first GPU's rows alone": means[0],
+                "is divided by the number of GPUs once more": sum(alone) / rows / len(means),
+            }
+    return found
 
 
-def judge_loss_gradients(gpus: int, rows: int, found: dict[str, Any]) -> None:
-    case = rows_on(rows, gpus)
-    if any(gradient is None for gradient in found["gradients"]):
-        raise Wrong(f"no gradient comes back to the model's own parameters. See {case}.")
-    if distance := how_far(found["gradients"], found["right gradients"], **CLOSE):
-        raise Wrong(f"the loss of {case} is right, its gradients are not: {distance}. Is a replica cut off?")
+def _judge_gathered(step: Facts) -> Iterator[Broken]:
+    """What one GPU sends to the first one in forward."""
+    numbers, copies = step["numbers"], step["ahead"]["copies"]
+    sent = max((copies.get(f"GPU {number} → GPU {numbers[0]}", 0) for number in numbers[1:]), default=0)
+    if sent > MOST_GATHERED:
+        most, _ = steps.shares(step["rows"], len(numbers))
+        each = step["right"].nbytes
+        figures = {"measured": f"{sent} bytes from a GPU", "expected": f"{each} bytes, one loss"}
+        if sent > most * each:
+            words = "a number for each row and class goes to the first GPU: compute the loss where the logits are"
+        else:
+            words = "a number for each row goes to the first GPU: one for each GPU is enough"
+        yield Broken("copies:0 gathered", words, **figures)
+
+
+def _guess(step: Facts) -> Any:
+    state, row, rows = step["sizes"]["state"], step["sizes"]["input"], step["rows"]
+
+    def guess(gpus: int, away: int) -> dict[int, str]:
+        words = "go to every GPU: scatter them"
+        found = {gpus * state + away * row + gpus * rows * 8: f"all targets {words}"}
+        found[gpus * state + gpus * rows * (row + 8)] = f"batch and targets {words}"
+        losses = range((MOST_GATHERED + 1) * gpus)
+        return {nbytes + one: words for nbytes, words in found.items() for one in losses}
+
+    return guess
+
+
+def judge_many(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
+    seen, share = world[0]["seen"], -(-case["rows"] // len(case["devices"].split(", ")))
+    most = limit(world[0]["parameters"], share, case["classes"])
+    for gpu, peak in enumerate(seen["peak"]):
+        if peak > most:
+            words = f"GPU {gpu} holds too much at its peak: with {case['classes']:,} classes, anything that has a "
+            words += "number for each row and class must stay split over the GPUs"
+            yield Broken("memory:peak", words, f"{peak / 1e9:.2f} GB", f"below {most / 1e9:.2f} GB")
+
+
+def limit(parameters: int, share: int, classes: int) -> float:
+    """Bytes that a GPU may hold: parameters, gradients and their sum, and what comes of a share of the rows."""
+    return 3 * parameters + MOST_HELD * share * classes * 4
+
+
+def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
+    done = [step for _, world in played for step in world[0]["steps"]]
+    gathered = [
+        nbytes
+        for step in done
+        for link, nbytes in step["ahead"]["copies"].items()
+        if link.startswith("GPU") and link.endswith(f"→ GPU {step['numbers'][0]}")
+    ]
+    return {"steps": len(done), "gathered from each GPU": f"at most {max(gathered)} bytes"}
+
+
+def figures_many(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
+    return {"peak of each GPU": f"at most {max(played[0][1][0]['seen']['peak']) / 1e9:.2f} GB"}
+
+
+RULES = {"data_parallel_loss": Rules(), steps.BACKWARD: steps.AFTERWARDS}
+CONTRACT = Contract(
+    name="data_parallel_internals.loss",
+    rules=RULES,
+    draw=draw,
+    scene=scene,
+    judge=judge,
+    mistakes=steps.MISTAKES,
+    refused=steps.REFUSED,
+    figures=figures,
+)
+MEMORY = Contract(
+    name="data_parallel_internals.loss, memory",
+    rules=RULES,
+    draw=draw_many,
+    scene=scene_many,
+    judge=judge_many,
+    mistakes=steps.MISTAKES,
+    refused=steps.REFUSED,
+    figures=figures_many,
+)

@@ -1,97 +1,74 @@
-"""A model replicated on GPUs: what each replica holds, what happens when it is used, and the verdict."""
+"""Exercise 2: ``replicate_model(model, devices)``: for each GPU a dict of the model's tensors, by name."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from utils.checks.compare import expect, how_far
-from utils.checks.data_parallel_internals.gpus import (
-    MOVED,
-    cluster_of,
-    home_of,
-    made_on,
-    moved,
-    not_through_the_host,
-    numbers_of,
-    place_of,
-    total_bytes,
-)
-from utils.checks.verdicts import Wrong
+from utils.checks.contracts import Broken, Case, Contract, Facts, Rules, compare
 
-if TYPE_CHECKING:
+PRELOAD = ("utils.checks.data_parallel_internals.nets",)
+MOVED = "the model itself has moved: .to() of a module changes it in place, .to() of a tensor gives a copy"
+ROUNDINGS = 200  # one after the other, in the forward and backward of these models
+TURNS = (0, 1, 0)  # which model is replicated: two live side by side, and the first has been trained meanwhile
+ROWS = 5
+
+
+def draw(rng: random.Random) -> list[Case]:
+    cases: list[Case] = []
+    for few, types in ((4, "float64"), (3, "float64 and float32"), (2, "float32"), (5, "float64"), (1, "float64")):
+        count = few + rng.randint(0, 1)
+        devices = list(range(4)) if few == 4 else rng.sample(range(count), few)
+        case = {"ranks": 1, "gpus": count, "devices": ", ".join(map(str, devices)), "type": types}
+        cases.append(case | {"seed": rng.getrandbits(30)})
+    return cases
+
+
+def scene(case: Case, watch: Any, facts: Facts) -> None:
     import torch
-    from torch import nn
 
-
-def small_model() -> nn.Module:
-    """A model with everything that is easily forgotten: layers inside layers, statistics, a buffer that is not saved,
-    and one weight that two layers share."""
-    import torch
-    from torch import nn
-
-    class Scale(nn.Module):
-        """Multiplies by learned numbers, and by a mask that ``state_dict`` leaves out."""
-
-        def __init__(self, width: int) -> None:
-            super().__init__()
-            self.gain = nn.Parameter(torch.linspace(0.5, 1.5, width))
-            self.register_buffer("mask", (torch.arange(width) % 3 > 0).float(), persistent=False)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x * self.gain * self.mask
-
-    torch.manual_seed(3)
-    model = nn.Sequential(
-        nn.Linear(6, 6), nn.Sequential(nn.BatchNorm1d(6), nn.Tanh(), Scale(6)), nn.Linear(6, 6), nn.Linear(6, 3)
-    )
-    model[2].weight = model[0].weight
-    return model
-
-
-def replicated(replicate_model: Any, gpus: int) -> dict[str, Any]:
-    """Replicate the small model, then use every replica once: forward in training mode, loss, backward.
-
-    Returns:
-        ``kind``: what came back; ``names``: what it should hold, and whether it is a parameter; ``tensors``: for each
-        replica and name the facts about its tensor; ``moved``: bytes by link; ``home``: where the model is afterwards;
-        ``parameters``, ``buffers``: their bytes; ``use``: what happened in use, or the error that ended it.
-    """
     from utils import simgpu
+    from utils.checks.contracts import gpus, snapshot
+    from utils.checks.data_parallel_internals import nets
 
-    devices = cluster_of(gpus)
-    on_host, model = small_model(), made_on(devices[0], small_model)
-    own = dict(model.named_parameters()) | dict(model.named_buffers())
-    every_name = (*model.named_parameters(remove_duplicate=False), *model.named_buffers())
-    addresses = {name: tensor.raw.data_ptr() for name, tensor in every_name}
-    with simgpu.profile() as profile:
-        replicas = replicate_model(model, list(devices))
-    found: dict[str, Any] = {
-        "kind": _kind_of_replicas(replicas),
-        "names": {name: name in dict(model.named_parameters()) for name in own},
-        "moved": moved(profile),
-        "home": home_of(model),
-        "parameters": sum(tensor.nbytes for tensor in on_host.parameters()),
-        "buffers": sum(tensor.nbytes for tensor in on_host.buffers()),
-    }
-    if found["kind"] != "dicts":
-        return found
-    found["tensors"] = [
-        {name: _facts(tensor, on_host, name, addresses) for name, tensor in replica.items()} for replica in replicas
-    ]
-    try:
-        found["use"] = _use(model, replicas, devices, on_host)
-    except Exception as error:
-        found["use"] = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-    return found
+    simgpu.cluster(gpus_per_node=case["gpus"])
+    dice = random.Random(case["seed"])
+    numbers = [int(one) for one in case["devices"].split(", ")]
+    models = [nets.pair(case["seed"] + n, simgpu.device(numbers[0]), case["type"], statistics=True) for n in range(2)]
+    facts["calls"] = []
+    for turn in TURNS:
+        model, twin = models[turn]
+        nets.copy_state(model, twin)
+        devices = [simgpu.device(number) for number in numbers]
+        before, own = gpus.held(), snapshot.copies(model)
+        every_name = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
+        addresses = {name: snapshot.raw(tensor).data_ptr() for name, tensor in every_name.items()}
+        with gpus.seen() as seen:
+            replicas = watch.call("replicate_model", model=model, devices=devices)
+        call: Facts = {"numbers": list(numbers), "seen": seen, "kind": _kind(replicas), "own": own}
+        call |= {"addresses": addresses, "trained": {n: p.requires_grad for n, p in model.named_parameters()}}
+        facts["calls"].append(call)
+        if call["kind"] == "dicts":
+            call["replicas"] = [{str(name): gpus.plain(one) for name, one in replica.items()} for replica in replicas]
+            if len(replicas) == len(numbers):
+                call["use"] = _use(model, twin, replicas, devices, dice)
+        replicas = None
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.grad = None
+                parameter.mul_(0.9)
+        call["left"] = [now - then for now, then in zip(gpus.held(), before, strict=True)]
+        numbers[1:] = dice.sample(numbers[1:], len(numbers) - 1)
 
 
-def _kind_of_replicas(replicas: Any) -> str:
+def _kind(replicas: Any) -> str:
     import torch
 
     if not isinstance(replicas, list | tuple):
         return type(replicas).__name__
     for replica in replicas:
-        if not isinstance(replica, dict):
+        if not isinstance(replica, Mapping):
             return f"list with a {type(replica).__name__}"
         for value in replica.values():
             if not isinstance(value, torch.Tensor):
@@ -99,124 +76,199 @@ def _kind_of_replicas(replicas: Any) -> str:
     return "dicts"
 
 
-def _facts(tensor: torch.Tensor, on_host: nn.Module, name: str, addresses: dict[str, int]) -> dict[str, Any]:
-    import torch
-
-    like = dict(on_host.named_parameters(remove_duplicate=False)) | dict(on_host.named_buffers())
-    raw = getattr(tensor, "raw", None)
-    return {
-        "place": place_of(tensor),
-        "same numbers": name not in like or torch.equal(tensor.detach().cpu(), like[name].detach()),
-        "gradients": tensor.requires_grad,
-        "leaf": tensor.is_leaf,
-        "the model's own": raw is not None and raw.data_ptr() == addresses.get(name),
-    }
-
-
-def _use(model: nn.Module, replicas: list[Any], devices: list[torch.device], on_host: nn.Module) -> dict[str, Any]:
-    """Run each replica on rows of its own, the last one first, and watch whose statistics change."""
+def _use(model: Any, twin: Any, replicas: Any, devices: Sequence[Any], dice: random.Random) -> Facts | str:
+    """Each replica runs on rows of its own, in any order: gradients, and whose buffers change."""
     import torch
     from torch.func import functional_call
 
-    shares = [torch.randn(5, 6, generator=torch.Generator().manual_seed(gpu)) for gpu in range(len(devices))]
-    counts = {}
-    for gpu in reversed(range(len(devices))):
-        loss = functional_call(model, replicas[gpu], (shares[gpu].to(devices[gpu]),)).square().sum()
-        loss.backward()
-        counts[gpu] = int(model[1][0].num_batches_tracked)
-    mean = on_host[1][0].running_mean.clone()
-    for gpu in reversed(range(len(devices))):  # the same on the host, where GPU 0's share comes last
-        on_host[1][0].running_mean.copy_(mean)
-        on_host(shares[gpu]).square().sum().backward()
-    pairs = zip(model.parameters(), on_host.parameters(), strict=True)
+    from utils.checks.contracts import snapshot
+    from utils.checks.data_parallel_internals import nets
+
+    found: Facts = {"changed": [], "terms": []}
+    start = {name: one.clone() for name, one in snapshot.copies(twin).items()}
+    names = [name for name, _ in model.named_buffers()]
+    for index in dice.sample(range(len(devices)), len(devices)):
+        before = _buffers(model, replicas, names)
+        x = nets.rows(ROWS, model, seed := dice.getrandbits(30))
+        try:
+            functional_call(model, replicas[index], (x.to(devices[index]),)).square().sum().backward()
+        except Exception as error:
+            return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        after = _buffers(model, replicas, names)
+        found["changed"].append([index, [key for key in before if before[key] != after[key]]])
+        with torch.no_grad():
+            for name, tensor in (*twin.named_parameters(), *twin.named_buffers()):
+                tensor.copy_(start[name])
+        twin.zero_grad()
+        twin(nets.rows(ROWS, twin, seed)).square().sum().backward()
+        found["terms"].append(snapshot.gradients(twin))
+        if index == 0:
+            found["statistics"] = {name: one.clone() for name, one in twin.named_buffers()}
+    return found | {"got": snapshot.gradients(model), "buffers": {n: snapshot.copies(model)[n] for n in names}}
+
+
+def _buffers(model: Any, replicas: Any, names: Sequence[str]) -> dict[str, str]:
+    """The bits of all buffers, by whose they are and their name."""
+    from utils.checks.contracts.snapshot import digest
+
+    found = {f"the model's own {name}": digest(one) for name, one in model.named_buffers()}
+    for number, replica in enumerate(replicas):
+        if number:
+            found |= {f"replica {number}'s {name}": digest(replica[name]) for name in names if name in replica}
+    return found
+
+
+def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
+    for number, call in enumerate(world[0]["calls"]):
+        for one in (*_replicas(call), *_copies(call), *_used(call), *_memory(call)):
+            yield Broken(one.clause, one.sentence, one.measured, one.expected, call=number)
+
+
+def _replicas(call: Facts) -> Iterator[Broken]:
+    """What was returned, name by name."""
+    numbers = call["numbers"]
+    if call["kind"] != "dicts":
+        words = "replicate_model returns a list with one dict for each GPU, from names to tensors"
+        yield Broken("returns:kind", words, call["kind"])
+        return
+    if len(call["replicas"]) != len(numbers):
+        words = "replicate_model returns one dict for each GPU"
+        yield Broken("returns:number", words, len(call["replicas"]), len(numbers))
+        return
+    for index, (number, replica) in enumerate(zip(numbers, call["replicas"], strict=True)):
+        missing = [name for name in call["own"] if name not in replica]
+        if parameters := [name for name in missing if name in call["trained"]]:
+            words = f"the parameter {parameters[0]} is missing: layers may hold layers. named_parameters() finds all"
+            yield Broken("value:0 parameter", words)
+            return
+        for name, tensor in replica.items():
+            yield from _tensor(call, index, number, name, tensor)
+        if missing:
+            some = any(name in replica for name in call["own"] if name not in call["trained"])
+            why = "a replica has buffers too" if not some else "state_dict leaves out buffers that need not be saved"
+            yield Broken("value:2 buffer", f"the buffer {missing[0]} is missing: {why}. named_buffers() finds all")
+
+
+def _tensor(call: Facts, index: int, number: int, name: str, tensor: Facts) -> Iterator[Broken]:
+    import torch
+
+    if name not in call["addresses"]:
+        yield Broken("value:4 strange", f"replica {index} has a tensor {name}, which the model does not have")
+        return
+    own = call["addresses"][name]
+    first = next(one for one, address in call["addresses"].items() if address == own and one in call["own"])
+    learns, kind = call["trained"].get(first), "parameter" if first in call["trained"] else "buffer"
+    if learns and not tensor["gradient"]:
+        words = (
+            f"the tensor {name} of replica {index} knows nothing of the model's parameter: no gradient can come back"
+        )
+        yield Broken("value:1 cut", f"{words}. Copy the parameter itself, with autograd watching")
+    elif learns and index and tensor["leaf"]:
+        words = (
+            f"the tensor {name} of replica {index} is a new parameter: gradients end there and never reach the model"
+        )
+        yield Broken("value:1 leaf", f"{words}. Keep what .to(device) returns")
+    elif learns is False and tensor["gradient"]:
+        yield Broken("value:2 thawed", f"{name} is frozen in the model, and not in replica {index}")
+    if tensor["place"] != f"GPU {number}":
+        shared = ": the replicas share it with the model" if tensor["memory"] == own else ""
+        words = f"the {kind} {name} of replica {index} is in the wrong place{shared}"
+        yield Broken("value:3 place", words, tensor["place"], f"GPU {number}")
+    elif tensor["value"].dtype != call["own"][first].dtype or not torch.equal(tensor["value"], call["own"][first]):
+        words = f"the {kind} {name} of replica {index} has other numbers than the model's, as they are now"
+        yield Broken("value:3 numbers", words)
+    elif index == 0 and tensor["memory"] != own and tensor["value"].numel():
+        why = "a copy's statistics are lost" if kind == "buffer" else "a second copy only takes memory"
+        words = f"devices[0] has the model already, so its {kind} {name} should be the model's own: {why}"
+        yield Broken("value:3 own", words)
+
+
+def _copies(call: Facts) -> Iterator[Broken]:
+    """Each of the other GPUs gets each tensor once, from whichever GPU has it."""
+    copies, each = call["seen"]["copies"], sum(tensor.nbytes for tensor in call["own"].values())
+    if through := next((link for link in copies if "host" in link), ""):
+        words = "tensors go through the host: a copy from GPU to GPU needs no stop there"
+        yield Broken("copies:host", words, f"{copies[through]:,} bytes {through}", "0 bytes")
+        return
+    coming = {f"GPU {number}": 0 for number in call["numbers"][1:]}
+    for link, nbytes in copies.items():
+        target = link.split(" → ")[1]
+        coming[target] = coming.get(target, 0) + nbytes
+    count = len(call["numbers"]) - 1
+    if len(coming) != count or set(coming.values()) - {each}:
+        words = "other bytes move; each of the other GPUs gets each tensor once, one that two layers share too"
+        yield Broken(
+            "copies:bytes", words, f"{sum(coming.values()):,} bytes", f"{count} × {each:,} = {count * each:,} bytes"
+        )
+
+
+def _used(call: Facts) -> Iterator[Broken]:
+    use = call.get("use")
+    if isinstance(use, str):
+        yield Broken("value:5 use", f"functional_call(model, replica, …) with your dicts ended with {use}")
+        return
+    if not use:
+        return
+    for index, changed in use["changed"]:
+        own = f"replica {index}'s " if index else "the model's own "
+        if others := [key for key in changed if not key.startswith(own)]:
+            words = f"while replica {index} runs, {others[0]} changes: buffers are not shared"
+            yield Broken("value:6 shared", words, changed)
+    for name in use["terms"][0]:
+        terms = [one[name] for one in use["terms"]]
+        mean = sum(term.double() for term in terms) / len(terms)
+        guesses = {"is the mean over the replicas: it is their sum": mean} if len(terms) > 1 else {}
+        what = f"after a backward through each replica, the gradient of the model's own `{name}`"
+        yield from compare("value:7 gradient", what, use["got"].get(name), terms, guesses=guesses, steps=ROUNDINGS)
+    for name, right in use["statistics"].items():
+        got = use["buffers"][name]
+        if got.is_floating_point():
+            what = f"after all replicas ran, the model's own {name}, which replica 0 alone may change,"
+            yield from compare("value:8 statistics", what, got, [right], steps=ROUNDINGS)
+        elif not bool((got == right).all()):
+            words = f"after all replicas ran, the model's own {name} is another one: only replica 0 may change it"
+            yield Broken("value:8 statistics", words, got.tolist(), right.tolist())
+
+
+def _memory(call: Facts) -> Iterator[Broken]:
+    from utils.simgpu.memory import rounded
+
+    one = sum(rounded(tensor.nbytes) for tensor in call["own"].values())
+    for gpu, peak in enumerate(call["seen"]["peak"]):
+        times = 0 if gpu not in call["numbers"] else 1 if gpu == call["numbers"][0] else 2
+        if peak > times * one:
+            words = f"GPU {gpu} needs more memory than a replica, and the same again to send or receive it"
+            yield Broken("memory:peak", words, f"{peak:,} bytes", f"at most {times * one:,} bytes")
+    if any(call["left"]):
+        words = "something stays in a GPU's memory when nobody needs the replicas any more: who keeps them?"
+        yield Broken("memory:left", words, call["left"], [0] * len(call["left"]))
+
+
+def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
+    first = played[0][1][0]["calls"][0]
+    each = sum(tensor.nbytes for tensor in first["own"].values())
     return {
-        "batches counted by the model": counts,
-        "gradients missing": any(parameter.grad is None for parameter in model.parameters()),
-        "gradients": any(
-            mine.grad is not None and how_far(numbers_of(mine.grad), right.grad, relative=1e-4, absolute=1e-5)
-            for mine, right in pairs
-        ),
-        "statistics": how_far(
-            numbers_of(model[1][0].running_mean), on_host[1][0].running_mean, relative=1e-4, absolute=1e-6
-        ),
+        "models": 2 * len(played),
+        "GPUs": ", ".join(str(len(case["devices"].split(", "))) for case, _ in played),
+        "bytes moved on 4 GPUs": f"3 × {each:,} = {sum(first['seen']['copies'].values()):,}",
+        "gradients": "reach the model",
     }
 
 
-def judge_replicas(gpus: int, found: dict[str, Any]) -> None:
-    """What was returned, name by name."""
-    if found["home"] != ["GPU 0"]:
-        raise Wrong(MOVED, measured=found["home"], expected=["GPU 0"])
-    if found["kind"] != "dicts":
-        raise Wrong(
-            "replicate_model returns a list with one dict for each GPU, from names to tensors", measured=found["kind"]
-        )
-    replicas, is_parameter = found["tensors"], found["names"]
-    if len(replicas) != gpus:
-        raise Wrong("replicate_model returns one dict for each GPU", measured=len(replicas), expected=gpus)
-    missing = [name for name in is_parameter for replica in replicas if name not in replica]
-    if parameters := [name for name in missing if is_parameter[name]]:
-        raise Wrong(f"the parameter {parameters[0]} is missing: layers may hold layers. named_parameters() finds all.")
-    for gpu, replica in enumerate(replicas):
-        for name in is_parameter:
-            if is_parameter[name]:
-                _judge_gradients(gpu, name, replica[name])
-    if missing:
-        saved = "num_batches" in missing[0] or "running" in missing[0]
-        why = "a replica has buffers too" if saved else "state_dict leaves out buffers that need not be saved"
-        raise Wrong(f"the buffer {missing[0]} is missing: {why}. named_buffers() finds all.")
-
-
-def _judge_gradients(gpu: int, name: str, facts: dict[str, Any]) -> None:
-    if not facts["gradients"]:
-        raise Wrong(
-            f"the tensor {name} of GPU {gpu} knows nothing of the model's parameter: no gradient can come back. "
-            "Copy the parameter itself, with autograd watching."
-        )
-    if gpu and facts["leaf"]:
-        raise Wrong(
-            f"the tensor {name} of GPU {gpu} is a new parameter: gradients end there and never reach the model. "
-            "Keep what .to(device) returns."
-        )
-
-
-def judge_copies(gpus: int, found: dict[str, Any]) -> None:
-    """Where the tensors are, what they share, and what it cost to get them there."""
-    for gpu, replica in enumerate(found["tensors"]):
-        for name, facts in replica.items():
-            kind = "parameter" if found["names"].get(name, True) else "buffer"
-            if facts["place"] != f"GPU {gpu}":
-                shared = ": the replicas share it with the model" if facts["the model's own"] else ""
-                raise Wrong(
-                    f"the {kind} {name} of replica {gpu} is in the wrong place{shared}",
-                    measured=facts["place"],
-                    expected=f"GPU {gpu}",
-                )
-            if not facts["same numbers"]:
-                raise Wrong(f"the {kind} {name} of replica {gpu} has other numbers than the model's.")
-            if gpu == 0 and not facts["the model's own"]:
-                why = "a copy's statistics are lost" if kind == "buffer" else "a second copy only takes memory"
-                raise Wrong(f"GPU 0 has the model already, so its {kind} {name} should be the model's own: {why}.")
-    moved, each = found["moved"], found["parameters"] + found["buffers"]
-    not_through_the_host(moved, "tensors go")
-    expect(
-        f"With {gpus} GPUs other bytes move; a GPU gets each tensor once, one that two layers share too",
-        total_bytes(moved.items()),
-        (gpus - 1) * each,
-        unit="bytes",
-    )
-
-
-def judge_use(gpus: int, use: Any) -> None:
-    if isinstance(use, str):
-        raise Wrong(f"functional_call(model, replica, …) with your dicts ended with {use}.")
-    if use["gradients missing"] or use["gradients"]:
-        raise Wrong(f"with {gpus} replicas the model's gradients are not the sum of those of the replicas.")
-    expect(
-        "The batches that the model's statistics have seen after each replica's turn, GPU 0 last",
-        use["batches counted by the model"],
-        {gpu: int(gpu == 0) for gpu in reversed(range(gpus))},
-    )
-    if use["statistics"]:
-        raise Wrong(
-            f"after all replicas ran, the model's running mean is {use['statistics']}: only GPU 0 may change it."
-        )
+CONTRACT = Contract(
+    name="data_parallel_internals.replicate",
+    rules={"replicate_model": Rules()},
+    draw=draw,
+    scene=scene,
+    judge=judge,
+    mistakes=(
+        ("state:*.device", MOVED),
+        ("state:*", "{}"),
+        ("around:*", "{}"),
+        ("returns:*", "{}"),
+        *((f"value:{number} *", "{}") for number in range(5)),
+        ("copies:*", "{}"),
+        *((f"value:{number} *", "{}") for number in range(5, 9)),
+    ),
+    figures=figures,
+)

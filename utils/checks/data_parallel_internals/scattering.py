@@ -1,118 +1,252 @@
-"""A batch scattered over GPUs: where its rows land, how they get there, and the verdict."""
+"""Exercise 1: ``scatter_batch(batch, devices)``: neighbouring rows on each GPU, straight from where they are."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from utils.checks.data_parallel_internals.gpus import (
-    cluster_of,
-    moved,
-    not_through_the_host,
-    place_of,
-    rows_on,
-    total_bytes,
-)
-from utils.checks.verdicts import Wrong
+from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
 
 if TYPE_CHECKING:
-    pass
+    from torch import Tensor
+
+PRELOAD = ("utils.checks.contracts.gpus",)
+TYPES = ("float64", "float32", "bfloat16", "int64", "bool")
+LAYOUTS = ("contiguous", "every second row", "columns first", "a part of wider rows")
+SHAPES = ((), (2,), (3, 2))  # of a row
 
 
-def scattered(scatter_batch: Any, rows: int, gpus: Sequence[int], start: str) -> dict[str, Any]:
-    """Scatter a batch of ``rows`` rows of two numbers (16 bytes) that starts on the host or on the first GPU.
+def draw(rng: random.Random) -> list[Case]:
+    cases: list[Case] = [{"gpus": 4, "devices": "0, 1, 2, 3", "rows": 10, "batch on": "host"}]
+    for few in (1, 2, 3, 4, 5, 5):
+        for rows in (rng.randint(1, few), few * rng.randint(1, 3) + rng.randint(0, few)):
+            gpus = few + rng.randint(0, 2)
+            devices = rng.sample(range(gpus), few)
+            somewhere = rng.choice(("host", f"GPU {rng.choice(devices)}", f"GPU {rng.randrange(gpus)}"))
+            cases.append({"gpus": gpus, "devices": ", ".join(map(str, devices)), "rows": rows, "batch on": somewhere})
+    for number, case in enumerate(cases):
+        case |= {"ranks": 1, "type": TYPES[number % len(TYPES)]}
+        case |= {
+            "layout": LAYOUTS[number % 4],
+            "row": "×".join(map(str, SHAPES[1] if not number else rng.choice(SHAPES))),
+        }
+        case |= {"seed": rng.getrandbits(30)}
+    return cases
 
-    Returns:
-        ``kind``: of what came back; ``parts``: for each part its place and its rows; ``moved``: bytes by link.
-    """
+
+def scene(case: Case, watch: Any, facts: Facts) -> None:
+    """Two batches in one tensor, one after the other: who keeps the first one's parts shows."""
     import torch
 
     from utils import simgpu
+    from utils.checks.contracts import gpus
 
-    everything = cluster_of(4)
-    devices = [everything[gpu] for gpu in gpus]
-    batch = torch.arange(rows * 2, dtype=torch.float64).view(rows, 2)
-    batch = batch if start == "host" else batch.to(devices[0])
-    with simgpu.profile() as profile:
-        parts = scatter_batch(batch, list(devices))
-    tensors = isinstance(parts, list | tuple) and all(isinstance(part, torch.Tensor) for part in parts)
-    return {
-        "kind": type(parts).__name__ if not isinstance(parts, list | tuple) else "list" if tensors else "other",
-        "parts": [(place_of(part), part.detach().cpu().tolist()) for part in parts] if tensors else [],
-        "moved": moved(profile),
-    }
-
-
-ROW_BYTES = 16
-BATCHES = tuple(
-    (rows, gpus, start)
-    for rows, gpus in (
-        (8, (0, 1, 2, 3)),
-        (10, (0, 1, 2, 3)),
-        (7, (0, 1, 2)),
-        (5, (0, 1, 2, 3)),
-        (2, (0, 1, 2, 3)),
-        (1, (0, 1)),
-        (9, (2, 0, 1)),
-    )
-    for start in ("host", "first GPU")
-)
+    simgpu.cluster(gpus_per_node=case["gpus"])
+    numbers = [int(one) for one in case["devices"].split(", ")]
+    batch = _batch(case)
+    learns = batch.is_floating_point()
+    batch.requires_grad_(learns)
+    facts["calls"] = []
+    for _turn in range(2):
+        devices = [simgpu.device(number) for number in numbers]
+        before, was = gpus.held(), gpus.plain(batch)["value"]
+        with gpus.seen() as seen:
+            parts = watch.call("scatter_batch", batch=batch, devices=devices)
+        call: Facts = {"numbers": list(numbers), "batch": was, "seen": seen, "kind": type(parts).__name__}
+        facts["calls"].append(call)
+        if isinstance(parts, list | tuple):
+            call["parts"] = [gpus.plain(part) for part in parts]
+            if learns and all(one.get("gradient") for one in call["parts"]):
+                call |= _backward(case, batch, parts)
+        parts = None
+        call["left"] = [now - then for now, then in zip(gpus.held(), before, strict=True)]
+        with torch.no_grad():
+            batch.copy_(~batch if batch.dtype == torch.bool else 1 - batch)
+        numbers.reverse()
 
 
-def all_batches(scatter_batch: Any) -> list[Any]:
-    return [scattered(scatter_batch, *batch) for batch in BATCHES]
+def _batch(case: Case) -> Tensor:
+    import torch
+
+    from utils import simgpu
+    from utils.checks.contracts.snapshot import raw
+
+    generator = torch.Generator().manual_seed(case["seed"])
+    rows, shape = case["rows"], [int(one) for one in case["row"].split("×") if one]
+    values = torch.randint(-99, 99, (rows, *shape), generator=generator).double() / 7
+    values = (values > 0) if case["type"] == "bool" else values.to(getattr(torch, case["type"]))
+    device = "cpu" if case["batch on"] == "host" else simgpu.device(int(case["batch on"][4:]))
+    if case["layout"] == "every second row":
+        batch = torch.empty(2 * rows, *shape, dtype=values.dtype, device=device)[::2]
+    elif case["layout"] == "columns first":
+        batch = torch.empty(*shape, rows, dtype=values.dtype, device=device).movedim(-1, 0)
+    else:
+        batch = torch.empty(rows, *shape, dtype=values.dtype, device=device)
+    raw(batch).copy_(values)
+    return (batch[..., :1] if case["layout"] == "a part of wider rows" and shape else batch).detach()
 
 
-def judge_parts(rows: int, gpus: tuple[int, ...], found: dict[str, Any]) -> None:
-    case = rows_on(rows, len(gpus))
-    if found["kind"] != "list":
-        raise Wrong(f"scatter_batch returns a list of tensors, not {found['kind']}. See {case}.")
-    parts = [part for _, part in found["parts"]]
-    sizes = [len(part) for part in parts]
-    got = [row for part in parts for row in part]
-    whole = [[2.0 * row, 2.0 * row + 1] for row in range(rows)]
-    if 0 in sizes:
-        raise Wrong(f"a GPU that gets no rows gets no part either. See {case}", measured=sizes)
-    if any(len(row) != 2 for row in got):
-        raise Wrong(f"split the rows (dimension 0), not the columns. See {case}")
-    if missing := [row for row, values in enumerate(whole) if values not in got]:
-        raise Wrong(f"rows are lost: {missing} of {case}, which do not divide evenly", measured=sizes)
-    if len(got) > rows:
-        raise Wrong(f"rows are on more than one GPU. See {case}", measured=sizes, expected=f"{rows} rows in all")
-    if got != whole:
-        raise Wrong(
-            f"the rows are out of order: neighbours stay together, the first rows go to the first GPU. See {case}",
-            measured=[[int(row[0]) // 2 for row in part] for part in parts],
+def _backward(case: Case, batch: Tensor, parts: Sequence[Tensor]) -> Facts:
+    """The gradient that comes back, if each number of each part has one of its own."""
+    import torch
+
+    from utils.checks.contracts.snapshot import raw
+
+    generator = torch.Generator().manual_seed(case["seed"] + 1)
+    sent, losses = [], []
+    for part in parts:
+        own = torch.randint(-9, 9, part.shape, generator=generator).to(part.dtype)
+        sent.append(own)
+        losses.append((part * own.to(part.device)).sum().to(batch.device))
+    sum(losses).backward()
+    got = None if batch.grad is None else raw(batch.grad).detach().clone()
+    batch.grad = None
+    return {"sent": sent, "got": got}
+
+
+def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
+    for number, call in enumerate(world[0]["calls"]):
+        for one in (*_parts(case, call), *_gradients(call), *_route(case, call), *_memory(case, call)):
+            yield Broken(one.clause, one.sentence, one.measured, one.expected, call=number)
+
+
+def _parts(case: Case, call: Facts) -> Iterator[Broken]:
+    import torch
+
+    if "parts" not in call or any(part["kind"] != "tensor" for part in call["parts"]):
+        kind = (
+            call["kind"]
+            if "parts" not in call
+            else f"a list with a {next(p['kind'] for p in call['parts'] if p['kind'] != 'tensor')}"
         )
-    if len(parts) > len(gpus):
-        raise Wrong(f"there are more parts than GPUs: {case}", measured=sizes)
-    most = math.ceil(rows / len(gpus))
-    if max(sizes) > most:
-        raise Wrong(
-            f"the rows are not shared out evenly: the fullest GPU sets the pace. See {case}",
-            measured=sizes,
-            expected=f"at most {most} on each",
-        )
-    places = [place for place, _ in found["parts"]]
-    if places != (right := [f"GPU {gpu}" for gpu in gpus[: len(parts)]]):
-        where = "still on the host" if set(places) == {"host"} else "on the wrong GPU"
-        raise Wrong(f"a part is {where}: part i belongs on devices[i]. See {case}", measured=places, expected=right)
-
-
-def judge_route(rows: int, gpus: tuple[int, ...], start: str, found: dict[str, Any]) -> None:
-    source = "host" if start == "host" else f"GPU {gpus[0]}"
-    case, moved = f"{rows_on(rows, len(gpus))}, with a batch that starts on the {start}", found["moved"]
-    right = {f"{source} → {place}": ROW_BYTES * len(part) for place, part in found["parts"] if place != source}
-    if moved == right:
+        yield Broken("returns:kind", f"scatter_batch returns a list of tensors, not {kind}")
         return
-    if start != "host":
-        not_through_the_host(moved, "rows go")
-    detours = [link for link in moved if not link.startswith(source)]
-    if detours:
-        raise Wrong(f"rows move twice, {detours[0]} too: send each part straight from where it is. See {case}")
-    raise Wrong(
-        f"more than its own rows go to a GPU: split first, then move. See {case}",
-        measured=f"{total_bytes(moved.items()):,} bytes",
-        expected=f"{total_bytes(right.items()):,} bytes",
+    batch, numbers, rows = call["batch"], call["numbers"], case["rows"]
+    values = [part["value"] for part in call["parts"]]
+    if any(one.dim() != batch.dim() or one.shape[1:] != batch.shape[1:] for one in values):
+        shapes = [list(one.shape) for one in values]
+        yield Broken("value:0 columns", "split the rows (dimension 0), not the columns", shapes, list(batch.shape))
+        return
+    sizes, most = [len(one) for one in values], math.ceil(rows / len(numbers))
+    if 0 in sizes:
+        yield Broken("value:0 empty", "a GPU that gets no rows gets no part either", sizes)
+        return
+    if len({one.dtype for one in values} | {batch.dtype}) > 1:
+        yield Broken("value:0 type", "a part has another type than the batch", str(values[0].dtype), str(batch.dtype))
+        return
+    whole = torch.cat(values) if values else batch[:0]
+    if not torch.equal(whole, batch):
+        yield _wrong_rows(call, whole, sizes)
+        return
+    if len(sizes) > len(numbers):
+        yield Broken("value:1 parts", "there are more parts than GPUs", sizes)
+    if max(sizes) > most:
+        words = "the rows are not shared out evenly: the fullest GPU sets the pace"
+        yield Broken("value:1 even", words, sizes, f"at most {most} on each")
+    places = [part["place"] for part in call["parts"]]
+    if places != (right := [f"GPU {number}" for number in numbers[: len(places)]]):
+        where = "still on the host" if set(places) == {"host"} else "on the wrong GPU"
+        yield Broken("value:2 place", f"a part is {where}: part i belongs on devices[i]", places, right)
+
+
+def _wrong_rows(call: Facts, whole: Tensor, sizes: list[int]) -> Broken:
+    batch = call["batch"]
+    mine, right = (
+        sorted(map(str, one.flatten(1).tolist() if one.dim() > 1 else one.tolist())) for one in (whole, batch)
     )
+    if len(whole) > len(batch):
+        return Broken("value:1 twice", "rows are on more than one GPU", sizes, f"{len(batch)} rows in all")
+    if len(whole) < len(batch):
+        return Broken("value:1 lost", "rows are lost, where they do not divide evenly", sizes, f"{len(batch)} in all")
+    if mine == right:
+        words = "the rows are out of order: neighbours stay together, the first rows go to the first GPU"
+        return Broken("value:1 order", words, sizes)
+    return Broken(
+        "value:1 other", "the parts hold other numbers than the batch: those of another batch, or rounded ones"
+    )
+
+
+def _gradients(call: Facts) -> Iterator[Broken]:
+    import torch
+
+    if call["kind"] not in ("list", "tuple") or not call.get("parts"):
+        return
+    learns = call["batch"].is_floating_point()
+    if cut := [number for number, part in enumerate(call["parts"]) if part.get("gradient", learns) != learns]:
+        words = f"part {cut[0]} knows nothing of the batch, which requires a gradient: nothing can flow back"
+        yield Broken("value:3 cut", words)
+    elif "sent" in call and sum(map(len, call["sent"])) == len(call["batch"]):
+        right = torch.cat(call["sent"])
+        if call["got"] is None or not torch.equal(call["got"], right):
+            yield Broken("value:3 gradient", "what comes back to the batch in backward is not what its parts got")
+
+
+def _route(case: Case, call: Facts) -> Iterator[Broken]:
+    """Each row goes from where it is to its GPU, once."""
+    source, copies = case["batch on"], call["seen"]["copies"]
+    right: dict[str, int] = {}
+    for part in call.get("parts", ()):
+        if part.get("place", source) != source:
+            link = f"{source} → {part['place']}"
+            right[link] = right.get(link, 0) + part["value"].nbytes
+    if copies == right:
+        return
+    seen = {"measured": f"{sum(copies.values()):,} bytes: {_links(copies)}", "expected": _links(right)}
+    if source != "host" and any("host" in link for link in copies):
+        yield Broken("copies:host", "rows go through the host: a copy from GPU to GPU needs no stop there", **seen)
+    elif detours := [link for link in copies if not link.startswith(f"{source} ")]:
+        words = f"rows move twice, {detours[0]} too: send each part straight from where it is"
+        yield Broken("copies:detour", words, **seen)
+    else:
+        yield Broken("copies:more", "more than its own rows go to a GPU: split first, then move", **seen)
+
+
+def _links(copies: dict[str, int]) -> str:
+    return ", ".join(f"{link}: {nbytes:,}" for link, nbytes in copies.items()) or "no copies"
+
+
+def _memory(case: Case, call: Facts) -> Iterator[Broken]:
+    """A GPU needs room for its rows; the one that has the batch may need a second place for all of it."""
+    whole, room = _rounded(call["batch"].nbytes), {}
+    for part in call.get("parts", ()):
+        if "value" in part:
+            room[part["place"]] = room.get(part["place"], 0) + _rounded(part["value"].nbytes)
+    for gpu, peak in enumerate(call["seen"]["peak"]):
+        most = 2 * room.get(f"GPU {gpu}", 0) + (2 * whole if case["batch on"] == f"GPU {gpu}" else 0)
+        if peak > most:
+            words = f"GPU {gpu} holds more for a while than the rows that it gets"
+            yield Broken("memory:peak", words, f"{peak:,} bytes", f"at most {most:,} bytes")
+    if any(call["left"]):
+        words = "something stays in a GPU's memory when nobody needs the parts any more: who keeps them?"
+        yield Broken("memory:left", words, call["left"], [0] * len(call["left"]))
+
+
+def _rounded(nbytes: int) -> int:
+    from utils.simgpu.memory import rounded
+
+    return rounded(nbytes)
+
+
+def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
+    first = played[0][1][0]["calls"][0]
+    moved = {f"bytes moved for {played[0][0]['rows']} rows on 4 GPUs": sum(first["seen"]["copies"].values())}
+    return {"batches": 2 * len(played), **moved, "each row moves": "once, straight to its GPU"}
+
+
+CONTRACT = Contract(
+    name="data_parallel_internals.scatter",
+    rules={"scatter_batch": Rules()},
+    draw=draw,
+    scene=scene,
+    judge=judge,
+    mistakes=(
+        ("state:batch*.value", "{}. The batch belongs to whoever called you"),
+        ("state:*", "{}"),
+        ("around:*", "{}"),
+        ("value:*", "{}"),
+        ("returns:*", "{}"),
+    ),
+    figures=figures,
+)
