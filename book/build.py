@@ -25,7 +25,15 @@ from extension.addresses import LANGUAGES  # noqa: E402
 
 from utils.course import outline  # noqa: E402
 
-OUT = ROOT / "build" / "book"
+SOLUTIONS = b"""
+```{toctree}
+:caption: Solutions
+:hidden:
+:glob:
+
+solutions/*
+```
+"""
 
 
 def gather(source: Path, solutions: bool = False) -> None:
@@ -49,17 +57,18 @@ def gather(source: Path, solutions: bool = False) -> None:
         content = path.read_bytes()
         if path.parent == ROOT / "docs" and path.suffix == ".md":
             content = content.replace(b"](../", b"](")  # these pages are on the book's first floor
+            content += SOLUTIONS if solutions and path.stem == "index" else b""
         if not there.exists() or there.read_bytes() != content:
             there.write_bytes(content)
 
 
-def sphinx(builder: str, source: Path, out: Path, language: str, *options: str) -> int:
+def sphinx(builder: str, out: Path, to: Path, language: str = "en") -> int:
     """One run of Sphinx; a warning makes it fail, after all are shown."""
     from sphinx.cmd.build import main
 
-    doctrees = OUT / "doctrees" / builder / language
-    arguments = ["-b", builder, "-c", HERE, "-d", doctrees, "-D", f"language={language}", *options]
-    arguments += ["--quiet", "--fail-on-warning", "--keep-going", source, out]
+    doctrees = out / "doctrees" / builder / language
+    arguments = ["-b", builder, "-c", HERE, "-d", doctrees, "-D", f"language={language}"]
+    arguments += ["--quiet", "--fail-on-warning", "--keep-going", out / "source", to]
     return main([str(one) for one in arguments])
 
 
@@ -67,25 +76,29 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python book/build.py", description=__doc__.partition("\n")[0])
     parser.add_argument("what", choices=("html", "epub", "strings"))
     parser.add_argument("--solutions", action="store_true", help="for instructors: solutions are pages too")
+    parser.add_argument("--check", action="store_true", help="of strings: change nothing; fail if one is out of date")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "book")
     options = parser.parse_args(arguments)
+    out = options.out.resolve()
     os.environ.setdefault("SOURCE_DATE_EPOCH", "0")  # the same bytes from the same sources
-    source = OUT / "source"
-    gather(source, options.solutions)
+    gather(out / "source", options.solutions)
     if options.what == "epub":
-        return sphinx("epub", source, OUT / "epub", "en")
+        return sphinx("epub", out, out / "epub")
     if options.what == "strings":
-        return sphinx("gettext", source, OUT / "strings", "en") or catalogues.update(OUT / "strings")
-    html = OUT / "html"
+        status = sphinx("gettext", out, out / "strings")
+        stale = catalogues.stale(out / "strings") if options.check else catalogues.update(out / "strings")
+        print(*stale, sep="\n")
+        return status or int(options.check and bool(stale))
+    html = out / "html"
     shutil.rmtree(html, ignore_errors=True)
-    tag = ["-t", "solutions"] if options.solutions else []
     for language in LANGUAGES:
-        if status := sphinx("html", source, html if language == "en" else html / language, language, *tag):
+        if status := sphinx("html", out, html if language == "en" else html / language, language):
             return status
     for copies in html.glob("**/jupyter_execute"):
         shutil.rmtree(copies)  # the notebooks once more
     pages = sum(1 for _ in html.rglob("*.html"))
     size = sum(path.stat().st_size for path in html.rglob("*") if path.is_file())
-    print(f"{pages} pages, {size / 1e6:.1f} MB: open {(html / 'index.html').relative_to(ROOT)}")
+    print(f"{pages} pages, {size / 1e6:.1f} MB: open {html / 'index.html'}")
     return 0
 
 

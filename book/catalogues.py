@@ -39,18 +39,15 @@ def places(folder: Path) -> dict[Path, Path]:
     return {folder / language / "LC_MESSAGES" / f"{page}.po": file for language, page, file in _stored()}
 
 
-def update(strings: Path) -> int:
-    """Let every stored translation follow its page's texts; say what there is to translate."""
-    for language, page, file in _stored():
+def update(strings: Path) -> list[str]:
+    """Let every stored translation follow its page's texts. Returns what there is to translate, a sentence each."""
+    for _, page, file in _stored():
         catalogue = _read(file)
-        catalogue.update(_read(strings / f"{page}.pot"), no_fuzzy_matching=False)
-        catalogue.obsolete.clear()
+        catalogue.update(_read(strings / f"{page}.pot"))
         new = io.BytesIO()
-        write_po(new, catalogue, width=120, ignore_obsolete=True, omit_header=False)
+        write_po(new, catalogue, width=120, ignore_obsolete=True)
         file.write_bytes(new.getvalue())
-        left = [message for message in catalogue if message.id and (message.fuzzy or not message.string)]
-        print(f"{language} {page}: {len(catalogue)} texts, {len(left)} to translate")
-    return 0
+    return stale(strings)
 
 
 def stale(strings: Path) -> list[str]:
@@ -61,17 +58,12 @@ def stale(strings: Path) -> list[str]:
         texts = {message.id for message in _read(strings / f"{page}.pot") if message.id}
         for text in sorted(texts | set(translated)):
             message = translated.get(text)
-            wrong = (
-                "is new or was changed"
-                if message is None or not message.string
-                else "is a guess"
-                if message.fuzzy
-                else "is no longer there"
-                if text not in texts
-                else ""
-            )
-            if wrong:
-                found.append(f"{language} {page}: {text[:60]!r} {wrong}")
+            if text not in texts:
+                found.append(f"{language} {page}: no longer there: {text[:80]}")
+            elif message is None or not message.string:
+                found.append(f"{language} {page}: not translated: {text[:80]}")
+            elif message.fuzzy:
+                found.append(f"{language} {page}: was changed: {text[:80]}")
     return found
 
 

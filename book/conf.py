@@ -47,7 +47,6 @@ suppress_warnings = ["myst.header"]
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-python_maximum_signature_line_length = 88
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 copybutton_selector = "div.cell_input div.highlight pre, div.copy div.highlight pre"

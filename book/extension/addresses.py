@@ -45,8 +45,8 @@ def _tell(app: Sphinx, page: str, template: str, context: dict[str, Any], doctre
         for code, name in LANGUAGES.items()
     ]
     context["book_citation"] = app.config.book_citation
-    translated = here == "en" or (Path(app.srcdir, "locale", here, "LC_MESSAGES", f"{page}.po")).is_file()
-    context["book_language"] = here if translated or not file else "en"
+    if file and here != "en" and not Path(app.srcdir, "locale", here, "LC_MESSAGES", f"{page}.po").is_file():
+        context["body"] = f'<div lang="en">{context["body"]}</div>'
 
 
 def _cite(app: Sphinx, config: Any) -> None:
