@@ -41,7 +41,7 @@ notebooks notebooks-frameworks: export COURSE_PROGRESS = $(abspath $(VENV))/prog
 # Stages run one after another, also after one has failed; at the end stands what failed and what each took.
 STAGES     = $(RUN) tests/stages.py
 CORE       := lint tests notebooks
-EXTRAS     := book extras
+EXTRAS     := extras
 FRAMEWORKS := frameworks tests-frameworks notebooks-frameworks
 # Ways to make this machine compute as another one does: other kernels of MKL, of torch, of oneDNN, or none of oneDNN.
 NUMERIC    := $(patsubst %,'numeric %',MKL_CBWR=COMPATIBLE MKL_CBWR=AVX2 ATEN_CPU_CAPABILITY=default \
@@ -106,7 +106,7 @@ notebooks: setup  ## execute every lecture and solution, and compare with what i
 	$(PYTEST) $(filter-out $(EXTRA:%=notebooks/%),$(wildcard notebooks/*.ipynb)) \
 	    $(filter-out $(EXTRA:%=solutions/%),$(wildcard solutions/*.ipynb)) -- $(NBVAL)
 
-extras: setup  ## what takes long: browser, Slurm, torchrun, benchmarks, all known answers
+extras: $(VENV)/.book  ## what takes long: browser, web book, Slurm, torchrun, benchmarks, all known answers
 	$(PYTEST) tests -- $(DEALT) -m "extras and not frameworks"
 
 numeric: setup  ## the numeric tests once: make numeric MKL_CBWR=COMPATIBLE
@@ -150,7 +150,7 @@ mutants: setup  ## try a check with changed right answers: make mutants EXERCISE
 	@$(RUN) tests/mutants.py $(EXERCISE)
 
 durations: setup  ## run everything and store how long each file takes, so that the longest are begun first
-	@$(STAGES) 'tests DURATIONS=1' book 'extras DURATIONS=1' 'notebooks DURATIONS=1' 'tests-frameworks DURATIONS=1' 'notebooks-frameworks DURATIONS=1'
+	@$(STAGES) 'tests DURATIONS=1' 'extras DURATIONS=1' 'notebooks DURATIONS=1' 'tests-frameworks DURATIONS=1' 'notebooks-frameworks DURATIONS=1'
 
 lock: setup  ## take the newest versions that pyproject.toml allows into requirements.lock
 	$(RUN) -m pip install --quiet --dry-run --ignore-installed --report - \

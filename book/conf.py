@@ -47,6 +47,7 @@ suppress_warnings = ["myst.header"]
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 copybutton_selector = "div.cell_input div.highlight pre, div.copy div.highlight pre"

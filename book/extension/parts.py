@@ -63,12 +63,10 @@ class Report(SphinxDirective):
         found: list[nodes.Node] = []
         for block in re.split(r"\n\s*\n", path.read_text(encoding="utf-8").strip("\n")):
             title, *lines = block.splitlines()
-            if len(lines) < 2 or not re.search(r"\S  +\S", lines[0]):
+            if len(lines) < 2 or not re.search(r"\S  +\S", lines[0]) or re.match(r"[\w ]+: ", title):
                 found.append(nodes.literal_block(block, block, language="text"))
                 continue
-            table = _table(lines)
-            table.insert(0, nodes.title(title, title))
-            found.append(table)
+            found += [nodes.rubric(title, title), _table(lines)]
         return found
 
 
@@ -88,8 +86,8 @@ class Start(SphinxDirective):
     """``{start}``: what to type."""
 
     def run(self) -> list[nodes.Node]:
-        address = self.config.book_repository or "https://github.com/…/…"
-        text = f"git clone {address} many-gpus\ncd many-gpus\nmake lab"
+        address = self.config.book_repository
+        text = f"git clone {address} many-gpus\ncd many-gpus\nmake lab" if address else "make lab"
         return [_classed("copy", nodes.literal_block(text, text, language="console"))]
 
 
