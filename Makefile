@@ -1,4 +1,4 @@
-# make lab    set everything up and open JupyterLab on the first lecture
+# make lab    set everything up and open JupyterLab on the map of the course
 # make test   set everything up and run every test (but those that take long) and every notebook
 # make help   the other commands
 
@@ -16,6 +16,9 @@ PIP      = $(RUN) -m pip install --disable-pip-version-check $(if $(LOCKED),--co
 # Tests wait more than they compute, so there are more processes than cores.
 JOBS    ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 4 ? 2 * cores : 8)))
 NB      ?= $(sort $(wildcard notebooks/*.ipynb solutions/*.ipynb))
+# A Markdown file, such as the page on which JupyterLab opens, is shown and not its text.
+SHOW_MARKDOWN := {"@jupyterlab/docmanager-extension:plugin": {"defaultViewers": {"markdown": "Markdown Preview"}}}
+LAB_SETTINGS   = $(VENV)/share/jupyter/lab/settings
 LAB_ARGS ?= $(if $(filter 0,$(shell id -u)),--allow-root,)
 # A cell that takes longer than this fails (seconds); it also bounds the wait for a kernel that died.
 CELL_TIMEOUT ?= 120
@@ -26,6 +29,8 @@ WHEELS  ?= wheels
 AGAIN   ?=
 # Set by `make durations`: how long each file takes is stored, so that the longest are begun first.
 DURATIONS ?=
+# Where the course is on GitHub, for the book's "open in", "edit" and "clone": https://github.com/OWNER/NAME
+REPOSITORY ?=
 PYTEST   = $(RUN) tests/again.py $(if $(AGAIN),--again) $(if $(DURATIONS),--store-durations)
 DEALT    = -n $(JOBS) --dist loadfile --no-loadscope-reorder
 NBVAL    = -q $(DEALT) --nbval --nbval-current-env --nbval-cell-timeout=$(CELL_TIMEOUT) \
@@ -43,7 +48,8 @@ NUMERIC    := $(patsubst %,'numeric %',MKL_CBWR=COMPATIBLE MKL_CBWR=AVX2 ATEN_CP
     ONEDNN_MAX_CPU_ISA=SSE41 COURSE_WITHOUT_ONEDNN=1)
 
 .PHONY: help setup lab test test-frameworks test-numeric test-all test-gpu lint tests notebooks extras numeric frameworks \
-    tests-frameworks notebooks-frameworks execute labs grade mutants new-lab durations lock benchmarks clean
+    tests-frameworks notebooks-frameworks execute labs grade mutants new-lab durations lock benchmarks \
+    book book-epub book-strings clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -53,6 +59,7 @@ setup: $(VENV)/.ready  ## make the environment and install everything into it (L
 # (A comma would end an argument of make's call, so lists of extras have names.)
 WITH_FRAMEWORKS := .[test,frameworks,tune]
 WITH_BENCHMARKS := .[test,benchmarks]
+WITH_BOOK       := .[test,book]
 # $(call install,PACKAGES): with pip's progress bar on a terminal, else a line for each package.
 define install
 @echo "Installing $(1) into $(VENV): torch and its company are large, this takes minutes"
@@ -68,8 +75,10 @@ $(VENV)/.ready: pyproject.toml $(if $(LOCKED),$(LOCK))
 	$(call install,--editable '.[test]')
 	@touch $@
 
-lab: setup  ## set up and open JupyterLab on the first lecture
-	$(VENV)/bin/jupyter lab --ServerApp.root_dir="$(CURDIR)" $(LAB_ARGS) notebooks/00_start_here.ipynb
+lab: setup  ## set up and open JupyterLab on the map of the course and your progress
+	@$(RUN) -m utils.checks.start_page START.md
+	@mkdir -p $(LAB_SETTINGS) && echo '$(SHOW_MARKDOWN)' > $(LAB_SETTINGS)/overrides.json
+	$(VENV)/bin/jupyter lab --ServerApp.root_dir="$(CURDIR)" $(LAB_ARGS) START.md
 
 test: setup  ## set up and run every test (but those that take long) and every notebook
 	@$(STAGES) $(CORE)
@@ -97,7 +106,7 @@ notebooks: setup  ## execute every lecture and solution, and compare with what i
 	$(PYTEST) $(filter-out $(EXTRA:%=notebooks/%),$(wildcard notebooks/*.ipynb)) \
 	    $(filter-out $(EXTRA:%=solutions/%),$(wildcard solutions/*.ipynb)) -- $(NBVAL)
 
-extras: setup  ## what takes long: browser, Slurm, torchrun, benchmarks, all known answers
+extras: $(VENV)/.book  ## what takes long: browser, web book, Slurm, torchrun, benchmarks, all known answers
 	$(PYTEST) tests -- $(DEALT) -m "extras and not frameworks"
 
 numeric: setup  ## the numeric tests once: make numeric MKL_CBWR=COMPATIBLE
@@ -145,8 +154,21 @@ durations: setup  ## run everything and store how long each file takes, so that 
 
 lock: setup  ## take the newest versions that pyproject.toml allows into requirements.lock
 	$(RUN) -m pip install --quiet --dry-run --ignore-installed --report - \
-	    --editable '.[test,frameworks,tune,benchmarks]' | $(RUN) .ci/lock.py > $(LOCK).new
+	    --editable '.[test,frameworks,tune,benchmarks,book]' | $(RUN) .ci/lock.py > $(LOCK).new
 	@mv $(LOCK).new $(LOCK)
+
+book: $(VENV)/.book  ## build the web book from what is stored: build/book/html (SOLUTIONS=1 adds the solutions)
+	BOOK_REPOSITORY="$(REPOSITORY)" $(RUN) book/build.py html $(if $(SOLUTIONS),--solutions)
+
+book-epub: $(VENV)/.book  ## the same as one EPUB: build/book/epub
+	BOOK_REPOSITORY="$(REPOSITORY)" $(RUN) book/build.py epub
+
+book-strings: $(VENV)/.book  ## let the translations in book/locale follow their texts
+	$(RUN) book/build.py strings
+
+$(VENV)/.book: $(VENV)/.ready
+	$(call install,--editable '$(WITH_BOOK)')
+	@touch $@
 
 benchmarks: setup  ## print this project's figures beside its peers'
 	$(call install,--editable '$(WITH_BENCHMARKS)')

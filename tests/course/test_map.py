@@ -8,6 +8,7 @@ import pytest
 
 from utils.course.map import CARDS_IN_A_ROW, course_map
 from utils.course.outline import Lecture, lectures
+from utils.draw import palette
 
 STAGES = (
     ["Find your way"] * 2 + ["Split"] * 3 + ["Add up"] * 2 + ["Train"] * 4 + ["Fit a large model"] * 6 + ["End"] * 4
@@ -50,3 +51,12 @@ def test_a_card_with_too_many_words_is_an_error():
     wordy = Lecture(1, "toy", "Toy", "Play", "many words " * 9, "x", "", False)
     with pytest.raises(ValueError, match="lecture toy are too long"):
         course_map([wordy])
+
+
+def test_what_is_done_is_seen_as_boxes_and_said():
+    lab, other = MANY[0], MANY[1]
+    picture = course_map(MANY[:2], {lab.slug: (2, 5)})
+    svg = picture.data.decode()
+    small = [rect for rect in re.findall(r"<rect [^>]*>", svg) if 'width="16"' in rect]
+    assert len(small) == 5 and sum(palette.GREEN in rect for rect in small) == 2
+    assert f"{lab.title} (2 of 5 exercises done)" in picture.alt and f"{other.title}." in picture.alt

@@ -25,7 +25,7 @@ TARGETS = (
     *("setup", "lab", "test", "test-frameworks", "test-numeric", "test-all", "test-gpu", "lint", "tests", "extras"),
     *("notebooks", "numeric"),
     *("frameworks", "tests-frameworks", "notebooks-frameworks", "execute", "labs", "durations", "lock", "benchmarks"),
-    *("help", "clean"),
+    *("book", "book-epub", "book-strings", "help", "clean"),
 )
 # In pieces, so that this file does not name them.
 REGISTRIES = (
@@ -127,8 +127,8 @@ def test_make_has_its_targets(target: str) -> None:
     assert _dry_run(target)
 
 
-def test_make_lab_opens_the_first_lecture_and_make_test_runs_everything() -> None:
-    assert re.search(r"jupyter lab .*notebooks/00_start_here\.ipynb", _dry_run("lab"))
+def test_make_lab_opens_the_start_page_and_make_test_runs_everything() -> None:
+    assert re.search(r"start_page START\.md\n(.*\n)*.*jupyter lab .*START\.md", _dry_run("lab"))
     tested = _dry_run("test")
     for part in ("ruff format --check", "ruff check", " tests"):
         assert part in tested, part
@@ -159,6 +159,7 @@ def test_make_installs_every_extra_that_a_target_needs() -> None:
     """A comma inside make's `$(call …)` would end the argument, and nothing would be installed."""
     assert "--editable '.[test,frameworks,tune]'" in _make("--dry-run", "--always-make", "frameworks").stdout
     assert "--editable '.[test,benchmarks]'" in _dry_run("benchmarks")
+    assert "--editable '.[test,book]'" in _make("--dry-run", "--always-make", "book").stdout
 
 
 def test_make_grade_asks_for_its_folder() -> None:
@@ -294,14 +295,20 @@ def test_ci_says_at_its_end_what_it_could_not_install_and_fails_with_make(tmp_pa
         assert "the JupyterLab tests" in missing
 
 
-def test_every_action_is_pinned_by_its_commit_and_the_workflow_may_only_read() -> None:
-    text = _text(".github/workflows/ci.yml")
+@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / ".github/workflows").iterdir()))
+def test_every_action_is_pinned_by_its_commit_and_a_workflow_may_only_read(name: str) -> None:
+    text = _text(f".github/workflows/{name}")
     workflow = yaml.safe_load(text)
     uses = re.findall(r"uses: (.*)", text)
     assert uses and [one for one in uses if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+(\.\d+)*", one)] == []
     assert workflow["permissions"] == {"contents": "read"} and workflow["concurrency"]["cancel-in-progress"] is True
+    may_write = {
+        key for job in workflow["jobs"].values() for key, may in job.get("permissions", {}).items() if may != "read"
+    }
+    assert may_write <= ({"pages", "id-token"} if name == "book.yml" else set())
     assert all(0 < job["timeout-minutes"] <= 90 for job in workflow["jobs"].values())
-    (setup,) = (step for step in workflow["jobs"]["test"]["steps"] if "setup-python" in step.get("uses", ""))
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    (setup,) = (step for step in steps if "setup-python" in step.get("uses", ""))
     assert setup["with"]["cache"] == "pip"
     assert all((ROOT / name).is_file() for name in setup["with"]["cache-dependency-path"].split())
 

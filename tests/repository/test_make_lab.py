@@ -1,4 +1,4 @@
-"""What a newcomer's first command does: ``make lab`` serves the whole course and opens the first lecture."""
+"""What a newcomer's first command does: ``make lab`` serves the course and opens the map with one's own progress."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ ROOT = Path(__file__).parents[2]
 VENV = Path(sys.prefix)
 
 
-def test_make_lab_serves_the_course_and_opens_the_first_lecture(tmp_path):
+def test_make_lab_serves_the_course_and_opens_the_map_with_ones_progress(tmp_path):
     if not (VENV / ".ready").exists():
         pytest.skip("these tests do not run in an environment that `make setup` has made")
     options = ["--no-browser", "--ServerApp.ip=127.0.0.1", "--port=0", "--allow-root"]
     server = subprocess.Popen(
         ["make", "--silent", "lab", f"VENV={VENV}", f"LAB_ARGS={' '.join(options)}"],
         cwd=ROOT,
-        env={**os.environ, "JUPYTER_RUNTIME_DIR": str(tmp_path)},
+        env={**os.environ, "JUPYTER_RUNTIME_DIR": str(tmp_path), "COURSE_PROGRESS": str(tmp_path / "progress")},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -47,7 +47,8 @@ def test_make_lab_serves_the_course_and_opens_the_first_lecture(tmp_path):
         assert "00_start_here.ipynb" in contents("notebooks")
         assert outline.notebook("single_vs_multi_node", "labs").name in contents("labs")
         opened = "".join(page.read_text() for page in tmp_path.glob("jpserver-*-open.html"))
-        assert "/lab/tree/notebooks/00_start_here.ipynb" in opened
+        assert "/lab/tree/START.md" in opened
+        assert "](notebooks/00_start_here.ipynb)" in (ROOT / "START.md").read_text(encoding="utf-8")
     finally:
         pids = [server.pid, *descendants(server.pid)]
         os.killpg(server.pid, signal.SIGTERM)

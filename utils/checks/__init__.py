@@ -10,6 +10,7 @@ inside.py      what runs in the rank, and turns every failure into a sentence
 plain.py       values on their way back
 compare.py     expect: is it what it should be, and how far off is it?
 overview.py    progress(): what is done; memory.py keeps it between sessions
+start_page.py  the page on which `make lab` opens
 points.py      what an exercise is worth, and what a wrong answer has earned of it
 grading/       a table of many learners' labs
 """

@@ -7,6 +7,7 @@
 - Of the simulated GPUs (SVG): ``timeline`` of ``Span``s, ``memory_over_time`` of ``MemorySeries``, ``memory_at_peak``,
   ``cluster_topology``.
 - ``autograd_graph`` (SVG): the graph behind the output of ``nn.DataParallel``.
+- ``series(function, step=range(8))``: every picture that sliders can choose, in one piece that needs no kernel.
 - ``show(picture_or_figure, alt=…)`` displays any picture in the middle of a cell; ``palette`` holds the
   colours.
 """
@@ -22,7 +23,8 @@ from utils.draw.memory import MemorySeries
 from utils.draw.memory_at_peak import memory_at_peak
 from utils.draw.memory_over_time import memory_over_time
 from utils.draw.parallelism import parallelism_map
-from utils.draw.picture import Picture, show
+from utils.draw.picture import Picture, from_figure, show
+from utils.draw.series import Series, series
 from utils.draw.spans import Span
 from utils.draw.three_setups import three_setups
 from utils.draw.timeline import timeline
@@ -31,6 +33,7 @@ from utils.draw.vocabulary import words
 __all__ = [
     "MemorySeries",
     "Picture",
+    "Series",
     "Span",
     "all_reduce_algorithms",
     "all_reduce_on_nodes",
@@ -39,6 +42,7 @@ __all__ = [
     "bars",
     "cluster_topology",
     "collectives",
+    "from_figure",
     "lines",
     "loss_curves",
     "machine",
@@ -46,6 +50,7 @@ __all__ = [
     "memory_over_time",
     "palette",
     "parallelism_map",
+    "series",
     "show",
     "stacked_bars",
     "three_setups",
