@@ -1,6 +1,6 @@
 """What this book adds to Sphinx.
 
-folds.py     <details> of the notebooks as nodes, so that a summary can be translated
+stored.py    notebooks: folded answers whose summary can be translated, outputs that no catalogue has
 parts.py     directives of docs/*.md: a stored cell, the table of lectures, a report, a magic's help
 mathml.py    formulas as MathML, for which a page needs neither a script nor a network
 addresses.py "open in …", "edit", languages: what the templates show of a page
