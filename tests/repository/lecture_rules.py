@@ -16,6 +16,10 @@ from utils.course.notebooks import INTERACTIVE
 
 FEWEST_PREDICTIONS = 3
 OBJECTIVES = range(3, 6)
+# What a lecture promises: words and lines of code that one reads and understands in a minute, a minute for each
+# prediction, and two to run it.
+WORDS_A_MINUTE, LINES_A_MINUTE, TO_RUN = 140, 30, 2
+LONGEST_SITTING = 75
 
 
 def opens_properly(notebook: Any) -> list[str]:
@@ -35,6 +39,21 @@ def opens_properly(notebook: Any) -> list[str]:
     if not re.search(r"\*\*Needs:\*\* \S", first):
         faults.append("'**Needs:** …' is missing in the first cell")
     return faults
+
+
+def promises_its_minutes(notebook: Any) -> list[str]:
+    """They follow from what there is to read and to think about; what is too long says where to pause."""
+    first = notebook.cells[0].source
+    stated = re.search(r"\*\*Time:\*\* (\d+)(.*)", first)
+    text = "\n".join(cell.source for _, cell in markdown_cells(notebook)).partition("**Sources**")[0]
+    lines = sum(bool(line.strip()) for _, cell in code_cells(notebook) for line in cell.source.splitlines())
+    needed = len(text.split()) / WORDS_A_MINUTE + lines / LINES_A_MINUTE + text.count("**Predict") + TO_RUN
+    minutes = max(5, 5 * round(needed / 5))
+    if stated and int(stated[1]) != minutes:
+        return [f"it promises {stated[1]} minutes, and {minutes} follow from its words, code and predictions"]
+    if minutes > LONGEST_SITTING and "two sittings" not in stated[2]:
+        return [f"more than {LONGEST_SITTING} minutes, and no 'in two sittings' that says where to pause"]
+    return []
 
 
 def describes_itself(notebook: Any) -> list[str]:

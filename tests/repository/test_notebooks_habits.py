@@ -31,6 +31,7 @@ OF_EXECUTED: list[rules.Rule] = [
 ]
 OF_LECTURES: list[rules.Rule] = [
     lecture_rules.opens_properly,
+    lecture_rules.promises_its_minutes,
     lecture_rules.describes_itself,
     lecture_rules.asks_for_predictions,
     lecture_rules.tests_claims,
@@ -226,6 +227,13 @@ BROKEN: list[tuple[rules.Rule, Callable[[Any], None], str]] = [
     (lecture_rules.opens_properly, _replace(0, "You will be able to", "Objectives"), "3 to 5"),
     (lecture_rules.opens_properly, _replace(0, "**Time:** 5 minutes", "Time: 5 minutes"), "Time"),
     (lecture_rules.opens_properly, _replace(0, "**Needs:** nothing.", ""), "Needs"),
+    (lecture_rules.promises_its_minutes, _replace(0, "**Time:** 5", "**Time:** 10"), "10 minutes, and 5 follow"),
+    (lecture_rules.promises_its_minutes, _replace(0, "A paragraph.", "word " * 4000), "5 minutes, and 35 follow"),
+    (
+        lecture_rules.promises_its_minutes,
+        lambda n: [_replace(0, "A paragraph.", "word " * 11_130)(n), _replace(0, "Time:** 5", "Time:** 85")(n)],
+        "where to pause",
+    ),
     (lecture_rules.asks_for_predictions, _drop(2), "2 predictions"),
     (lecture_rules.asks_for_predictions, _replace(2, "</details>", ""), "a fold is not"),
     (lecture_rules.asks_for_predictions, _replace(2, "<summary>Answer</summary>", ""), "a fold is not"),
