@@ -26,7 +26,8 @@ _OPERATORS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: as
               ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.And: ast.Or, ast.Or: ast.And}  # fmt: skip
 _NAMES = {"int32": "uint8", "int64": "uint8", "float64": "float32", "float32": "bfloat16", "SUM": "MAX", "AVG": "SUM",
           "MAX": "MIN", "parameters": "buffers", "buffers": "parameters", "zeros_like": "ones_like"}  # fmt: skip
-# Added at the end of a function; those that use a name only where it is an argument.
+# Added at the end of a function, or at the beginning if the end is not reached; those that use a name only where it
+# is an argument.
 _EFFECTS = {
     "": ("torch.manual_seed(0)", "torch.set_grad_enabled(not torch.is_grad_enabled())", "dist.barrier()",
          "torch.set_default_dtype(torch.float64)", "open('left_behind', 'w').close()"),
@@ -83,7 +84,11 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, Any]]:
         for needs, effects in _EFFECTS.items():
             for effect in effects if not needs or needs in names else ():
                 statement = ast.parse(effect).body[0]
-                yield f"{node.name} with `{effect}`", lambda n, s=statement: n.body.append(s)
+                last = node.body[-1]
+                endless = isinstance(last, ast.While) and ast.unparse(last.test) == "True"
+                unreachable = endless or isinstance(last, ast.Return)
+                place = 0 if unreachable else len(node.body)
+                yield f"{node.name} with `{effect}`", lambda n, s=statement, p=place: n.body.insert(p, s)
 
 
 def judge(exercise: str, what: str, text: str) -> tuple[str, str, str]:

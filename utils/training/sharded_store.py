@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -41,14 +42,25 @@ class Store:
 
 @dataclass(frozen=True)
 class Reshard:
-    """Saved by ``saved`` ranks, loaded by ``loaded``; ``uneven``: cut at odd places, with empty shards."""
+    """Saved by ``saved`` ranks, loaded by ``loaded``.
+
+    Args:
+        uneven: cut at odd places, with empty shards.
+        seed: cut anywhere, and the files have other names; the places are drawn with this seed.
+    """
 
     saved: int
     loaded: int
     uneven: bool = False
+    seed: int | None = None
 
     def __repr__(self) -> str:
-        return f"{self.saved} → {self.loaded} ranks" + (", cut unevenly" if self.uneven else "")
+        how = "unevenly" if self.uneven else "anywhere" if self.seed is not None else ""
+        return f"{self.saved} → {self.loaded} ranks" + (f", cut {how}" if how else "")
+
+    def file(self, rank: int) -> str:
+        """The name of what a rank has written."""
+        return f"shard-{rank}" if self.seed is None else f"{random.Random(f'{self.seed} {rank}').getrandbits(40):x}.bin"
 
 
 def tensors() -> dict[str, torch.Tensor]:
@@ -76,6 +88,10 @@ def share(rows: int, rank: int, world_size: int) -> Rows:
 
 def cuts(rows: int, case: Reshard) -> list[Rows]:
     """The rows of each rank that has saved."""
+    if case.seed is not None:
+        dice = random.Random(f"{case.seed} {rows}")
+        marks = [0, *sorted(dice.choices(range(rows + 1), k=case.saved - 1)), rows]
+        return list(itertools.pairwise(marks))
     if not case.uneven:
         return [share(rows, rank, case.saved) for rank in range(case.saved)]
     # Rank 1 has nothing; the others have parts that grow.
@@ -98,7 +114,7 @@ def make_store(whole: dict[str, torch.Tensor], case: Reshard) -> Store:
             dtype = str(tensor.dtype).removeprefix("torch.")
             index[name] = {"rows": [first, last], "shape": list(tensor.shape), "dtype": dtype, "offset": len(content)}
             content += part.reshape(-1).view(torch.uint8).numpy().tobytes() if part.numel() else b""
-        indices[f"shard-{rank}"], contents[f"shard-{rank}"] = index, content
+        indices[case.file(rank)], contents[case.file(rank)] = index, content
     order = sorted(contents)  # as text: shard-10 comes before shard-2
     order = order[1:] + order[:1]
     return Store({name: indices[name] for name in order}, {name: contents[name] for name in order})

@@ -20,6 +20,10 @@ def train_augmented(dataset, epochs, step):
             step(epoch, batch)
 
 
+EQUAL = {
+    "16: train_augmented with `dist.barrier()`": "ranks may wait for each other",
+    "18: 1 → 2": "two workers are at least one",
+}
 SAMPLER = "    sampler = DistributedSampler(dataset)\n"
 LOADER = "    loader = DataLoader(dataset, batch_size=4, sampler=sampler, num_workers=1)\n"
 TELL_SAMPLER = "        sampler.set_epoch(epoch)\n"

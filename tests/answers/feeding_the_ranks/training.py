@@ -35,6 +35,10 @@ class TrainingSampler:
         return iter(repeated[self.rank : total : self.world_size])
 
 
+EQUAL = {
+    "42: other operator in `self.seed + self.epoch`": "another seed for each epoch, too",
+    "45: other operator in `total / self.length`": "more repetitions than needed are cut off",
+}
 SEED = "manual_seed(self.seed + self.epoch)"
 ORDER = "        order = torch.randperm(self.length, generator=generator).tolist()\n"
 GENERATOR = "        generator = torch.Generator().manual_seed(self.seed + self.epoch)\n"

@@ -40,7 +40,12 @@ LOSS = "            (functional.cross_entropy(model(x), y) * (len(y) / count)).b
 ZEROS = "            if parameter.grad is None:\n                parameter.grad = torch.zeros_like(parameter)\n"
 SUM = "            dist.all_reduce(parameter.grad)\n"
 STEP = "        optimizer.step()\n"
-EQUAL = {}
+EQUAL = {
+    "16: train_uneven with `model.requires_grad_(True)`": "no parameter is frozen",
+    "16: without `batches = iter(batches)`": "it is an iterator",
+    "26: `optimizer.zero_grad(set_to_none=False)` without set_to_none": "None becomes zeros below",
+    "26: False → True": "None becomes zeros below",
+}
 
 
 # --- right, and written differently

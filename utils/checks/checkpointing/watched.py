@@ -18,14 +18,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from utils.checks.checkpointing.lives import Life, Watch, join_group, live, refuse_the_lecture
-from utils.checks.checkpointing.resuming import EVERY, KILLS, PARTS, STEPS, own_failure
+from utils.checks.checkpointing.lives import Life, Watch, join_group, live
+from utils.checks.checkpointing.resuming import PARTS, own_failure
+from utils.checks.contracts import Case
+from utils.checks.contracts.surroundings import changed, surroundings
 from utils.checks.verdicts import Wrong
 from utils.training.resume_task import Task
 
 MOMENTS = ("before the step", "after backward", "after the optimizer's step", "after the step")
 CHECKPOINT = re.compile(r"step-(\d+)\.pt")
-PAUSE = 0.04  # seconds that rank 0's rename takes longer, so that a rank that does not wait is seen
+SAVED = 2_000  # bytes: what a step adds to the files; a line in a log is no save
+PAUSE, LONG_PAUSE = 0.02, 0.7  # seconds that rank 0's renames take longer, one of them so long that no sleep covers it
+MAY_CHANGE = ("random numbers", "the files in its folder")
 
 
 @dataclass(frozen=True)
@@ -44,11 +48,11 @@ class Kill:
         return "inside a save" + (f", at byte {self.byte:,}" if self.byte is not None else "")
 
 
-def plan(ranks: int) -> list[Kill]:
-    """Twenty kills at random places, the same ones every time."""
-    chance = random.Random(8 + ranks)
+def plan(case: Case) -> list[Kill]:
+    """Kills at random places, the same ones for the same case."""
+    chance, ranks = random.Random(case["seed"]), case["training ranks"]
     kills = []
-    for number, step in enumerate(sorted(chance.sample(range(2, STEPS - 1), KILLS))):
+    for number, step in enumerate(sorted(chance.sample(range(2, case["steps"] - 1), case["kills"]))):
         if number % 4 == 1:
             kills.append(Kill(step, event=chance.randrange(5)))
         elif number % 4 == 3:
@@ -61,8 +65,8 @@ def plan(ranks: int) -> list[Kill]:
 class Watched(Task):
     """The task as the answer gets it in the check: takes notes, and dies where it is told to."""
 
-    def __init__(self, watch: Watch, folder: str, kill: Kill | None, rank: int) -> None:
-        super().__init__(STEPS, EVERY)
+    def __init__(self, case: Case, watch: Watch, folder: str, kill: Kill | None, rank: int) -> None:
+        super().__init__(case["steps"], case["every"])
         self.watch, self.folder, self.kill, self.rank = watch, folder, kill, rank
         self.number, self.files, self.armed = 0, _files(folder), False
 
@@ -73,7 +77,7 @@ class Watched(Task):
     def step(self, number: int, parts: dict[str, Any]) -> None:
         self.number = number
         before, self.files = self.files, _files(self.folder)
-        saved = before != self.files
+        saved = _written(before, self.files) >= SAVED
         self.watch.note("step", number=number, saved=saved, **facts(parts))
         if saved:
             self.end_if_armed()
@@ -116,6 +120,16 @@ def _files(folder: str) -> dict[str, tuple[int, int, int]]:
     return found
 
 
+def _written(before: dict[str, tuple[int, int, int]], after: dict[str, tuple[int, int, int]]) -> int:
+    """Bytes that files have more than before; those of new files, and of files that were written anew."""
+    total = 0
+    for name, now in after.items():
+        was = before.get(name)
+        if was != now:
+            total += now[2] - was[2] if was and was[0] == now[0] and now[2] > was[2] else now[2]
+    return total
+
+
 def _short(value: Any) -> str:
     digest = hashlib.sha1()
 
@@ -143,44 +157,67 @@ def facts(parts: dict[str, Any]) -> dict[str, str]:
     return {name: _short(parts[name].state_dict()) for name in PARTS} | _generators()
 
 
-def reference(rank: int, ranks: int, folder: str) -> Any:
+def _left(parts: dict[str, Any]) -> str:
+    """What is not as a training leaves it, in words."""
+    model, optimizer = parts["model"], parts["optimizer"]
+    if not all(module.training for module in model.modules()):
+        return "the model is in eval mode at the end, and whoever goes on trains without dropout"
+    if not all(parameter.requires_grad for parameter in model.parameters()):
+        return "parameters of the model are frozen at the end"
+    if list(map(id, model.parameters())) != list(map(id, optimizer.parameters)):
+        return (
+            "the optimizer holds other parameters than the model: load into the parts, do not replace what is in them"
+        )
+    return ""
+
+
+def reference(case: Case, rank: int, folder: str) -> Any:
     """The body of a process that trains without a break and without files."""
+
+    ranks = case["training ranks"]
 
     def body(watch: Watch) -> None:
         if ranks > 1:
             join_group(f"{folder}/store", rank, ranks)
-        task = Watched(watch, folder, None, rank)
+        task = Watched(case, watch, folder, None, rank)
         parts = task.new()
-        for number in range(STEPS):
+        for number in range(task.steps):
             task.step(number, parts)
         watch.note("end", **facts(parts))
 
     return body
 
 
-def trained(train: Any, folder: str, stores: str, kill: Kill | None, rank: int, ranks: int, **how: Any) -> Any:
+def trained(train: Any, case: Case, folder: str, stores: str, kill: Kill | None, rank: int, **how: Any) -> Any:
     """The body of a process that runs the answer once.
 
     Args:
         how: ``alone``: rank 1 is ended if it writes a file; ``unreadable``: a file that rank 1 cannot open.
     """
 
+    ranks = case["training ranks"]
+
     def body(watch: Watch) -> None:
         if ranks > 1:
             join_group(stores, rank, ranks)
         watch.files(train)
         if how.get("alone"):
-            watch.pause = PAUSE
+            saves = case["steps"] // case["every"]
+            watch.pauses = [PAUSE] * saves
+            watch.pauses[random.Random(case["seed"]).randrange(saves)] = LONG_PAUSE
             if rank:
                 watch.limit(0)
         if rank and how.get("unreadable"):
             _make_unreadable(how["unreadable"])
-        task = Watched(watch, folder, kill, rank)
+        task = Watched(case, watch, folder, kill, rank)
+        around = surroundings()
         parts = train(task, folder)
         task.end_if_armed()
+        other = [name for name, *_ in changed(around, surroundings()) if not name.endswith(MAY_CHANGE)]
+        watch.note("around", other=[name for name in other if not name.startswith("the seed")])
         if not isinstance(parts, dict) or not set(PARTS) <= set(parts):
             raise Wrong("train returns the parts that it has trained, as task.new() gave them.")
-        watch.note("end", **facts(parts))
+        watch.note("end", left=_left(parts), **facts(parts))
 
     return body
 
@@ -195,8 +232,17 @@ def _make_unreadable(path: str) -> None:
     sys.addaudithook(refuse)
 
 
-def good(path: Path) -> bool:
-    """Whether every byte of a checkpoint is what was written."""
+def good(path: Path, spoilt: set[str]) -> bool:
+    """Whether every byte of a checkpoint is what was written.
+
+    Args:
+        spoilt: digests of the files that the check has damaged.
+    """
+    content = path.read_bytes()
+    if not content or hashlib.sha1(content).hexdigest() in spoilt:
+        return False
+    if not content.startswith(b"PK"):
+        return True  # no archive of torch.save: nobody else but the answer knows
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.testzip() is None
@@ -210,26 +256,30 @@ def checkpoints_in(folder: str) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-def damage(path: Path, way: str) -> None:
-    """Spoil a file: "cut off", "empty" or "a changed byte"."""
+def damage(path: Path, way: str) -> str:
+    """Spoil a file: "cut off", "empty" or "a changed byte". Returns its digest."""
     content = bytearray(path.read_bytes())
-    if way == "a changed byte":
+    if way == "a changed byte" and not content.startswith(b"PK"):
+        content[len(content) // 2] ^= 0x40
+    elif way == "a changed byte":
         with zipfile.ZipFile(path) as archive:
             largest = max(archive.infolist(), key=lambda entry: entry.file_size)
         names = int.from_bytes(content[largest.header_offset + 26 : largest.header_offset + 28], "little")
         extra = int.from_bytes(content[largest.header_offset + 28 : largest.header_offset + 30], "little")
         content[largest.header_offset + 30 + names + extra + largest.file_size // 2] ^= 0x40
     path.write_bytes(content if way == "a changed byte" else content[: len(content) // 2 if way == "cut off" else 0])
+    return hashlib.sha1(path.read_bytes()).hexdigest()
 
 
 #: Before which life the newest checkpoint is spoilt, and how; "unreadable": on rank 1 only.
 TROUBLE = {6: "cut off", 10: "a changed byte", 14: "unreadable", 18: "empty"}
 
 
-def lives(train: Any, ranks: int) -> dict[str, Any]:
+def lives(train: Any, case: Case) -> dict[str, Any]:
     """An uninterrupted run, a run with kills, and a start after its end, as plain data."""
     torch.set_num_threads(1)
-    refuse_the_lecture()
+    ranks, trouble_at = case["training ranks"], TROUBLE if case["trouble"] == "yes" else {}
+    spoilt: set[str] = set()
     with tempfile.TemporaryDirectory(prefix="check-") as root:
         counter = iter(range(1000))
 
@@ -240,26 +290,26 @@ def lives(train: Any, ranks: int) -> dict[str, Any]:
 
         def run(kill: Kill | None, where: str, **how: Any) -> list[Life]:
             store = f"{folder()}/store"
-            return live(*(trained(train, where, store, kill, rank, ranks, **how) for rank in range(ranks)))
+            return live(*(trained(train, case, where, store, kill, rank, **how) for rank in range(ranks)))
 
         where = folder()
-        found: dict[str, Any] = {"reference": _plain(live(*(reference(rank, ranks, where) for rank in range(ranks))))}
+        found: dict[str, Any] = {"reference": _plain(live(*(reference(case, rank, where) for rank in range(ranks))))}
         where = folder()
         found["whole"] = {"lives": _plain(run(None, where, alone=ranks > 1)), "files": sorted(os.listdir(where))}
         found["killed"] = []
         if any(life["ended"] != 0 for life in found["whole"]["lives"]):
             return found
         where = folder()
-        for number, kill in enumerate([*plan(ranks), None, None]):
+        for number, kill in enumerate([*plan(case), None, None]):
             newest = max(checkpoints_in(where), default=None)
-            trouble = TROUBLE.get(number, "") if ranks > 1 and newest is not None else ""
+            trouble = trouble_at.get(number, "") if newest is not None else ""
             unreadable = None
             if trouble:
                 if trouble == "unreadable":
                     unreadable = str(checkpoints_in(where)[newest])
                 else:
-                    damage(checkpoints_in(where)[newest], trouble)
-            there = {step: good(path) for step, path in checkpoints_in(where).items()}
+                    spoilt.add(damage(checkpoints_in(where)[newest], trouble))
+            there = {step: good(path, spoilt) for step, path in checkpoints_in(where).items()}
             ended = run(kill, where, unreadable=unreadable)
             told = _plain(ended)
             found["killed"].append(

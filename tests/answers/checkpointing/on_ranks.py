@@ -1,0 +1,239 @@
+"""Exercise 3 of the lab on checkpoints: the newest good one, on two ranks."""
+
+# ruff: noqa: F401 (modules that changed answers use)
+import hashlib
+import io
+import os
+import pickle
+import random
+import re
+import time
+import zipfile
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from known_answers import right, wrong
+
+
+def save(state, path):
+    with open(f"{path}.tmp", "wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(f"{path}.tmp", path)
+
+
+def steps_in(folder):
+    found = (re.fullmatch(r"step-(\d+)\.pt", name) for name in os.listdir(folder))
+    return sorted(int(match[1]) for match in found if match)
+
+
+def newest_good(folder):
+    for step in reversed(steps_in(folder)):
+        path = f"{folder}/step-{step}.pt"
+        try:
+            with zipfile.ZipFile(path) as archive:
+                if archive.testzip() is None:
+                    return torch.load(path)
+        except Exception:
+            pass  # cut off, or empty
+    return None
+
+
+def train_on_ranks(task, folder):
+    parts, done, rank = task.new(), 0, dist.get_rank()
+    found = [newest_good(folder) if rank == 0 else None]
+    dist.broadcast_object_list(found, src=0)
+    if found[0] is not None:
+        done = found[0]["done"]
+        for name, part in parts.items():
+            part.load_state_dict(found[0]["parts"][name])
+        of_torch, of_python = found[0]["random"][rank]
+        torch.set_rng_state(of_torch)
+        random.setstate(of_python)
+    for number in range(done, task.steps):
+        task.step(number, parts)
+        if (number + 1) % task.every == 0:
+            random_numbers = [None] * dist.get_world_size()
+            dist.all_gather_object(random_numbers, (torch.get_rng_state(), random.getstate()))
+            if rank == 0:
+                states = {name: part.state_dict() for name, part in parts.items()}
+                state = {"done": number + 1, "parts": states, "random": random_numbers}
+                save(state, f"{folder}/step-{number + 1}.pt")
+                for step in steps_in(folder)[:-3]:
+                    os.unlink(f"{folder}/step-{step}.pt")
+            dist.barrier()
+    return parts
+
+
+EQUAL = {}
+CHECKED = """            with zipfile.ZipFile(path) as archive:
+                if archive.testzip() is None:
+                    return torch.load(path)
+"""
+AGREE = "    dist.broadcast_object_list(found, src=0)\n"
+SAVE = '                save(state, f"{folder}/step-{number + 1}.pt")\n'
+TIDY = '                for step in steps_in(folder)[:-3]:\n                    os.unlink(f"{folder}/step-{step}.pt")\n'
+WAIT = "            dist.barrier()\n"
+
+
+# --- right, and written differently
+
+
+@right("all ranks read; the newest that is good for all")
+def good_for_all():
+    def good_steps(folder):
+        steps = []
+        for path in Path(folder).glob("step-*.pt"):
+            try:
+                with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive:
+                    if not archive.testzip():
+                        steps.append(int(path.stem.removeprefix("step-")))
+            except (zipfile.BadZipFile, OSError):
+                continue
+        return set(steps)
+
+    def train_on_ranks(task, folder):
+        parts, folder = task.new(), Path(folder)
+        rank, size = dist.get_rank(), dist.get_world_size()
+        seen = [None] * size
+        dist.all_gather_object(seen, good_steps(folder))
+        first = max(set.intersection(*seen), default=0)
+        if first:
+            saved = torch.load(folder / f"step-{first}.pt")
+            for name in saved["states"]:
+                parts[name].load_state_dict(saved["states"][name])
+            torch.set_rng_state(saved["torch"][rank])
+            random.setstate(saved["python"][rank])
+        for done in range(first + 1, task.steps + 1):
+            task.step(done - 1, parts)
+            if done % task.every:
+                continue
+            generators = [torch.empty_like(torch.get_rng_state()) for _ in range(size)] if rank == 0 else None
+            dist.gather(torch.get_rng_state(), generators)
+            of_python = [None] * size if rank == 0 else None
+            dist.gather_object(random.getstate(), of_python)
+            if rank == 0:
+                states = {name: part.state_dict() for name, part in parts.items()}
+                half = folder / "half.tmp"
+                torch.save({"states": states, "torch": generators, "python": of_python}, half)
+                with half.open("rb+") as file:
+                    os.fsync(file)
+                half.replace(folder / f"step-{done}.pt")
+                (folder / f"step-{done - 3 * task.every}.pt").unlink(missing_ok=True)
+            dist.barrier()
+        return parts
+
+    return (train_on_ranks,)
+
+
+@right("pickled, with a checksum of one's own in front, sent as bytes; two are kept")
+def own_checksum():
+    def read(path):
+        content = Path(path).read_bytes()
+        if hashlib.sha256(content[32:]).digest() != content[:32]:
+            raise ValueError("damaged")
+        return content[32:]
+
+    def newest(folder):
+        names = [name for name in os.listdir(folder) if re.fullmatch(r"step-\d+\.pt", name)]
+        for name in sorted(names, key=lambda name: -int(name[5:-3])):
+            try:
+                return read(os.path.join(folder, name))
+            except (OSError, ValueError):
+                continue
+        return b""
+
+    def train_on_ranks(task, folder):
+        parts, me = task.new(), dist.get_rank()
+        content = [newest(folder)] if me == 0 else [None]
+        dist.broadcast_object_list(content)
+        start = 0
+        if content[0]:
+            start, states, generators = pickle.loads(content[0])
+            for name, state in states.items():
+                parts[name].load_state_dict(state)
+            torch.set_rng_state(generators[me][0])
+            random.setstate(generators[me][1])
+        for step in range(start, task.steps):
+            task.step(step, parts)
+            if (step + 1) % task.every == 0:
+                everyone = [None] * dist.get_world_size()
+                dist.all_gather_object(everyone, (torch.get_rng_state(), random.getstate()))
+                if me == 0:
+                    states = {name: part.state_dict() for name, part in parts.items()}
+                    content = pickle.dumps((step + 1, states, everyone))
+                    with open(os.path.join(folder, "new"), "wb") as file:
+                        file.write(hashlib.sha256(content).digest() + content)
+                        file.flush()
+                        os.fsync(file.fileno())
+                    os.replace(os.path.join(folder, "new"), os.path.join(folder, f"step-{step + 1}.pt"))
+                    for path in sorted(Path(folder).glob("step-*.pt"), key=lambda path: int(path.stem[5:]))[:-2]:
+                        path.unlink()
+                dist.barrier()
+        return parts
+
+    return (train_on_ranks,)
+
+
+right("an all_reduce in place of the barrier", {WAIT: "            dist.all_reduce(torch.zeros(1))\n"})
+right("old ones go before the new one comes", {
+    SAVE + TIDY: TIDY.replace("[:-3]", "[:-2]") + SAVE
+})  # fmt: skip
+right("the barrier is before the next step, and at the end", {
+    WAIT: "", "        task.step(number, parts)\n": "        dist.barrier()\n        task.step(number, parts)\n",
+    "    return parts": "    dist.barrier()\n    return parts",
+})  # fmt: skip
+
+
+# --- wrong
+
+wrong("all are kept", "old checkpoints stay", {TIDY: ""})
+wrong("one is kept", "no good checkpoint is left", {"[:-3]": "[:-1]"})
+wrong("the barrier is inside the if", "does one of them not take part in a collective", {WAIT: "    " + WAIT})
+wrong(
+    "begins again if damaged",
+    "does not go on from the newest good checkpoint",
+    {"reversed(steps_in(folder))": "steps_in(folder)[-1:]"},
+)
+wrong(
+    "each rank for itself", "the ranks go on from different checkpoints", {" if rank == 0 else None]": "]", AGREE: ""}
+)
+wrong("only rank 0 loads", "the ranks go on from different checkpoints", {AGREE: ""})
+wrong(
+    "every rank writes", "rank 1 writes files as well", {"            if rank == 0:\n": "            if rank >= 0:\n"}
+)
+wrong("new names for halves", "kills leave half-written files behind", {"{path}.tmp": "{path}.{os.getpid()}"})
+wrong("the newest although it is damaged", "the newest checkpoint cut off: train_on_ranks raised", {
+    "        try:\n" + CHECKED + "        except Exception:\n            pass  # cut off, or empty\n": "        return torch.load(path)\n"
+})  # fmt: skip
+wrong("no checksum", "goes on from it all the same", {CHECKED: "            return torch.load(path)\n"})
+wrong("no barrier", "let all wait at a barrier", {WAIT: ""})
+wrong(
+    "a sleep in place of a barrier",
+    "let all wait at a barrier",
+    {WAIT: "            if rank:\n                time.sleep(0.1)\n"},
+)
+wrong("the random numbers of rank 0", "are those of rank 0", {'["random"][rank]': '["random"][0]'})
+wrong(
+    "names from one",
+    "checkpoints are to be named step-5.pt",
+    {'f"{folder}/step-{number + 1}.pt")': 'f"{folder}/checkpoint-{number + 1}.pt")'},
+)
+wrong("every five steps always", "steps", {"% task.every == 0": "% 5 == 0"})
+wrong(
+    "eval at the end",
+    "the model is in eval mode at the end",
+    {"    return parts": "    parts['model'].eval()\n    return parts"},
+)
+wrong(
+    "the working folder",
+    "train leaves the working folder other than before",
+    {"    return parts": "    os.chdir('/')\n    return parts"},
+)
+wrong(
+    "the lecture's own",
+    "the course's own code is no answer",
+    {"    found = [newest": "    from utils.training import checkpoints\n    found = [newest"},
+)

@@ -1,0 +1,282 @@
+"""Exercise 1 of the lab on checkpoints: a save that survives."""
+
+# ruff: noqa: F401 (modules that changed answers use)
+import contextlib
+import io
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+import uuid
+from pathlib import Path
+
+import torch
+from known_answers import right, wrong
+
+
+def save(state, path):
+    temporary = f"{path}.tmp"
+    try:
+        with open(temporary, "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
+    os.fsync(folder)
+    os.close(folder)
+
+
+EQUAL = {}
+NAME = '    temporary = f"{path}.tmp"\n'
+WRITE = "            torch.save(state, file)\n"
+FLUSH = "            file.flush()\n"
+SYNC = "            os.fsync(file.fileno())\n"
+RENAME = "        os.replace(temporary, path)\n"
+TIDY = "        os.unlink(temporary)\n        raise\n"
+FOLDER = '    folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY)\n    os.fsync(folder)\n    os.close(folder)'
+
+
+# --- right, and written differently
+
+
+@right("all bytes in memory first, and the system's own calls")
+def from_memory():
+    from os import O_CREAT, O_RDONLY, O_TRUNC, O_WRONLY, close, fsync, remove, rename, write
+    from os import open as open_file
+
+    def save(state, path):
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        folder, name = os.path.split(path)
+        hidden = os.path.join(folder, f".{name}.half")
+        file = open_file(hidden, O_WRONLY | O_CREAT | O_TRUNC, 0o644)
+        try:
+            left = buffer.getvalue()
+            while left:
+                left = left[write(file, left) :]
+            fsync(file)
+        except OSError:
+            close(file)
+            remove(hidden)
+            raise
+        close(file)
+        rename(hidden, path)
+        directory = open_file(folder or ".", O_RDONLY)
+        fsync(directory)
+        close(directory)
+
+    return (save,)
+
+
+@right("a new name each time, C++ writes; what earlier kills have left is removed first")
+def tidies_up_first():
+    def save(state, path):
+        path = Path(path)
+        for leftover in path.parent.glob(f"{path.name}.*.part"):
+            leftover.unlink()
+        descriptor, name = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".part", dir=path.parent)
+        os.close(descriptor)
+        try:
+            torch.save(state, name)
+            with open(name, "rb+") as file:
+                os.fsync(file)
+        except Exception:
+            Path(name).unlink()
+            raise
+        Path(name).replace(path)
+        directory = os.open(path.parent, os.O_RDONLY)
+        os.fsync(directory)
+        os.close(directory)
+
+    return (save,)
+
+
+@right("O_SYNC, and everything relative to the folder's descriptor")
+def relative_to_the_folder():
+    def save(state, path):
+        folder, name = os.path.split(path)
+        directory = os.open(folder or os.curdir, os.O_RDONLY | os.O_DIRECTORY)
+        half = name + ".new"
+
+        def opener(name, flags):
+            return os.open(name, flags | os.O_SYNC, 0o600, dir_fd=directory)
+
+        try:
+            try:
+                with open(half, "wb", opener=opener) as file:
+                    torch.save(state, file)
+            except BaseException:
+                os.unlink(half, dir_fd=directory)
+                raise
+            os.rename(half, name, src_dir_fd=directory, dst_dir_fd=directory)
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    return (save,)
+
+
+@right("the system is told to write everything, and a context that tidies up")
+def everything_is_written():
+    @contextlib.contextmanager
+    def gone_if_it_fails(path):
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(path)
+            raise
+
+    def save(state, path):
+        new = os.path.join(os.path.dirname(os.path.abspath(path)), f"~{os.path.basename(path)}")
+        with gone_if_it_fails(new):
+            torch.save(state, new)
+            os.sync()
+            os.replace(src=new, dst=path)
+        os.sync()
+
+    return (save,)
+
+
+@right("a folder of its own inside the folder, fdatasync, mv")
+def folder_inside():
+    def save(state, path):
+        folder = os.path.dirname(path) or "."
+        inside = os.path.join(folder, f".saving-{os.path.basename(path)}")
+        shutil.rmtree(inside, ignore_errors=True)
+        os.mkdir(inside)
+        try:
+            new = os.path.join(inside, "state")
+            with open(new, "w+b") as file:
+                torch.save(state, file)
+                file.flush()
+                os.fdatasync(file.fileno())
+            subprocess.run(["mv", "--", new, path], check=True)
+        finally:
+            shutil.rmtree(inside)
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    return (save,)
+
+
+# --- wrong: whose name
+
+wrong("torch.save", "is half a file, and the old one is gone", {
+    "        with open(temporary": "        torch.save(state, path)\n        return\n        with open(temporary"
+})  # fmt: skip
+wrong("a bare name", "a name without a folder", {'os.path.dirname(path) or "."': "os.path.dirname(path)"})
+wrong(
+    "copied",
+    "a copy can be killed half done",
+    {RENAME: "        shutil.copyfile(temporary, path)\n        os.unlink(temporary)\n"},
+)
+wrong("copied by cp", "a copy can be killed half done", {
+    RENAME: "        subprocess.run(['cp', temporary, path], check=True)\n        os.unlink(temporary)\n"
+})  # fmt: skip
+wrong("the old one is removed first", "the old one went before the new came", {
+    RENAME: "        if os.path.exists(path):\n            os.unlink(path)\n        os.rename(temporary, path)\n"
+})  # fmt: skip
+wrong("the old one is kept aside", "the old one went before the new came", {
+    RENAME: "        if os.path.exists(path):\n            os.rename(path, path + '.old')\n        os.rename(temporary, path)\n"
+    "        if os.path.exists(path + '.old'):\n            os.unlink(path + '.old')\n"
+})  # fmt: skip
+wrong("the old one is removed by rm", "the old one went before the new came", {
+    RENAME: "        subprocess.run(['rm', '-f', path], check=True)\n" + RENAME
+})  # fmt: skip
+wrong("the temporary file is elsewhere", "the temporary file is in another folder", {
+    NAME: "    temporary = os.path.join(tempfile.gettempdir(), f'checkpoint-{os.getpid()}')\n", RENAME: "        shutil.move(temporary, path)\n"
+})  # fmt: skip
+wrong("a new name each time", "each kill leaves one more", {'f"{path}.tmp"': 'f"{path}.{uuid.uuid4().hex}"'})
+wrong("everything else goes", "files of somebody else", {
+    NAME: NAME + "    for one in Path(path).parent.glob('*.tmp'):\n        one.unlink()\n"
+})  # fmt: skip
+wrong(
+    "one name for all",
+    "half-written files are left",
+    {NAME: "    temporary = os.path.join(os.path.dirname(path), f'{os.getpid()}.tmp')\n"},
+)
+
+
+# --- wrong: when it is on the disk
+
+wrong("no fsync", "the bytes are not synced", {FLUSH + SYNC: ""})
+wrong("synced after the rename", "comes after the rename", {
+    FLUSH + SYNC: "", RENAME: RENAME + '        with open(path, "rb") as file:\n            os.fsync(file.fileno())\n'
+})  # fmt: skip
+wrong("not flushed", "fsync comes before the last bytes", {
+    '"wb") as file': '"wb", buffering=1 << 20) as file',
+    WRITE + FLUSH: "            buffer = io.BytesIO()\n            torch.save(state, buffer)\n            file.write(buffer.getvalue())\n",
+})  # fmt: skip
+wrong("another file is synced", "the bytes are not synced", {
+    FLUSH + SYNC: "            with open(path + '.tmp2', 'wb') as other:\n                os.fsync(other.fileno())\n            os.unlink(path + '.tmp2')\n"
+})  # fmt: skip
+wrong("synced before it is written", "fsync comes before the last bytes", {WRITE + FLUSH + SYNC: SYNC + WRITE})
+wrong("the folder is not synced", "the folder is not synced", {FOLDER: ""})
+wrong("the folder is synced before the rename", "the folder is synced before the rename", {
+    RENAME: FOLDER.replace("    ", "        ") + "\n" + RENAME, "        raise\n" + FOLDER: "        raise\n"
+})  # fmt: skip
+wrong(
+    "another folder is synced",
+    "the folder is not synced",
+    {'os.path.dirname(path) or "."': "os.path.dirname(os.path.dirname(os.path.abspath(path)))"},
+)
+
+
+# --- wrong: errors
+
+wrong("the error is swallowed", "save returns as if all were well", {"        raise\n": "        return\n"})
+wrong("OSErrors are swallowed", "save returns as if all were well", {
+    "    except BaseException:\n": "    except OSError:\n        os.unlink(temporary)\n        return\n    except BaseException:\n"
+})  # fmt: skip
+wrong("all but OSErrors are swallowed", "save returns as if all were well", {
+    "        raise\n": "        import sys\n        if not isinstance(sys.exc_info()[1], OSError):\n            return\n        raise\n"
+})  # fmt: skip
+wrong("a leftover on a full disk", "the half-written file stays", {TIDY: "        raise\n"})
+wrong(
+    "an old state on a full disk",
+    "the old checkpoint is lost",
+    {TIDY: TIDY.replace("        raise", "        os.unlink(path)\n        raise")},
+)
+
+
+# --- wrong: what else is changed
+
+wrong("the state is emptied", "`state` is not as before", {FOLDER: FOLDER + "\n    state.clear()"})
+wrong(
+    "tensors are made contiguous",
+    "after save, `state",
+    {NAME: NAME + "    state['model'] = {k: v.contiguous() for k, v in state['model'].items()}\n"},
+)
+wrong(
+    "only the tensors",
+    "does not give the state back",
+    {"torch.save(state, file)": "torch.save({'step': state['step'], 'model': state['model']}, file)"},
+)
+wrong(
+    "in bfloat16",
+    "does not give the state back",
+    {
+        "torch.save(state, file)": "torch.save(state | {'model': {k: v.bfloat16() for k, v in state['model'].items()}}, file)"
+    },
+)
+wrong("the first state is kept", "a second save, of another state", {
+    "def save": "kept = {}\n\n\ndef save", "torch.save(state, file)": "torch.save(kept.setdefault(path, state), file)"
+})  # fmt: skip
+wrong("in a thread", "leaves the number of threads other", {
+    "def save(state, path):\n": "def save(state, path):\n    threading.Timer(3, print).start()\n"
+})  # fmt: skip
+wrong("the working folder", "leaves the working folder other", {FOLDER: FOLDER + "\n    os.chdir('/')"})
+wrong(
+    "the lecture's own",
+    "the course's own code is no answer",
+    {NAME: "    from utils.training import checkpoints\n    return checkpoints.save(state, path)\n" + NAME},
+)
