@@ -1,11 +1,10 @@
 // What scrolls can be reached with the keyboard.
-const scrolls = element => element.scrollWidth > element.clientWidth + 1;
+const SCROLLERS = "pre, table, .cell_output, .output, .picture-of-series, .pst-scrollable-table-container, .bd-article p";
 const reach = () => {
-  for (const one of document.querySelectorAll(
-    "pre, .cell_output .output, .cell_output, .picture-series, .picture-of-series, .pst-scrollable-table-container, table"
-  )) {
-    if (scrolls(one) && !one.hasAttribute("tabindex")) one.tabIndex = 0;
+  for (const one of document.querySelectorAll(SCROLLERS)) {
+    if (one.tabIndex < 0 && one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).overflowX !== "visible") {
+      one.tabIndex = 0;
+    }
   }
 };
-window.addEventListener("load", reach);
-window.addEventListener("resize", reach);
+for (const event of ["load", "resize", "input", "toggle"]) window.addEventListener(event, reach, true);

@@ -18,7 +18,7 @@ from utils.draw.picture import Picture
 
 # Runs where the HTML is; it finds every series on the page that has no sliders yet.
 _SCRIPT = """
-for (const figure of document.querySelectorAll('.picture-series:not([data-ready])')) {
+for (const figure of document.querySelectorAll('.picture-series[data-choices]:not([data-ready])')) {
   figure.dataset.ready = 'yes';
   const choices = JSON.parse(figure.dataset.choices);
   const pictures = [...figure.querySelectorAll('.picture-of-series')];
