@@ -1,33 +1,45 @@
-"""Under the checks: the best cut, the schedules that it knows, and GPUs on which the formulas hold exactly."""
+"""Under the checks: the best cut, the schedules that they know, and GPUs on which the formulas hold exactly."""
 
 from __future__ import annotations
 
 import itertools
+import random
 
 import pytest
+import torch
 
-from utils.checks import Wrong
-from utils.checks.model_parallelism import balancing, schedules
-from utils.checks.model_parallelism.ideal_stages import GPIPE, Case
-from utils.checks.model_parallelism.pipeline_steps import ideal_cluster, right_gpipe_step, run_step
-from utils.checks.model_parallelism.pipeline_watch import Watch
+from utils import simgpu
+from utils.checks.contracts import gpus
+from utils.checks.model_parallelism import balancing, pipelines, schedules, stages
 from utils.checks.model_parallelism.schedules import play, right_schedule
 
 
 @pytest.fixture(autouse=True)
 def _threads_as_before():
-    import torch
-
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize(("costs", "p"), balancing.COSTS)
+def _drawn_costs():
+    (case,) = balancing.draw_costs(random.Random(0))
+    return case["lists"]
+
+
+@pytest.mark.parametrize(("costs", "p"), _drawn_costs())
 def test_the_smallest_largest_stage_is_that_of_trying_all_cuts(costs, p):
     cuts = itertools.combinations(range(1, len(costs)), p - 1)
-    stages = ([costs[a:b] for a, b in itertools.pairwise([0, *cut, len(costs)])] for cut in cuts)
-    assert balancing.smallest_largest(costs, p) == min(max(map(sum, cut)) for cut in stages)
+    tried = ([costs[a:b] for a, b in itertools.pairwise([0, *cut, len(costs)])] for cut in cuts)
+    assert balancing.smallest_largest(costs, p) == min(max(map(sum, cut)) for cut in tried)
+
+
+def test_pieces_have_what_a_cost_may_be_confused_by():
+    made = [piece for seed in range(12) for piece in stages.pieces(seed, 6, "float64 and float32")[0]]
+    kinds = {parameter.dtype for piece in made for parameter in piece.parameters()}
+    assert kinds == {torch.float64, torch.float32}
+    assert any(not list(piece.parameters()) for piece in made)
+    assert any(list(piece.buffers()) for piece in made)
+    assert any(not parameter.requires_grad for piece in made for parameter in piece.parameters())
 
 
 # --- Schedules -------------------------------------------------------------------------------------------------
@@ -70,75 +82,65 @@ def test_stages_that_wait_for_each_other_are_found():
 # --- Steps on ideal GPUs ---------------------------------------------------------------------------------------
 
 
-def watched(step, case: Case) -> Watch:
-    return run_step(step, case)
+def gpipe_step(made, batch, targets, loss_fn, m):
+    losses = []
+    for x, y in zip(batch.tensor_split(m), targets.tensor_split(m), strict=True):
+        for i, stage in enumerate(made):
+            x = stage(x.to(f"simgpu:{i}"))
+        losses.append(loss_fn(x, y) * len(y) / len(targets))
+    for loss in losses:
+        loss.backward()
+    return sum(loss.detach() for loss in losses)
+
+
+class _Watch:
+    """Calls a function, and keeps no record."""
+
+    def call(self, _name, **arguments):
+        return gpipe_step(*arguments.values())
+
+
+def watched(p, m, samples):
+    case = {"ranks": 1, "gpus": p, "stages": p, "micro-batches": m, "samples": samples, "stages cost": "the same"}
+    case |= {"play": "once", "loss": "mse_loss", "seed": 3}
+    facts = {}
+    pipelines.play(case, _Watch(), facts, pipelines.GPIPE)
+    assert list(pipelines.judge(case, [facts], pipelines.GPIPE)) == []
+    return case, facts
 
 
 @pytest.mark.parametrize(("p", "m"), [(1, 2), (2, 3), (3, 5), (4, 8)])
 def test_on_ideal_gpus_gpipe_has_exactly_the_bubble_of_the_formula(p, m):
-    case = Case(p, m, 16 * m)
-    watch = watched(right_gpipe_step, case)
-    assert watch.bubble == pytest.approx(case.bubble, abs=1e-6)
-    assert len(watch.transfers) == 2 * (p - 1) * m
-    assert {watch.order(gpu) for gpu in range(p)} == {"F" * m + "B" * m}
+    case, facts = watched(p, m, 16 * m)
+    (step,) = facts["steps"]
+    assert pipelines.bubble(case, step) == pytest.approx((p - 1) / (m + p - 1), abs=1e-6)
+    assert {pipelines.order(step, gpu) for gpu in range(p)} == {"F" * m + "B" * m}
 
 
 def test_every_stage_takes_twice_as_long_backward_as_forward():
-    watch = watched(right_gpipe_step, Case(3, 4, 64))
-    for gpu in range(3):
-        times = {
-            phase: sum(event.seconds for event in watch.compute if event.gpus == (gpu,) and event.phase == phase)
-            for phase in ("forward", "backward")
-        }
-        assert times["backward"] == pytest.approx(2 * times["forward"])
+    _, facts = watched(3, 4, 64)
+    for alone in facts["steps"][0]["alone"]:
+        assert alone["flops"][1] == pytest.approx(2 * alone["flops"][0])
 
 
 def test_gpipe_holds_all_micro_batches_and_what_is_held_is_counted_in_micro_batches():
-    held = [watched(right_gpipe_step, Case(2, m, 64 * m)).held(0) for m in (2, 4, 8)]
+    held = [pipelines.held(watched(2, m, 64 * m)[1]["steps"][0], 0) for m in (2, 4, 8)]
     assert held == pytest.approx([2, 4, 8], abs=0.1)
 
 
+def test_a_bubble_that_is_nine_percent_too_large_is_too_large():
+    case, facts = watched(4, 8, 128)
+    other = case | {"micro-batches": 9, "samples": 144}
+    (broken,) = pipelines._bubble(other, facts["steps"][0], "why")
+    assert "the bubble is too large" in broken.sentence  # 3 / 11, and 3 / 12 would be right
+
+
 def test_a_copy_that_is_ready_does_not_wait_for_one_that_was_launched_before():
-    import torch
-
-    from utils import simgpu
-
-    ideal_cluster(3)
+    stages.ideal_cluster(3)
     long, short = (torch.ones(64, 64, device=f"simgpu:{gpu}") for gpu in (2, 0))
-    with simgpu.profile() as prof:
+    with gpus.seen() as seen:
         for tensor in (long @ long, short):
             with simgpu.stream(simgpu.Stream(1)):
                 tensor.to("simgpu:1")
-    copies = {event.gpus: event for event in prof.events if len(event.gpus) == 2}
-    assert copies[0, 1].end < 1e-9 < copies[2, 1].start
-
-
-def test_a_mistake_in_the_weights_is_recognised_for_every_way_to_cut_the_batch():
-    def step(cut, weight):
-        def run(stages, batch, targets, loss_fn, m):
-            total = 0
-            for x, y in zip(cut(batch, m), cut(targets, m), strict=True):
-                for i, stage in enumerate(stages):
-                    x = stage(x.to(f"simgpu:{i}"))
-                loss = loss_fn(x, y) * weight(len(y), len(targets), m)
-                loss.backward()
-                total = total + loss.detach()
-            return total
-
-        return run
-
-    cuts = (lambda t, m: t.tensor_split(m), lambda t, m: t.chunk(m))
-    for cut in cuts:
-        watched(step(cut, lambda n, N, m: n / N), Case(2, 4, 10))
-        with pytest.raises(Wrong, match="every micro-batch has the same weight"):
-            watched(step(cut, lambda n, N, m: 1 / m), Case(2, 4, 10))
-        with pytest.raises(Wrong, match="each micro-batch counts fully"):
-            watched(step(cut, lambda n, N, m: 1), Case(2, 4, 10))
-
-
-def test_a_bubble_that_is_nine_percent_too_large_is_too_large():
-    watch = watched(right_gpipe_step, Case(4, 8, 128))
-    assert watch.judge(GPIPE)["bubble"] == pytest.approx(3 / 11)
-    watch.case = Case(4, 9, 144)  # 3 / 12
-    with pytest.raises(Wrong, match="the bubble is too large"):
-        watch._judge_bubble("why")
+    copies = {tuple(event[1]): event for event in seen["events"] if len(event[1]) == 2}
+    assert copies[0, 1][4] < 1e-9 < copies[2, 1][3]

@@ -103,7 +103,10 @@ class _Tensor:
         import torch
 
         tensor = tensor.detach().cpu().contiguous()
-        data = tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+        flat = tensor.reshape(-1)
+        if flat.stride() != (1,):  # one element of a strided tensor is contiguous, and yet no view of bytes
+            flat = flat.clone(memory_format=torch.contiguous_format)
+        data = flat.view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
         return cls(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), data)
 
     def __reduce__(self) -> tuple[Any, ...]:

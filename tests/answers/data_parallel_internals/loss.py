@@ -87,7 +87,7 @@ def module_with_loss():
         inputs = scatter((batch, targets), devices)
         replicas = replicate(WithLoss(model), devices[: len(inputs)])
         losses = gather([loss[None] for loss in parallel_apply(replicas, inputs)], devices[0])
-        weights = torch.tensor([len(rows) / len(batch) for rows, _ in inputs], dtype=losses.dtype, device=devices[0])
+        weights = torch.tensor([len(rows) / len(batch) for rows, _ in inputs], device=devices[0])
         return losses @ weights
 
     return (data_parallel_loss,)
@@ -137,7 +137,7 @@ wrong("on the last GPU", "the loss is in the wrong place", {SUM: SUM.replace("de
 wrong(
     "rounded on the way",
     "is off by",
-    {SUM: SUM.replace("loss.to(devices[0])", "loss.float().to(devices[0]).to(loss.dtype)")},
+    {SUM: SUM.replace("loss.to(devices[0])", "loss.bfloat16().to(devices[0]).to(loss.dtype)")},
 )
 
 

@@ -69,8 +69,9 @@ def seen() -> Iterator[Facts]:
 
     Returns:
         ``copies``: bytes by link, {"GPU 0 → GPU 1": 64, "host → GPU 1": 8}; ``flops``: by phase, of each GPU;
-        ``spans``: when each GPU that computes in forward begins and ends; ``peak``: the most bytes that each GPU held
-        beside what was there before; ``waits``: how often the host waited until a GPU was done.
+        ``events``: [phase, GPUs, place, start, end, FLOPs, bytes] of each matrix product and each copy; ``spans``: when
+        each GPU that computes in forward begins and ends; ``peak``: the most bytes that each GPU held beside what was
+        there before; ``waits``: how often the host waited until a GPU was done.
     """
     cluster, found = simgpu.current(), {"waits": 0}
     before = held()
@@ -92,6 +93,11 @@ def seen() -> Iterator[Facts]:
         phase: [sum(e.flops for e in events if e.phase == phase and e.gpus[0] == gpu) for gpu in range(len(before))]
         for phase in ("forward", "backward")
     }
+    found["events"] = [
+        [e.phase, list(e.gpus), e.place, e.start, e.end, e.flops, e.nbytes]
+        for e in events
+        if e.flops or e.phase == COMMUNICATION
+    ]
     found["spans"] = {}
     for event in events:
         if event.phase == "forward" and event.flops:

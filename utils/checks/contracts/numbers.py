@@ -20,6 +20,7 @@ def compare(
     guesses: Mapping[str, Tensor] | None = None,
     steps: int = 0,
     coarsest: str = "",
+    beside: Sequence[Tensor] = (),
     **where: Any,
 ) -> Iterator[Broken]:
     """``got`` has to be ``factor`` times the sum of ``terms``, whatever the order of summation.
@@ -33,6 +34,7 @@ def compare(
         what: subject of the sentence, "the gradient of `first.weight`".
         steps: of numbers that come out of a whole network, about how many roundings follow each other; then the bound
             is as many units in the last place of the largest number, because small ones are differences of large ones.
+        beside: other results of the same network; a small one may be the difference of numbers as large as theirs.
         coarsest: the type in which some of it is computed, if that is not the type of the result.
         guesses: what a likely mistake gives, by how to say it ("is the sum over the ranks: …").
         where: ``rank`` and ``call`` of the ``Broken``.
@@ -50,7 +52,7 @@ def compare(
     right, size = sum(wide) * factor, sum(term.abs() for term in wide) * abs(factor)
     unit = torch.finfo(getattr(torch, coarsest, got.dtype)).eps / 2
     if steps:
-        size = (size.max() if size.numel() else size) * steps
+        size = max(float(one.abs().max()) for one in (size, *beside) if one.numel()) * steps * torch.ones_like(right)
     bound = (2 * len(terms) + 2) * unit * size + torch.finfo(got.dtype).tiny
     off = (got.double() - right).abs()
     if bool((off <= bound).all()):

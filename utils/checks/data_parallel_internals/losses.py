@@ -17,7 +17,7 @@ MOST_HELD = 5.5  # times the logits of a share; a fused loss needs 3, one in sin
 
 
 def draw(rng: random.Random) -> list[Case]:
-    cases = steps.draw(rng)
+    cases = [case | {"type": "float32"} for case in steps.draw(rng)]  # (weights that an answer makes are float32)
     cases[2]["rows"] = "41, 1, " + cases[2]["rows"].split(", ")[2]
     return cases
 

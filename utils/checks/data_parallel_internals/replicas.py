@@ -47,6 +47,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         with gpus.seen() as seen:
             replicas = watch.call("replicate_model", model=model, devices=devices)
         call: Facts = {"numbers": list(numbers), "seen": seen, "kind": _kind(replicas), "own": own}
+        call["coarsest"] = case["type"].split()[-1]
         call |= {"addresses": addresses, "trained": {n: p.requires_grad for n, p in model.named_parameters()}}
         facts["calls"].append(call)
         if call["kind"] == "dicts":
@@ -214,12 +215,13 @@ def _used(call: Facts) -> Iterator[Broken]:
         if others := [key for key in changed if not key.startswith(own)]:
             words = f"while replica {index} runs, {others[0]} changes: buffers are not shared"
             yield Broken("value:6 shared", words, changed)
+    exact = {"steps": ROUNDINGS, "beside": list(use["terms"][0].values()), "coarsest": call["coarsest"]}
     for name in use["terms"][0]:
         terms = [one[name] for one in use["terms"]]
         mean = sum(term.double() for term in terms) / len(terms)
         guesses = {"is the mean over the replicas: it is their sum": mean} if len(terms) > 1 else {}
         what = f"after a backward through each replica, the gradient of the model's own `{name}`"
-        yield from compare("value:7 gradient", what, use["got"].get(name), terms, guesses=guesses, steps=ROUNDINGS)
+        yield from compare("value:7 gradient", what, use["got"].get(name), terms, guesses=guesses, **exact)
     for name, right in use["statistics"].items():
         got = use["buffers"][name]
         if got.is_floating_point():

@@ -193,6 +193,7 @@ def judge_gradients(step: Facts) -> Iterator[Broken]:
     """Those of the model's own parameters, and of the batch."""
     if "own" not in step:
         return
+    exact = step["rounding"] | {"beside": list(step["own"].values())}
     for name, right in step["own"].items():
         guesses = {
             "comes from the rows of the first GPU alone: the other replicas are cut off": step["first rows"][name]
@@ -202,9 +203,7 @@ def judge_gradients(step: Facts) -> Iterator[Broken]:
             yield Broken("value:6 lost", words)
             continue
         what = f"the gradient of `{name}`"
-        yield from compare(
-            "value:7 gradient", what, step["gradients"][name], [right], guesses=guesses, **step["rounding"]
-        )
+        yield from compare("value:7 gradient", what, step["gradients"][name], [right], guesses=guesses, **exact)
     if extra := sorted(set(step["gradients"]) - set(step["own"])):
         yield Broken("value:7 extra", f"`{extra[0]}` gets a gradient, though it is frozen")
     if (right := step["right of the batch"]) is not None:

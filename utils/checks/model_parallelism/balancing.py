@@ -1,131 +1,14 @@
-"""Pieces of a model shared out over stages: the best cut, stages on simulated GPUs, and the verdict."""
+"""Exercise 1: ``balance(costs, p)`` and ``make_stages(pieces, p)``: the largest stage is as small as it can be."""
 
 from __future__ import annotations
 
-import copy
-import itertools
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from utils.checks.verdicts import Wrong
+from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
 
-
-def pieces_of(name: str) -> list[Any]:
-    """A small model on the CPU, as a list of pieces that run one after the other, and its input as the last entry."""
-    import torch
-    from torch import nn
-
-    from utils.training.models import GPT, GPTConfig
-
-    torch.manual_seed(0)
-    if name == "a small GPT":
-        config = GPTConfig(layers=6, heads=2, width=32, vocabulary=500, context=16, tied=False)
-        return [*GPT(config).pieces(), torch.randint(500, (2, 16))]
-    if name == "a funnel":
-        widths = (96, 96, 64, 64, 32, 32, 32, 16, 16)
-        layers = [nn.Linear(a, b) for a, b in itertools.pairwise(widths)]
-        return [*(part for layer in layers for part in (layer, nn.Tanh())), torch.randn(3, 96)]
-    assert name == "two kinds of numbers"
-    precise = [nn.Linear(48, 48).double() for _ in range(3)]
-    return [*precise, _ToFloat32(), *(nn.Linear(48, 48) for _ in range(6)), torch.randn(3, 48).double()]
-
-
-def _ToFloat32() -> Any:
-    from torch import nn
-
-    class ToFloat32(nn.Module):
-        def forward(self, x: Any) -> Any:
-            return x.float()
-
-    return ToFloat32()
-
-
-def bytes_of(module: Any) -> int:
-    """Bytes of a module's parameters."""
-    return sum(parameter.numel() * parameter.element_size() for parameter in module.parameters())
-
-
-def stages_of_models(
-    make_stages: Any, models: Sequence[tuple[str, int]], best: Callable[[Sequence[int], int], int]
-) -> list[int]:
-    """Make stages of small models and look where the parameters are, how they got there, and whether it all works.
-
-    Args:
-        make_stages: the answer.
-        models: name of each model, and the number of GPUs for it.
-        best: from the bytes of each piece and ``p`` to the smallest possible bytes of the largest stage.
-
-    Returns:
-        Bytes of the largest stage of each model.
-    """
-    return [_stages_of_one_model(make_stages, name, p, best) for name, p in models]
-
-
-def _stages_of_one_model(make_stages: Any, name: str, p: int, best: Callable[[Sequence[int], int], int]) -> int:
-    import torch
-    from torch import nn
-
-    from utils import simgpu
-    from utils.simgpu.memory import rounded
-
-    *pieces, x = pieces_of(name)
-    costs = [bytes_of(piece) for piece in pieces]
-    wanted = nn.Sequential(*copy.deepcopy(pieces))(x)
-    simgpu.cluster(gpus_per_node=p, gpu="toy")
-    with simgpu.profile() as prof:
-        made = make_stages(list(pieces), p)
-    where = f"{name} on {p} GPUs"
-    if not isinstance(made, list | tuple | nn.ModuleList) or not all(isinstance(stage, nn.Module) for stage in made):
-        raise Wrong(f"{where}: make_stages returns a list of stages, each an nn.Module", measured=made)
-    if len(made) != p:
-        raise Wrong(f"{where}: one stage for each GPU", measured=f"{len(made)} stages", expected=f"{p} stages")
-    judge_places(where, made)
-    numbers = {id(piece): number for number, piece in enumerate(pieces)}
-    order = [numbers[id(module)] for stage in made for module in stage.modules() if id(module) in numbers]
-    for number in range(len(pieces)):
-        if number not in order:
-            raise Wrong(
-                f"{where}: piece {number} itself is in no stage: it is missing, or the stage holds a copy of it, "
-                "and then an optimizer that knows the model trains other parameters than the stages use."
-            )
-    if order != sorted(order):
-        raise Wrong(f"{where}: the pieces must stay in their order", measured=order, expected=sorted(order))
-    for i in range(p):
-        fits = sum(rounded(tensor.nbytes) for tensor in itertools.chain(made[i].parameters(), made[i].buffers()))
-        if prof.peak_memory(i) > fits:
-            raise Wrong(
-                f"{where}: more than its own stage was on GPU {i} for a while; a model that needs {p} GPUs does not "
-                "fit there: move each stage straight from the CPU to its GPU",
-                measured=f"{prof.peak_memory(i):,} bytes",
-                expected=f"{fits:,} bytes",
-            )
-    largest = max(bytes_of(stage) for stage in made)
-    if largest > best(costs, p):
-        kinds = len({parameter.dtype for piece in pieces for parameter in piece.parameters()}) > 1
-        raise Wrong(
-            f"{where}: the largest stage can be smaller"
-            + ("; the pieces have numbers of 8 and of 4 bytes: count bytes, not numbers" if kinds else ""),
-            measured=f"{largest:,} bytes",
-            expected=f"{best(costs, p):,} bytes",
-        )
-    for i, stage in enumerate(made):
-        x = stage(x.to(f"simgpu:{i}"))
-    if not torch.equal(x.cpu(), wanted):
-        raise Wrong(f"{where}: run one after the other, the stages give another result than the model: keep the order.")
-    return largest
-
-
-def judge_places(where: str, made: Sequence[Any]) -> None:
-    for i, stage in enumerate(made):
-        places = {str(tensor.device) for tensor in itertools.chain(stage.parameters(), stage.buffers())}
-        if places - {f"simgpu:{i}"}:
-            raise Wrong(
-                f"{where}: stage {i} is not on its GPU",
-                measured=", ".join(sorted(places)),
-                expected=f"simgpu:{i}",
-            )
-
-
+PRELOAD = ("utils.checks.model_parallelism.stages", "torch.distributed.tensor")
 COSTS: tuple[tuple[tuple[int, ...], int], ...] = (  # costs of the pieces, stages
     ((5, 5, 5, 5), 2),
     ((7, 2, 2, 2, 2, 2, 2, 7), 3),
@@ -137,10 +20,34 @@ COSTS: tuple[tuple[tuple[int, ...], int], ...] = (  # costs of the pieces, stage
     ((3, 1, 4, 1, 5, 9, 2, 6), 1),
     ((2, 6, 4, 4, 1, 8, 3, 3, 5, 2, 7, 4), 4),
 )
-MODELS = (("a small GPT", 3), ("a funnel", 4), ("two kinds of numbers", 2), ("a funnel", 1))
+
+# --- balance
 
 
-def about_equal(all_counts: Sequence[Any]) -> bool:
+def draw_costs(rng: random.Random) -> list[Case]:
+    lists = [[list(costs), p] for costs, p in COSTS]
+    for largest in (9, 40, 2**31, 2**55):  # so large that a float would round
+        count = rng.randint(2, 11)
+        lists.append([[rng.randint(0, largest) for _ in range(count)], rng.randint(1, count)])
+    return [{"ranks": 1, "lists": lists, "seed": 0}]
+
+
+def scene_costs(case: Case, watch: Any, facts: Facts) -> None:
+    facts["counts"] = []
+    for costs, p in case["lists"]:
+        counts = watch.call("balance", costs=list(costs), p=p)
+        facts["counts"].append(counts if isinstance(counts, list | tuple) else repr(counts)[:60])
+
+
+def judge_costs(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
+    found = world[0]["counts"]
+    equal = _about_equal(found)
+    for number, ((costs, p), counts) in enumerate(zip(case["lists"], found, strict=False)):
+        for one in _counts(costs, p, counts, equal):
+            yield Broken(one.clause, one.sentence, one.measured, one.expected, call=number)
+
+
+def _about_equal(all_counts: Sequence[Any]) -> bool:
     """Does every stage get the same number of pieces, as nearly as possible, whatever they cost?"""
     try:
         return all(max(counts) - min(counts) <= 1 for counts in all_counts)
@@ -148,28 +55,21 @@ def about_equal(all_counts: Sequence[Any]) -> bool:
         return False
 
 
-def judge_counts(costs: Sequence[int], p: int, counts: Any, equal: bool) -> None:
+def _counts(costs: Sequence[int], p: int, counts: Any, equal: bool) -> Iterator[Broken]:
     call = f"balance({list(costs)}, {p})"
     if not isinstance(counts, list | tuple) or not all(type(count) is int for count in counts):
-        raise Wrong(f"{call} is a list with the number of pieces of each stage", measured=counts)
-    if len(counts) != p:
-        raise Wrong(f"{call} has one number for each stage", measured=counts, expected=f"{p} numbers")
-    if sum(counts) != len(costs):
-        raise Wrong(
-            f"{call} loses pieces, or takes some twice: the numbers add up to the number of pieces",
-            measured=f"{counts}, the sum is {sum(counts)}",
-            expected=len(costs),
-        )
-    if min(counts) < 1:
-        raise Wrong(f"{call} leaves a GPU without work: every stage has at least one piece", measured=counts)
-    sums = stage_costs(costs, counts)
-    if max(sums) > smallest_largest(costs, p):
+        yield Broken("returns:kind", f"{call} is a list with the number of pieces of each stage", counts)
+    elif len(counts) != p:
+        yield Broken("value:length", f"{call} has one number for each stage", counts, f"{p} numbers")
+    elif sum(counts) != len(costs):
+        words = f"{call} loses pieces, or takes some twice: the numbers add up to the number of pieces"
+        yield Broken("value:sum", words, f"{counts}, the sum is {sum(counts)}", len(costs))
+    elif min(counts) < 1:
+        yield Broken("value:empty", f"{call} leaves a GPU without work: every stage has at least one piece", counts)
+    elif max(sums := stage_costs(costs, counts)) > (best := smallest_largest(costs, p)):
         why = "equal numbers of pieces are not equal costs" if equal else "another cut is better"
-        raise Wrong(
-            f"{call} gives {counts}, stages that cost {sums}: {why}; the largest stage sets the pace",
-            measured=f"largest {max(sums)}",
-            expected=f"largest {smallest_largest(costs, p)}",
-        )
+        words = f"{call} gives {counts}, stages that cost {sums}: {why}; the largest stage sets the pace"
+        yield Broken("value:largest", words, f"largest {max(sums)}", f"largest {best}")
 
 
 def stage_costs(costs: Sequence[int], counts: Sequence[int]) -> list[int]:
@@ -180,11 +80,183 @@ def stage_costs(costs: Sequence[int], counts: Sequence[int]) -> list[int]:
 
 def smallest_largest(costs: Sequence[int], p: int) -> int:
     """The smallest possible cost of the largest of ``p`` stages, none of them empty."""
-    best: list[float] = [sum(costs[:end]) for end in range(len(costs) + 1)]  # of the first pieces, in one stage
-    best[0] = float("inf")
+    best: list[int | None] = [None, *(sum(costs[: end + 1]) for end in range(len(costs)))]  # in one stage
     for _ in range(p - 1):
         best = [
-            min((max(best[cut], sum(costs[cut:end])) for cut in range(end)), default=float("inf"))
+            min((max(one, sum(costs[cut:end])) for cut in range(end) if (one := best[cut]) is not None), default=None)
             for end in range(len(costs) + 1)
         ]
-    return int(best[-1])
+    assert best[-1] is not None
+    return best[-1]
+
+
+# --- make_stages
+
+
+def draw_pieces(rng: random.Random) -> list[Case]:
+    cases = []
+    for p, types in (
+        (3, "float32"),
+        (4, "float64"),
+        (2, "float64 and float32"),
+        (1, "float32"),
+        (rng.randint(2, 5), "float32"),
+    ):
+        case = {"ranks": 1, "gpus": p + rng.randint(0, 1), "stages": p, "pieces": p + rng.randint(2, 6)}
+        cases.append(case | {"type": types, "seed": rng.getrandbits(30)})
+    return cases
+
+
+def scene_pieces(case: Case, watch: Any, facts: Facts) -> None:
+    """Two models become stages, one after the other."""
+    from utils import simgpu
+
+    simgpu.cluster(gpus_per_node=case["gpus"], gpu="toy")
+    facts["models"] = [_one_model(case, watch, case["seed"] + number) for number in range(2)]
+
+
+def _one_model(case: Case, watch: Any, seed: int) -> Facts:
+    import torch
+    from torch import nn
+
+    from utils.checks.contracts import gpus
+    from utils.checks.model_parallelism import stages
+
+    pieces, x = stages.pieces(seed, case["pieces"], case["type"])
+    with torch.no_grad():
+        wanted = nn.Sequential(*pieces)(x)
+    found: Facts = {"costs": [_bytes(piece.parameters()) for piece in pieces], "wanted": wanted}
+    owned = [{id(tensor) for tensor in (*piece.parameters(), *piece.buffers())} for piece in pieces]
+    numbers = {id(piece): number for number, piece in enumerate(pieces)}
+    given = list(pieces)
+    with gpus.seen() as found["seen"]:
+        made = watch.call("make_stages", pieces=given, p=case["stages"])
+    found["kind"] = type(made).__name__
+    if not isinstance(made, list | tuple | nn.ModuleList) or not all(isinstance(stage, nn.Module) for stage in made):
+        return found
+    found["stages"] = []
+    for stage in made:
+        tensors = [*stage.parameters(), *stage.buffers()]
+        order = [numbers[id(module)] for module in stage.modules() if id(module) in numbers]
+        mine = set().union(*(owned[number] for number in order))
+        extra = [p for p in stage.parameters() if id(p) not in mine]
+        about = {"order": order, "places": sorted({gpus.place(one) for one in tensors}), "more": len(extra)}
+        about |= {"cost": _bytes(stage.parameters()), "moved": _bytes(tensors)}
+        found["stages"].append(about | {"fits": sum(gpus.rounded(one.nbytes) for one in tensors)})
+    placed = all(one["places"] in ([], [f"GPU {i}"]) for i, one in enumerate(found["stages"]))
+    if (
+        len(made) == case["stages"]
+        and placed
+        and [number for one in found["stages"] for number in one["order"]] == list(range(len(pieces)))
+    ):
+        with torch.no_grad():
+            for i, stage in enumerate(made):
+                x = stage(x.to(f"simgpu:{i}"))
+        found["output"] = gpus.plain(x)["value"]
+    return found
+
+
+def _bytes(tensors: Any) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def judge_pieces(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
+    for number, model in enumerate(world[0]["models"]):
+        for one in _stages(case, model):
+            yield Broken(one.clause, one.sentence, one.measured, one.expected, call=number)
+
+
+def _stages(case: Case, model: Facts) -> Iterator[Broken]:
+    import torch
+
+    p = case["stages"]
+    if "stages" not in model:
+        yield Broken("returns:kind", "make_stages returns a list of stages, each an nn.Module", model["kind"])
+        return
+    made = model["stages"]
+    if len(made) != p:
+        yield Broken("returns:number", "one stage for each GPU", f"{len(made)} stages", f"{p} stages")
+        return
+    for i, stage in enumerate(made):
+        if stage["places"] not in ([], [f"GPU {i}"]):
+            yield Broken("value:0 place", f"stage {i} is not on its GPU", ", ".join(stage["places"]), f"GPU {i}")
+    order = [number for stage in made for number in stage["order"]]
+    if missing := sorted(set(range(case["pieces"])) - set(order)):
+        words = (
+            f"piece {missing[0]} itself is in no stage: it is missing, or the stage holds a copy of it, and then an "
+        )
+        yield Broken(
+            "value:1 copy", words + "optimizer that knows the model trains other parameters than the stages use"
+        )
+    elif order != sorted(order) or len(order) != case["pieces"]:
+        yield Broken("value:2 order", "the pieces stay in their order, each in one stage", order, sorted(set(order)))
+    elif any(stage["more"] for stage in made):
+        yield Broken("value:2 more", "a stage has parameters that no piece has", [stage["more"] for stage in made])
+    elif any(not stage["order"] for stage in made):
+        yield Broken("value:2 empty", "every stage has at least one piece", [len(stage["order"]) for stage in made])
+    peaks = model["seen"]["peak"]
+    for i, peak in enumerate(peaks):
+        fits = made[i]["fits"] if i < p else 0
+        if peak > fits:
+            words = (
+                f"more than its own stage was on GPU {i} for a while; a model that needs {p} GPUs does not fit there"
+            )
+            words += ": move each stage straight from the CPU to its GPU"
+            yield Broken("value:3 peak", words, f"{peak:,} bytes", f"{fits:,} bytes")
+    right = {f"host → GPU {i}": stage["moved"] for i, stage in enumerate(made) if stage["moved"]}
+    if model["seen"]["copies"] != right:
+        words = "other bytes move than those of each stage, once, from the CPU to its GPU"
+        yield Broken("value:4 copies", words, str(model["seen"]["copies"]), str(right))
+    largest, best = max(stage["cost"] for stage in made), smallest_largest(model["costs"], p)
+    if largest > best:
+        kinds = (
+            "; the pieces have numbers of 8 and of 4 bytes: count bytes, not numbers" if " and " in case["type"] else ""
+        )
+        yield Broken(
+            "value:5 largest", f"the largest stage can be smaller{kinds}", f"{largest:,} bytes", f"{best:,} bytes"
+        )
+    if "output" in model and not torch.equal(model["output"], model["wanted"]):
+        words = "run one after the other, the stages give another result than the model: keep the order"
+        yield Broken("value:6 result", words)
+
+
+def figures_costs(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
+    return {"lists of costs": len(played[0][1][0]["counts"])}
+
+
+def figures_pieces(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
+    first = [stage["cost"] for stage in played[0][1][0]["models"][0]["stages"]]
+    return {
+        "models": 2 * len(played),
+        f"stages of the first, on {len(first)} GPUs": ", ".join(f"{b:,} bytes" for b in first),
+    }
+
+
+BALANCE = Contract(
+    name="model_parallelism.balanced_stages, balance",
+    rules={"balance": Rules()},
+    draw=draw_costs,
+    scene=scene_costs,
+    judge=judge_costs,
+    mistakes=(
+        ("state:costs*", "balance changes the list of costs: whoever calls it may still need it"),
+        ("around:*", "{}"),
+    ),
+    figures=figures_costs,
+)
+CONTRACT = Contract(
+    name="model_parallelism.balanced_stages",
+    # Parameters become tensors of a GPU in place; a buffer is replaced by its copy there, as Module.to does it.
+    rules={"make_stages": Rules(changes=("*.device", "*.memory", "*.buffer*.is"))},
+    draw=draw_pieces,
+    scene=scene_pieces,
+    judge=judge_pieces,
+    mistakes=(
+        ("value:1 *", "{}"),
+        ("state:*", "{}"),
+        ("around:*", "{}"),
+        ("returns:*", "{}"),
+        *((f"value:{number} *", "{}") for number in range(7)),
+    ),
+    figures=figures_pieces,
+)

@@ -1,11 +1,12 @@
-"""Schedules of a pipeline: 1F1B, what is often taken for it, and who waits for whom when a schedule is played."""
+"""Exercise 3: ``schedule_1f1b(stage, p, m)``: 1F1B, what is often taken for it, and who waits for whom."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from utils.checks.verdicts import Wrong
+from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
 
 
 def right_schedule(stage: int, p: int, m: int) -> list[str]:
@@ -47,30 +48,72 @@ SCHEDULE_MISTAKES: dict[str, Callable[[int, int, int], list[str]]] = {
 }
 
 
-def judge_items(case: tuple[int, int, int], items: Any) -> None:
-    call, m = f"schedule_1f1b{case}", case[2]
-    if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
-        raise Wrong(f"{call} is a list of texts such as 'F0' and 'B0'", measured=items)
+def draw(rng: random.Random) -> list[Case]:
+    pipelines = [*PIPELINES, *((rng.randint(1, 9), rng.randint(1, 20)) for _ in range(6))]
+    return [{"ranks": 1, "pipelines": [list(one) for one in pipelines], "seed": 0}]
+
+
+def scene(case: Case, watch: Any, facts: Facts) -> None:
+    """Every list is asked for, used up, and asked for again."""
+    facts["lists"] = []
+    with watch.step("schedule_1f1b"):
+        for p, m in case["pipelines"]:
+            for stage in range(p):
+                for _ in range(2):
+                    items = watch.answers["schedule_1f1b"](stage, p, m)
+                    kind = type(items).__name__
+                    right = isinstance(items, list | tuple) and all(isinstance(item, str) for item in items)
+                    facts["lists"].append(
+                        {"case": [stage, p, m], "items": list(items) if right else None, "kind": kind}
+                    )
+                    if isinstance(items, list):
+                        items.clear()
+
+
+def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
+    found = world[0]["lists"]
+    for one in found[::2]:
+        yield from _items(tuple(one["case"]), one)
+    if any(one["items"] is None for one in found):
+        return
+    first, again = ([one["items"] for one in found[start::2]] for start in (0, 1))
+    cases = [tuple(one["case"]) for one in found[::2]]
+    right = [right_schedule(*one) for one in cases]
+    if first != right:
+        yield _wrong_order(case, cases, first, right)
+    elif first != again:
+        where = next(i for i, pair in enumerate(zip(first, again, strict=True)) if pair[0] != pair[1])
+        words = f"schedule_1f1b{cases[where]} gives another list when it is asked again: make a new list for each call"
+        yield Broken("value:3 again", words, again[where], first[where])
+
+
+def _items(case: tuple[int, ...], found: Facts) -> Iterator[Broken]:
+    call, m, items = f"schedule_1f1b{case}", case[2], found["items"]
+    if items is None:
+        yield Broken("returns:kind", f"{call} is a list of texts such as 'F0' and 'B0'", f"a {found['kind']}")
+        return
     wanted = {f"{letter}{k}" for letter in "FB" for k in range(m)}
     if strange := [item for item in items if item not in wanted]:
-        raise Wrong(f"{call} has micro-batches 0 to {m - 1} only", measured=strange[0])
-    if missing := sorted(wanted - set(items)):
-        raise Wrong(f"{call} leaves something out", measured=f"no {', '.join(missing)} in {list(items)}")
-    if len(items) != len(wanted):
-        raise Wrong(f"{call} does something twice", measured=list(items))
+        yield Broken("value:1 strange", f"{call} knows F0 to F{m - 1} and B0 to B{m - 1} only", strange[0])
+    elif missing := sorted(wanted - set(items)):
+        yield Broken("value:1 missing", f"{call} leaves something out", f"no {', '.join(missing)} in {items}")
+    elif len(items) != len(wanted):
+        yield Broken("value:1 twice", f"{call} does something twice", str(items))
 
 
-def wrong_order(cases: Sequence[tuple[int, int, int]], found: list[list[str]], right: list[list[str]]) -> Wrong:
+def _wrong_order(
+    case: Case, cases: Sequence[tuple[int, ...]], found: list[list[str]], right: list[list[str]]
+) -> Broken:
     where = next(i for i, pair in enumerate(zip(found, right, strict=True)) if pair[0] != pair[1])
-    call = f"schedule_1f1b{cases[where]}"
+    call, seen = f"schedule_1f1b{cases[where]}", {"measured": found[where], "expected": right[where]}
     for sentence, mistake in SCHEDULE_MISTAKES.items():
-        if found == [mistake(*case) for case in cases]:
-            return Wrong(f"{sentence}. See {call}", measured=found[where], expected=right[where])
-    for p, m in PIPELINES:
-        lists = [items for case, items in zip(cases, found, strict=True) if case[1:] == (p, m)]
+        if found == [mistake(*one) for one in cases]:
+            return Broken("value:2 order", f"{sentence}. See {call}", **seen)
+    for p, m in case["pipelines"]:
+        lists = [items for one, items in zip(cases, found, strict=True) if one[1:] == (p, m)][:p]
         if stuck := play(lists).stuck:
-            return Wrong(f"with {p} stages and {m} micro-batches nobody can go on: {stuck}.")
-    return Wrong(f"{call} is another order", measured=found[where], expected=right[where])
+            return Broken("value:2 stuck", f"with {p} stages and {m} micro-batches nobody can go on: {stuck}")
+    return Broken("value:2 order", f"{call} is another order", **seen)
 
 
 class Played:
@@ -112,3 +155,23 @@ def _needs(stage: int, item: str, p: int) -> list[tuple[int, str]]:
     if item[0] == "F":
         return [(stage - 1, item)] if stage > 0 else []
     return [(stage, f"F{item[1:]}"), *([(stage + 1, item)] if stage < p - 1 else [])]
+
+
+def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
+    lists = played[0][1][0]["lists"]
+    end = play([right_schedule(stage, 4, 8) for stage in range(4)]).end
+    return {
+        "schedules": len(lists) // 2,
+        "4 stages and 8 micro-batches take": f"{end} units of time (one after the other: {3 * 4 * 8})",
+    }
+
+
+CONTRACT = Contract(
+    name="model_parallelism.order_1f1b",
+    rules={"schedule_1f1b": Rules()},
+    draw=draw,
+    scene=scene,
+    judge=judge,
+    mistakes=(("around:*", "{}"), ("returns:*", "{}"), *((f"value:{number} *", "{}") for number in range(1, 4))),
+    figures=figures,
+)

@@ -1,9 +1,0 @@
-REJECTED_WITH = "One forward too few"
-
-
-def schedule_1f1b(stage, p, m):
-    warm_up = max(0, min(p - 2 - stage, m))
-    order = [f"F{k}" for k in range(warm_up)]
-    for k in range(m - warm_up):
-        order += [f"F{warm_up + k}", f"B{k}"]
-    return order + [f"B{k}" for k in range(m - warm_up, m)]
