@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from utils.checks import Wrong, checkpointing
-from utils.checks.checkpointing import resharding, resuming, watched
+from utils.checks.checkpointing import resharding, resuming, saved_files, watched
 from utils.checks.checkpointing.lives import FAILED, Life, first_failure, live
 from utils.course import outline
 from utils.training.resume_task import Decay, Momentum, Task
@@ -162,9 +162,9 @@ def test_twenty_kills_come_in_every_kind_and_in_order(ranks, seed):
 def test_a_damaged_checkpoint_is_not_good_and_only_a_changed_byte_is_loaded(tmp_path, way):
     path = tmp_path / "step-5.pt"
     torch.save({"w": torch.zeros(2000)}, path)
-    assert watched.good(path, set())
-    digest = watched.damage(path, way)
-    assert not watched.good(path, set()) and not watched.good(path, {digest})
+    assert saved_files.good(path, set())
+    digest = saved_files.damage(path, way)
+    assert not saved_files.good(path, set()) and not saved_files.good(path, {digest})
     if way == "a changed byte":
         assert int((torch.load(path)["w"] != 0).sum()) == 1
     else:
@@ -227,15 +227,15 @@ def test_the_quick_optimizer_and_schedule_are_those_of_torch():
 def test_a_checkpoint_that_is_no_archive_is_good_until_it_is_damaged(tmp_path, way):
     path = tmp_path / "step-5.pt"
     path.write_bytes(b"anything else")
-    assert watched.good(path, set())
-    assert not watched.good(path, {watched.damage(path, way)})
+    assert saved_files.good(path, set())
+    assert not saved_files.good(path, {saved_files.damage(path, way)})
 
 
 def test_a_line_in_a_log_is_no_save():
     before = {"log": (1, 10, 5_000), "last.pt": (2, 10, 9_000)}
-    assert watched._written(before, before | {"log": (1, 11, 5_040)}) == 40 < watched.SAVED
-    assert watched._written(before, before | {"last.pt": (3, 11, 9_000)}) == 9_000
-    assert watched._written(before, {"log": (1, 10, 5_000)}) == 0  # an old checkpoint goes
+    assert saved_files.written(before, before | {"log": (1, 11, 5_040)}) == 40 < watched.SAVED
+    assert saved_files.written(before, before | {"last.pt": (3, 11, 9_000)}) == 9_000
+    assert saved_files.written(before, {"log": (1, 10, 5_000)}) == 0  # an old checkpoint goes
 
 
 CASES = [Reshard(*case["reshard"]) for case in resharding.draw(random.Random(0))]

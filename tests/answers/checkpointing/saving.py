@@ -231,6 +231,14 @@ wrong(
 )
 
 
+wrong("the folder is synced if it is named", "(with a name without a folder)", {
+    FOLDER: "    if not os.path.dirname(path):\n        return\n" + FOLDER
+})  # fmt: skip
+wrong("the first one is written to its place", "of the first save, the file under the final name is half a file", {
+    NAME: NAME + "    if not os.path.exists(path):\n        temporary = path\n"
+})  # fmt: skip
+
+
 # --- wrong: errors
 
 wrong("the error is swallowed", "save returns as if all were well", {"        raise\n": "        return\n"})

@@ -1,9 +1,9 @@
 """The exercises of this lab: a save that survives a kill, exact resumes on one and two ranks, resharding.
 
-saves.py       saving: killed at every step with files; folder_events.py tells what happens to names
-resuming.py    resumed and on_ranks: judges lives that were ended; watched.py plays them
+saves.py       saving: killed at every step with files; save_verdicts.py judges it
+resuming.py    resumed and on_ranks: watched.py plays them, saved_files.py damages files, life_verdicts.py judges
 resharding.py  reshard: which bytes are read
-lives.py       processes that are watched and killed
+lives.py       processes that are watched and killed; folder_events.py tells what happens to names
 """
 
 from __future__ import annotations

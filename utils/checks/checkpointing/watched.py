@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import pickle
 import random
-import re
 import signal
 import tempfile
-import zipfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from utils.checks.checkpointing.life_verdicts import PARTS, own_failure
 from utils.checks.checkpointing.lives import Life, Watch, join_group, live
-from utils.checks.checkpointing.resuming import PARTS, own_failure
+from utils.checks.checkpointing.saved_files import checkpoints_in, damage, good, sizes_in, written
 from utils.checks.contracts import Case
 from utils.checks.contracts.surroundings import changed, surroundings
 from utils.checks.verdicts import Wrong
 from utils.training.resume_task import Task
 
 MOMENTS = ("before the step", "after backward", "after the optimizer's step", "after the step")
-CHECKPOINT = re.compile(r"step-(\d+)\.pt")
 SAVED = 2_000  # bytes: what a step adds to the files; a line in a log is no save
 PAUSE, LONG_PAUSE = 0.02, 0.7  # seconds that rank 0's renames take longer, one of them so long that no sleep covers it
 MAY_CHANGE = ("random numbers", "the files in its folder")
@@ -68,7 +64,7 @@ class Watched(Task):
     def __init__(self, case: Case, watch: Watch, folder: str, kill: Kill | None, rank: int) -> None:
         super().__init__(case["steps"], case["every"])
         self.watch, self.folder, self.kill, self.rank = watch, folder, kill, rank
-        self.number, self.files, self.armed = 0, _files(folder), False
+        self.number, self.files, self.armed = 0, sizes_in(folder), False
 
     def new(self) -> dict[str, Any]:
         self.watch.note("new", **_generators())
@@ -76,8 +72,8 @@ class Watched(Task):
 
     def step(self, number: int, parts: dict[str, Any]) -> None:
         self.number = number
-        before, self.files = self.files, _files(self.folder)
-        saved = _written(before, self.files) >= SAVED
+        before, self.files = self.files, sizes_in(self.folder)
+        saved = written(before, self.files) >= SAVED
         self.watch.note("step", number=number, saved=saved, **facts(parts))
         if saved:
             self.end_if_armed()
@@ -108,26 +104,6 @@ class Watched(Task):
         kill = self.kill
         if kill and kill.moment == name and self.number >= kill.step and self.rank == kill.rank:
             os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _files(folder: str) -> dict[str, tuple[int, int, int]]:
-    found = {}
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            with contextlib.suppress(OSError):
-                status = entry.stat()
-                found[entry.name] = (status.st_ino, status.st_mtime_ns, status.st_size)
-    return found
-
-
-def _written(before: dict[str, tuple[int, int, int]], after: dict[str, tuple[int, int, int]]) -> int:
-    """Bytes that files have more than before; those of new files, and of files that were written anew."""
-    total = 0
-    for name, now in after.items():
-        was = before.get(name)
-        if was != now:
-            total += now[2] - was[2] if was and was[0] == now[0] and now[2] > was[2] else now[2]
-    return total
 
 
 def _short(value: Any) -> str:
@@ -230,45 +206,6 @@ def _make_unreadable(path: str) -> None:
             raise OSError(5, "Input/output error", path)
 
     sys.addaudithook(refuse)
-
-
-def good(path: Path, spoilt: set[str]) -> bool:
-    """Whether every byte of a checkpoint is what was written.
-
-    Args:
-        spoilt: digests of the files that the check has damaged.
-    """
-    content = path.read_bytes()
-    if not content or hashlib.sha1(content).hexdigest() in spoilt:
-        return False
-    if not content.startswith(b"PK"):
-        return True  # no archive of torch.save: nobody else but the answer knows
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return archive.testzip() is None
-    except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError):
-        return False
-
-
-def checkpoints_in(folder: str) -> dict[int, Path]:
-    """Files named as the exercise says, by step."""
-    found = {int(match[1]): path for path in Path(folder).iterdir() if (match := CHECKPOINT.fullmatch(path.name))}
-    return dict(sorted(found.items()))
-
-
-def damage(path: Path, way: str) -> str:
-    """Spoil a file: "cut off", "empty" or "a changed byte". Returns its digest."""
-    content = bytearray(path.read_bytes())
-    if way == "a changed byte" and not content.startswith(b"PK"):
-        content[len(content) // 2] ^= 0x40
-    elif way == "a changed byte":
-        with zipfile.ZipFile(path) as archive:
-            largest = max(archive.infolist(), key=lambda entry: entry.file_size)
-        names = int.from_bytes(content[largest.header_offset + 26 : largest.header_offset + 28], "little")
-        extra = int.from_bytes(content[largest.header_offset + 28 : largest.header_offset + 30], "little")
-        content[largest.header_offset + 30 + names + extra + largest.file_size // 2] ^= 0x40
-    path.write_bytes(content if way == "a changed byte" else content[: len(content) // 2 if way == "cut off" else 0])
-    return hashlib.sha1(path.read_bytes()).hexdigest()
 
 
 #: Before which life the newest checkpoint is spoilt, and how; "unreadable": on rank 1 only.

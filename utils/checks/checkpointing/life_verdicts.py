@@ -1,0 +1,276 @@
+"""Verdicts on trainings that were killed: is every step what it was without, and if not, why?"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from utils.checks.checkpointing.lives import FAILED, Life, first_failure
+from utils.checks.contracts import Broken, Case, Facts
+from utils.checks.verdicts import NotStarted
+
+KEEP = 3
+KILLED = (-signal.SIGKILL, -signal.SIGXFSZ)
+PARTS = ("model", "optimizer", "scheduler", "batches")
+NAMES = {
+    "model": "the parameters",
+    "optimizer": "the optimizer's state",
+    "scheduler": "the schedule's position",
+    "batches": "the position in the data",
+    "torch": "torch's random numbers",
+    "python": "Python's random numbers",
+}
+Steps = list[dict[str, Any]]  # the notes of a rank's steps without a break, by number
+
+
+class Found(Exception):
+    """What is not as it has to be; all else may follow from it."""
+
+    def __init__(self, sentence: str, measured: Any = None, expected: Any = None) -> None:
+        super().__init__(sentence)
+        self.broken = Broken("value:lives", sentence.rstrip("."), measured, expected)
+
+
+def _raise_failure(record: dict[str, str], before: str = "") -> None:
+    """What a process failed with, with words in front."""
+    if record["kind"] == "not started":
+        raise NotStarted
+    raise Found(before + record["sentence"], **{"measured": record["figures"]} if record.get("figures") else {})
+
+
+def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
+    try:
+        _judge_lives(world[0], case)
+    except Found as found:
+        yield found.broken
+
+
+def _judge_lives(found: Facts, case: Case) -> None:
+    """The uninterrupted run, then each life in turn, then the end."""
+    ranks, kills_planned = case["training ranks"], case["kills"]
+    reference = [Life(**life) for life in found["reference"]]
+    right = [[*life.of("step"), *life.of("end")] for life in reference]
+    _judge_whole(found["whole"], right, case)
+    done = kills = 0
+    for number, told in enumerate(found["killed"]):
+        lives = [Life(**life) for life in told["lives"]]
+        before = found["killed"][number - 1]["kill"] if number else ""
+        if ranks > 1 and number <= kills_planned:
+            _judge_start(lives, told, done, before, case)
+        _judge_steps(lives, right)
+        if ranks == 1 and number <= kills_planned:
+            _judge_start(lives, told, done, before, case)
+        _judge_ended(lives, before, told["trouble"], bool(told["kill"]))
+        starts = [note["number"] for note in lives[0].of("step")]
+        done = max([done, *(note["number"] + 1 for life in lives for note in life.of("done"))])
+        kills += any(life.ended in KILLED for life in lives)
+        if number == kills_planned + 1 and starts:
+            raise Found(
+                "called again after the end, train goes on training: the last checkpoint says that all steps are done",
+                measured=f"steps {starts}",
+                expected="none",
+            )
+        if not told["kill"]:
+            for rank, life in enumerate(lives):
+                _compare(life.of("end")[0], right[rank][-1], f"at the end{_on(rank, ranks)}", right, rank)
+    if kills < kills_planned:
+        raise Found(
+            "the training was over before all kills: is it saved when it should be?",
+            measured=kills,
+            expected=kills_planned,
+        )
+    if ranks > 1:
+        _judge_files(found["files"], case)
+
+
+def _on(rank: int, ranks: int) -> str:
+    return f" on rank {rank}" if ranks > 1 else ""
+
+
+def _judge_whole(whole: dict[str, Any], right: list[Steps], case: Case) -> None:
+    ranks, steps, every = case["training ranks"], case["steps"], case["every"]
+    lives = [Life(**life) for life in whole["lives"]]
+    if len(lives) > 1 and lives[1].ended == -signal.SIGXFSZ:
+        raise Found("rank 1 writes files as well: rank 0 alone writes, once.")
+    _judge_ended(lives)
+    for rank, life in enumerate(lives):
+        numbers = [note["number"] for note in life.of("step")]
+        if numbers != list(range(steps)):
+            raise Found(
+                f"a run without a break does not take the steps 0 to {steps - 1} once each, in order{_on(rank, ranks)}",
+                measured=f"{len(numbers)} steps, from {min(numbers, default=None)} to {max(numbers, default=None)}",
+                expected=f"{steps} steps",
+            )
+    _judge_steps(lives, right, "in a run without a break")
+    for rank, life in enumerate(lives):
+        if left := life.of("end")[0]["left"]:
+            raise Found(f"{left}{_on(rank, ranks)}")
+        if other := [name for note in life.of("around") for name in note["other"]]:
+            raise Found(f"train leaves {other[0]} other than before{_on(rank, ranks)}: put back what you change")
+    for rank, life in enumerate(lives):
+        _compare(life.of("end")[0], right[rank][-1], "at the end of a run without a break", right, rank)
+    if not whole["files"]:
+        raise Found("train leaves no file in the folder: nothing is saved.")
+    saves = [note["number"] for note in lives[0].of("step") if note["saved"]]
+    if len(saves) > steps // every:
+        raise Found(
+            f"a save every {every} steps is enough: saving costs time",
+            measured=f"{len(saves)} steps began with a new checkpoint",
+            expected=f"{steps // every - 1}",
+        )
+    if ranks > 1:
+        if not any(re.fullmatch(r"step-\d+\.pt", name) for name in whole["files"]):
+            raise Found("checkpoints are to be named step-5.pt, step-10.pt, …", measured=", ".join(whole["files"]))
+        _judge_waiting(lives)
+
+
+def _judge_waiting(lives: list[Life]) -> None:
+    """No rank takes the step after a save, or returns, before rank 0 has given the file its name."""
+    for note in lives[0].of("rename"):
+        saved = max((one["number"] for one in lives[0].of("done") if one["t"] < note["t"]), default=0) + 1
+        for rank, life in enumerate(lives[1:], start=1):
+            if any(one["number"] >= saved and one["t"] < note["t"] for one in life.of("step")):
+                raise Found(
+                    f"rank {rank} goes on with step {saved} while rank 0 still writes: let all wait at a barrier."
+                )
+            if any(one["t"] < note["t"] for one in life.of("end")):
+                raise Found(
+                    f"rank {rank} returns while rank 0 still writes the last checkpoint: the job may be ended then, so "
+                    "let all wait at a barrier."
+                )
+
+
+def _judge_ended(lives: list[Life], before: str = "", trouble: str = "", planned: bool = False) -> None:
+    after = ""
+    if before:
+        after = f"started again after a kill {before}" + (
+            f", with the newest checkpoint {_told(trouble)}" if trouble else ""
+        )
+    record = own_failure(lives) if planned else first_failure(lives)
+    if record is not None:
+        _raise_failure(record, f"{after}: " if after else "")
+    if planned and any(life.ended in KILLED for life in lives):
+        return
+    if any(life.ended is None for life in lives):
+        steps = [len(life.of("done")) for life in lives]
+        raise Found(
+            f"{after + ', ' if after else ''}the ranks wait for each other: does one of them not take part in a "
+            "collective, such as a barrier inside an `if`?"
+            if len(lives) > 1
+            else f"{after + ', ' if after else ''}train never ends",
+            measured=f"steps done: {steps}",
+        )
+    if any(life.ended not in (0, FAILED, *KILLED) for life in lives):
+        raise Found(f"{after}: train ended its process", measured=[life.ended for life in lives])
+
+
+_LOST_CONNECTION = ("onnection", "Broken pipe")  # how gloo says that another rank is gone
+
+
+def own_failure(lives: list[Life]) -> dict[str, str] | None:
+    """The record of the rank that failed first, unless it failed because another one was killed."""
+    record = first_failure(lives)
+    lost = (
+        record is not None
+        and any(sign in record["sentence"] for sign in _LOST_CONNECTION)
+        and any(life.ended in KILLED for life in lives)
+    )
+    return None if lost else record
+
+
+def _told(trouble: str) -> str:
+    return {"unreadable": "unreadable on rank 1", "a changed byte": "damaged (a changed byte)"}.get(trouble, trouble)
+
+
+def _judge_start(lives: list[Life], told: dict[str, Any], done: int, before: str, case: Case) -> None:
+    """Does a life begin where the newest good checkpoint says?"""
+    ranks, every = case["training ranks"], case["every"]
+    starts = [life.of("step")[0]["number"] for life in lives if life.of("step")]
+    if not starts:
+        return
+    start, after = starts[0], f"started again after a kill {before}" if before else "at the first start"
+    if ranks == 1:
+        if start < done - every:
+            raise Found(
+                f"{after}, too much work is lost: train goes on with step {start}",
+                measured=f"{done - start} steps done again",
+                expected=f"at most {every}",
+            )
+        return
+    if told["trouble"]:
+        after += f", with the newest checkpoint {_told(told['trouble'])}"
+    if len(set(starts)) > 1:
+        each = ", ".join(f"rank {rank} with step {number}" for rank, number in enumerate(starts))
+        raise Found(f"{after}: the ranks go on from different checkpoints: {each}")
+    good = [*sorted((int(step) for step, whole in told["there"].items() if whole), reverse=True), 0]
+    if start in map(int, told["there"]) and start > good[0]:
+        raise Found(f"{after}: train goes on from it all the same, as if it were whole.")
+    if not good[0] and done > every:
+        raise Found(f"{after}: no good checkpoint is left, so keep more than one.")
+    if start not in good[: 2 if told["trouble"] == "unreadable" else 1]:
+        raise Found(
+            f"{after}: train does not go on from the newest good checkpoint",
+            measured=f"step {start}",
+            expected=f"step {good[0]}",
+        )
+
+
+def _judge_steps(lives: list[Life], right: list[Steps], where: str = "") -> None:
+    """All steps of all ranks in order: one rank's fault spoils the others a step later."""
+    steps = sorted((note["number"], rank) for rank, life in enumerate(lives) for note in life.of("step"))
+    notes = [{note["number"]: note for note in life.of("step")} for life in lives]
+    for number, rank in steps:
+        if not 0 <= number < len(right[rank]) - 1:
+            raise Found("task.step is called with a number that is no step", measured=number)
+        place = where or f"after a resume, at step {number}{_on(rank, len(lives))}"
+        started = lives[rank].of("new")[-1] if lives[rank].of("new") else {}
+        _compare(notes[rank][number], right[rank][number], place, right, rank, started)
+
+
+def _compare(
+    now: dict[str, Any], then: dict[str, Any], place: str, right: list[Steps], rank: int, started: Any = None
+) -> None:
+    """Every part and generator is what it was at this step of the run without a break."""
+    wrong = [name for name in NAMES if now[name] != then[name]]
+    if not wrong:
+        return
+    number = now.get("number", len(right[rank]) - 1)
+    if "model" in wrong:
+        others = [k for k, note in enumerate(right[rank]) if note["model"] == now["model"]]
+        if others and others[0] and all(now[name] == right[rank][others[0]][name] for name in PARTS):
+            raise Found(
+                "the number of the step does not fit the state: it is off by one, or saved at another moment",
+                measured=f"step {number} begins with the state after {others[0]} steps",
+                expected=f"the state after {number}",
+            )
+    generators = [name for name in wrong if name in ("torch", "python")]
+    if wrong == generators:
+        here = _list(generators)
+        if rank and all(now[name] == right[0][number][name] for name in generators):
+            raise Found(f"{place} {here} are those of rank 0: each rank has its own, save all of them.")
+        if started and all(started.get(name) == then[name] for name in generators):
+            raise Found(f"{place} {here} are wrong: they are restored before task.new(), which seeds them again.")
+    text = _list(wrong)
+    verb = "are" if len(wrong) > 1 or wrong[0] in ("model", "torch", "python") else "is"
+    raise Found(f"{place} {text} {verb} not what {'they were' if verb == 'are' else 'it was'} without a break.")
+
+
+def _list(names: list[str]) -> str:
+    return " and ".join(", ".join(NAMES[name] for name in names).rsplit(", ", 1))
+
+
+def _judge_files(files: list[str], case: Case) -> None:
+    checkpoints = [name for name in files if re.fullmatch(r"step-\d+\.pt", name)]
+    if len(checkpoints) > KEEP:
+        raise Found(
+            f"old checkpoints stay: keep the last {KEEP}", measured=len(checkpoints), expected=f"at most {KEEP}"
+        )
+    if len(checkpoints) < min(2, case["steps"] // case["every"]):
+        raise Found(
+            "one checkpoint is none: if it is damaged, nothing is left", measured=len(checkpoints), expected="2 or 3"
+        )
+    others = [name for name in files if name not in checkpoints]
+    if others:
+        raise Found("kills leave half-written files behind", measured=", ".join(others[:3]), expected="none")

@@ -1,0 +1,196 @@
+"""Verdicts on a save: old or new at every moment, on the disk before it has its name, nothing left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from utils.checks.checkpointing.lives import FAILED
+from utils.checks.contracts import Broken, Case, Facts
+from utils.checks.verdicts import NotStarted
+
+LITTER = 4  # kills in a row in one folder
+Notes = Sequence[dict[str, Any]]
+
+
+def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
+    """Old or new, at every moment; on the disk before it has its name; nothing left behind. What is not so first."""
+    facts = world[0]
+    judged = (_whole, _ordered, _killed, _writers, _full, _errors, _bare, _litter)
+    with contextlib.suppress(KeyError):
+        for one in judged:
+            if broken := one(case, facts):
+                yield broken
+                return
+
+
+def _whole(case: Case, facts: Facts) -> Broken | None:
+    for found in (facts["first"], facts["whole"], facts["new"]):
+        if found["failed"]:
+            if found["failed"]["kind"] == "not started":
+                raise NotStarted
+            return Broken("value:raised", found["failed"]["sentence"].rstrip("."))
+        if found["ended"] is None:
+            return Broken("value:ends", "save never ends")
+        if found["file"] != "new":
+            words = "after a save, torch.load(path) does not give the state back"
+            return Broken("value:state", words, found["file"], "new")
+        if not found["neighbours"]:
+            return Broken("value:neighbours", "save removes or changes files of somebody else in the folder")
+    if facts["again"] != "old":
+        words = "a second save, of another state, does not give that state back"
+        return Broken("value:again", words, facts["again"], "that state")
+    return None
+
+
+def _entries(facts: Facts) -> list[tuple[int, dict[str, Any]]]:
+    return [(place, note) for place, note in enumerate(facts["notes"]) if note["what"] == "entry"]
+
+
+def _ordered(case: Case, facts: Facts) -> Broken | None:
+    return _order(case, facts["whole"]) or _order(case, facts["new"], " (at the first save, where no old one is)")
+
+
+def _order(case: Case, facts: Facts, when: str = "") -> Broken | None:
+    """Data to the disk, then the name, then the folder."""
+    if broken := _misplaced(case, facts):
+        return Broken(broken.clause, broken.sentence + when, broken.measured, broken.expected)
+    return None
+
+
+def _misplaced(case: Case, facts: Facts) -> Broken | None:
+    notes, folder = facts["notes"], facts["folder"]
+    moved = [(place, note["cookie"]) for place, note in _entries(facts)
+             if note["event"] == "moved to" and note["name"] == case["name"]]  # fmt: skip
+    renames = [note for note in notes if note["what"] == "rename" and note["target"].endswith(f"/{case['name']}")]
+    from_here = {note["cookie"]: note["name"] for _, note in _entries(facts) if note["event"] == "moved from"}
+    opened = [note["path"] for note in notes if note["what"] == "open" and os.path.isabs(note["path"])]
+    away = [path for path in opened if not f"{os.path.realpath(os.path.dirname(path))}/".startswith(f"{folder}/")]
+    if moved and moved[-1][1] not in from_here:
+        away += [note["source"] for note in renames if not os.path.realpath(note["source"]).startswith(f"{folder}/")]
+    if away:
+        words = (
+            "the temporary file is in another folder: that may be another file system, where a rename is a slow copy"
+        )
+        return Broken("value:away", words, os.path.dirname(away[0]), "the folder of the checkpoint")
+    if not moved:
+        return None  # the kills show what that means
+    at, cookie = moved[-1]
+    synced = list(_synced(facts, notes[:at], from_here.get(cookie, "")))
+    if not synced:
+        if list(_synced(facts, notes[at:], "")):
+            words = "the fsync of the file comes after the rename: a power cut may leave the name without the bytes"
+        else:
+            words = "the bytes are not synced: without fsync before the rename, a power cut may leave an empty file"
+        return Broken("value:synced", words)
+    if max(synced) < facts["size"]:
+        words = "fsync comes before the last bytes: Python still holds them, flush first"
+        return Broken("value:flushed", words, f"{max(synced):,} bytes synced", f"{facts['size']:,}")
+    ours = facts["inode of the folder"]
+    places = [p for p, n in enumerate(notes) if n["what"] == "sync" or (n["what"] == "fsync" and n["ino"] == ours)]
+    if not places:
+        return Broken("value:folder", "the folder is not synced: the new name may be lost in a power cut")
+    if places[-1] < at:
+        return Broken("value:folder", "the folder is synced before the rename: the new name is not in it yet")
+    return None
+
+
+def _synced(facts: Facts, notes: Notes, name: str) -> Iterator[int]:
+    """How many bytes of the new file were on the disk, each time that somebody saw to it."""
+    for note in notes:
+        if note["what"] == "fsync" and note["ino"] == facts["inode"]:
+            yield note["size"]
+        elif note["what"] == "sync" and str(facts["inode"]) in note["sizes"]:
+            yield note["sizes"][str(facts["inode"])]
+        elif note["what"] == "open" and note["synced"] and os.path.basename(note["path"]) == name:
+            yield facts["size"]  # O_SYNC: every write waits for the disk
+
+
+def _killed(case: Case, facts: Facts) -> Broken | None:
+    for kill in [*facts["kills"], *facts["first kills"]]:
+        first = kill in facts["first kills"]
+        if (kill["file"] == "nothing" and first) or kill["file"] == "new":
+            continue
+        if kill["file"] == "nothing":
+            words = f"killed {kill['where']}, there is no file under the name: the old one went before the new came"
+            return Broken("value:nothing", words)
+        if kill["file"] != "old":
+            gone = "" if first else ", and the old one is gone"
+            words = f"killed {kill['where']}, the file under the final name is half a file{gone}: "
+            return Broken("value:half", f"{words}write to another name first")
+    return None
+
+
+def _writers(case: Case, facts: Facts) -> Broken | None:
+    """What is too quick to be caught half done: the final name is written to, or is gone for a moment."""
+    events, new = (
+        {note["event"] for _, note in _entries(facts[which]) if note["name"] == case["name"]}
+        for which in ("whole", "new")
+    )
+    if new & {"changed", "closed after writing"} or events & {"made", "changed", "closed after writing"}:
+        words = "save writes to the final name itself: a copy can be killed half done, a rename cannot"
+        return Broken("value:copied", words)
+    if events & {"removed", "moved from"}:
+        words = (
+            "for a moment there is no file under the name: the old one went before the new came. os.replace does both"
+        )
+        return Broken("value:gone", words)
+    return None
+
+
+def _full(case: Case, facts: Facts) -> Broken | None:
+    for full in [*facts["full"], facts["sync"]]:
+        where, by_sync = f"on {full['where']}", full is facts["sync"]
+        if by_sync and full["ended"] == 0 and full["file"] == "new" and not _uses_fsync(facts):
+            continue
+        if full["ended"] == 0:
+            return Broken("value:swallowed", f"{where} save returns as if all were well: let the error out")
+        if full["ended"] != FAILED:
+            return Broken("value:swallowed", f"{where} save does not raise", f"ended with {full['ended']}", "an error")
+        if full["file"] != "old":
+            return Broken("value:lost", f"{where} the old checkpoint is lost", full["file"], "old")
+        if full["others"] and not by_sync:
+            words = f"{where} the half-written file stays and takes the room"
+            return Broken("value:room", words, ", ".join(full["others"]), "nothing")
+    return None
+
+
+def _uses_fsync(facts: Facts) -> bool:
+    return any(note["what"] == "fsync" and not note["folder"] for note in facts["whole"]["notes"])
+
+
+def _errors(case: Case, facts: Facts) -> Broken | None:
+    found = facts["errors"]
+    if found["ended"] != FAILED:
+        words = (
+            f"a {found['where']} in the middle of a save does not come out: whoever called it believes that all is well"
+        )
+        return Broken("value:swallowed", words, f"ended with {found['ended']}", "an error")
+    if found["file"] != "old":
+        return Broken(
+            "value:lost", f"after a {found['where']} in the middle the old checkpoint is lost", found["file"], "old"
+        )
+    return None
+
+
+def _bare(case: Case, facts: Facts) -> Broken | None:
+    bare = facts["bare"]
+    if bare["ended"] == 0 and bare["file"] == "new":
+        return _order(case, bare, " (with a name without a folder)")
+    why = f" ({bare['failed']['sentence'][:150]})" if bare["failed"] else ""
+    words = (
+        f'save(state, "{case["name"]}"), a name without a folder, fails: os.path.dirname gives "" for it, and that is '
+    )
+    measured = f"ended with {bare['ended']}, the file is {bare['file']}"
+    return Broken("value:bare", f"{words}no folder{why}", measured, "the new state in this folder")
+
+
+def _litter(case: Case, facts: Facts) -> Broken | None:
+    if left := len(facts["litter"]["others"]):
+        words = f"after {LITTER} kills and a whole save, half-written files are left: each kill leaves one more"
+        return Broken("value:litter", words, f"{left} files", "0")
+    if not all(found["neighbours"] for found in (facts["litter"], facts["bare"], *facts["full"])):
+        return Broken("value:neighbours", "save removes or changes files of somebody else in the folder")
+    return None
