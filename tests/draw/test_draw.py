@@ -309,3 +309,11 @@ def test_a_map_of_chosen_kinds_shows_only_those():
     for wrong in (["data"], ["data", "expert"]):
         with pytest.raises(ValueError, match="show two or more"):
             draw.parallelism_map(wrong)
+
+
+def test_a_plate_lies_between_the_hatch_and_the_text_and_takes_the_place_of_the_halo():
+    canvas = Canvas(100, 50, "t", "a", heading=False)
+    canvas.box(10, 10, 60, 30, "12", role=palette.FORWARD, plate=True)
+    shapes = canvas.svg().split("hatch-slash)", 1)[1]
+    assert shapes.index(f'fill="{palette.PANEL}"') < shapes.index(">12<")
+    assert "paint-order" not in shapes

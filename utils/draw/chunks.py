@@ -59,7 +59,7 @@ def chunks(
                 canvas.box(
                     *(x + inset, y + inset, cell_width - 2 * inset, cell_height - 2 * inset),
                     *(str(value), palette.DEVICE, role),
-                    size=11 if step is None else 15, bold=new, radius=3, **look,
+                    size=11 if step is None else 15, bold=new, radius=3, plate=True, **look,
                 )  # fmt: skip
                 if new and step is not None:
                     middle, above = x + cell_width / 2, y - gap

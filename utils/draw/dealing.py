@@ -90,7 +90,8 @@ def _row(
     for place, (sample, role) in enumerate(zip(row, marks, strict=True)):
         x = left + place * card + (10 * (place // batch) if batch else 0)
         size = 13 if card >= 30 else 10
-        canvas.box(x + 1.5, y + 1.5, card - 3, ROW - 3, str(sample), role=role, size=size, radius=4, bold=role is AGAIN)
+        look = {"role": role, "size": size, "radius": 4, "bold": role is AGAIN, "plate": True}
+        canvas.box(x + 1.5, y + 1.5, card - 3, ROW - 3, str(sample), **look)
 
 
 def _again(deal: Deal) -> set[tuple[int, int]]:

@@ -153,8 +153,11 @@ class Canvas:
         dash: str | None = None,
         radius: float = 6,
         colour: str = palette.INK,
+        plate: bool = False,
     ) -> None:
         """A rounded box with lines of text in its middle. With a ``role``: that role's colour and hatch.
+
+        On a hatch the text has a halo, or with ``plate`` (one line) stands on a white plate, on which it reads better.
 
         Raises:
             ValueError: if the text does not fit into the box.
@@ -173,7 +176,12 @@ class Canvas:
             if text_width(line, size, bold, mono) > width - 4:
                 raise ValueError(f"{line!r} needs {text_width(line, size, bold, mono):.0f} pixels of {width - 4:.0f}")
             y_line = y + height / 2 + (i - (len(lines) - 1) / 2) * step + size * 0.35
-            self.text(x + width / 2, y_line, line, size, bold=bold, mono=mono, colour=colour, halo=role is not None)
+            if plate:
+                wide, high = min(text_width(line, size, bold, mono) + 6, width - 4), min(size * 1.3, height - 4)
+                left, top = x + (width - wide) / 2, y + (height - high) / 2
+                self._add("rect", x=left, y=top, width=wide, height=high, rx=3, fill=palette.PANEL)
+            halo = role is not None and not plate
+            self.text(x + width / 2, y_line, line, size, bold=bold, mono=mono, colour=colour, halo=halo)
 
     def area(self, path: str, role: Role, outline: float = 0) -> None:
         """The inside of an SVG path (many rectangles, say) in a role's colour and hatch."""
