@@ -25,8 +25,7 @@ LOSSES = ("mse_loss", "cross_entropy", "smooth_l1_loss")
 def draw(rng: random.Random) -> list[Case]:
     """Four GPUs and eight micro-batches first; uneven batches, few micro-batches and one GPU in each check."""
     shapes = [(4, 8, 512, True), (3, 4, 10, True), (4, 6, 8, False), (1, 3, 192, True), (3, 2, 128, True)]
-    p = rng.choice((2, 2, 5))
-    m = rng.randint(2, 5)
+    p, m = rng.choice((2, 2, 5)), rng.randint(2, 5)
     shapes += [(p, m, m * rng.randint(8, 20), True), (rng.randint(2, 4), rng.randint(1, 5), rng.randint(5, 30), False)]
     cases = []
     for number, (p, m, samples, equal) in enumerate(shapes):
