@@ -176,6 +176,17 @@ print(torch.accelerator.is_available())
     assert python(PLAIN + code) == "False\n"
 
 
+def test_checkpointing_on_the_cpu_works_after_a_cluster_in_which_it_was_first_used() -> None:
+    code = """
+from torch.utils.checkpoint import checkpoint
+x = torch.ones(3, requires_grad=True)
+with simgpu.cluster(): checkpoint(torch.exp, x, use_reentrant=False).sum().backward()
+checkpoint(torch.exp, x, use_reentrant=False).sum().backward()
+print(torch.equal(x.grad, 2 * x.exp()))
+"""
+    assert python(PLAIN + code) == "True\n"
+
+
 def test_a_newer_cluster_outlives_the_end_of_an_older_one() -> None:
     code = """
 with simgpu.cluster(gpus_per_node=2):

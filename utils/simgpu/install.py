@@ -20,6 +20,7 @@ from torch.cuda import nccl
 from torch.nn.parallel import _functions, comm
 from torch.nn.utils.rnn import PackedSequence
 from torch.optim import optimizer as optim
+from torch.utils import checkpoint
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from utils.simgpu import (
@@ -204,6 +205,7 @@ def _change_training() -> None:
     optim._foreach_supported_types.append(SimTensor)  # as on CUDA: one launch for all parameters
     _undo.append(lambda: optim._foreach_supported_types.remove(SimTensor))
     _replace(torch._C, "_group_tensors_by_device_and_dtype", optimizers.grouping)
+    _set(checkpoint.DefaultDeviceType, "_default_device_type", None)  # torch keeps what it finds at its first use
     _replace(ThreadPoolExecutor, "submit", threads.submitting)
 
 
