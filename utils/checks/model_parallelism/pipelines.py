@@ -252,8 +252,7 @@ def _left(step: Facts) -> Iterator[Broken]:
 
 
 def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
-    """Those of the case that is told of in the lab: 4 GPUs, 8 micro-batches."""
-    case, world = played[0]
+    (case, world), *_ = played  # the one that is told of in the lab: 4 GPUs, 8 micro-batches
     step = world[0]["steps"][0]
     return {
         "steps": sum(len(world[0]["steps"]) for _, world in played),
