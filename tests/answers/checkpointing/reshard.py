@@ -30,7 +30,10 @@ def load(store, rank, world_size):
     return loaded
 
 
-EQUAL = {}
+EQUAL = {
+    "26: arguments of `max(a, first)` swapped": "max has no order",
+    "26: arguments of `min(b, last)` swapped": "min has no order",
+}
 READ = 'store.read(file, index[name]["offset"] + (start - a) * row, (stop - start) * row)'
 PIECE = "                piece = torch.frombuffer(content, dtype=dtype)\n"
 PLACE = "                mine[start - first : stop - first] = piece.reshape(stop - start, *shape[1:])\n"

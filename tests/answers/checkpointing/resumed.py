@@ -234,7 +234,7 @@ wrong("momentum in bfloat16", "the optimizer's state is not what it was", {
 
 # --- wrong: when it is saved, and what is done again
 
-wrong("saved at the end", "is it saved when it should be?", {WHEN: "        if number + 1 == task.steps:\n"})
+wrong("saved at the end", "too much work is lost", {WHEN: "        if number + 1 == task.steps:\n"})
 wrong("saved in each step", "a save every 5 steps is enough", {WHEN: "        if True:\n"})
 wrong("saved every ten steps", "too much work is lost", {"% task.every == 0": "% (2 * task.every) == 0"})
 wrong("every five steps always", "See 1 rank, training ranks: 1, steps", {"% task.every == 0": "% 5 == 0"})

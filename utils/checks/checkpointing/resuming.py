@@ -19,7 +19,7 @@ def draw(ranks: int) -> Callable[[random.Random], list[Case]]:
     def draw(rng: random.Random) -> list[Case]:
         many = {"steps": STEPS, "every": EVERY, "kills": KILLS, "trouble": "yes" if ranks > 1 else "no"}
         every = rng.choice((2, 3, 4, 7))
-        few = {"steps": every * rng.randint(3, 4) + rng.choice((0, 1)), "every": every, "kills": 2, "trouble": "no"}
+        few = {"steps": every * rng.randint(3, 4), "every": every, "kills": 2, "trouble": "no"}
         return [{"ranks": 1, "training ranks": ranks} | how | {"seed": rng.getrandbits(30)} for how in (many, few)]
 
     return draw

@@ -48,7 +48,8 @@ def plan(case: Case) -> list[Kill]:
     """Kills at random places, the same ones for the same case."""
     chance, ranks = random.Random(case["seed"]), case["training ranks"]
     kills = []
-    for number, step in enumerate(sorted(chance.sample(range(2, case["steps"] - 1), case["kills"]))):
+    steps = range(2, case["steps"] - case["every"])  # who outlives a kill in the last save has none of the later ones
+    for number, step in enumerate(sorted(chance.sample(steps, case["kills"]))):
         if number % 4 == 1:
             kills.append(Kill(step, event=chance.randrange(5)))
         elif number % 4 == 3:
