@@ -115,8 +115,9 @@ def _barriers(page: Page, where: dict[str, Any], rules: list[str] | None = None)
 
 def _open(page: Page, address: str, size: dict[str, int] = WIDE, theme: str = "light") -> None:
     page.set_viewport_size(size)
+    page.emulate_media(color_scheme=theme)
     page.goto(address)
-    page.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
+    assert page.evaluate("document.documentElement.dataset.theme") == theme
     page.evaluate(AXE)
 
 
@@ -135,11 +136,12 @@ def test_it_is_small(book: Path) -> None:
 
 
 def test_no_text_is_left_as_markup(book: Path) -> None:
-    """Folds are closed, tables are tables, and stored pictures have their words."""
-    for name in _pages(book):
-        text = re.sub(r"<pre.*?</pre>", "", (book / name).read_text(encoding="utf-8"), flags=re.DOTALL)
+    """Folds are closed, tables are tables, emphasis is emphasis, and stored pictures have their words."""
+    for name in [*_pages(book), *(f"ko/{name}" for name in _pages(book, "ko"))]:
+        text = re.sub(r"<(pre|code|script)\b.*?</\1>", "", (book / name).read_text(encoding="utf-8"), flags=re.DOTALL)
         assert text.count("<details") == text.count("</details>") and "&lt;details" not in text, name
         assert not re.search(r"<p>\|.*\|---", text), name
+        assert not re.search(r"\*\*[^*<>]+\*\*", text), name
         assert [image for image in re.findall(r"<img[^>]*>", text) if not re.search(r'alt="[^"]', image)] == [], name
 
 
