@@ -227,7 +227,7 @@ def boxes(svg: str) -> list[tuple[str, str, bool]]:
     root = ET.fromstring(svg)
     found = []
     shapes = [shape for shape in root if not shape.tag.endswith(("title", "desc", "defs"))]
-    for shape, text in zip(shapes, shapes[2:], strict=False):
+    for shape, text in zip(shapes, shapes[3:], strict=False):  # (its pattern and the plate of its number are between)
         if shape.get("rx") == "3" and not shape.get("fill").startswith("url") and text.text:
             found.append((shape.get("fill"), text.text, float(shape.get("stroke-width")) > 2))
     return found

@@ -1,13 +1,11 @@
 """The α–β formulas against hand-counted numbers and a step-by-step simulation; the facts about links."""
 
 import itertools
-import math
 
 import pytest
 
 from utils.hardware import links
 from utils.hardware.links import Link, nccl
-from utils.hardware.loopback import measure_loopback
 from utils.training.models import RESNET50_GRADIENT_BYTES, resnet50_parameter_count, resnet50_parameters
 
 EASY = Link("easy", alpha_s=1.0, bytes_per_s=100.0, year=0, source="a test")  # 1 s a message, 0.01 s a byte
@@ -178,14 +176,6 @@ def test_fit_of_noisy_times_keeps_the_latency():
 def test_fit_refuses_what_it_cannot_fit(sizes, times):
     with pytest.raises(ValueError):
         links.fit(sizes, times)
-
-
-def test_loopback_is_measured():
-    link = measure_loopback(sizes=(1, 100_000, 10_000_000), repeats=3)
-    assert 0 <= link.alpha_s < 1
-    assert 1e6 < link.bytes_per_s < 1e13, "slower than a modem or faster than any memory: a wrong unit"
-    assert math.isfinite(link.beta_s_per_byte)
-    assert "measured" in link.source
 
 
 # --- What NCCL would choose ---------------------------------------------------------------------------------
