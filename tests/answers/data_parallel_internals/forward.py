@@ -144,7 +144,7 @@ wrong(
 wrong(
     "in float32", "is off by", {APPLY: APPLY, GATHER: GATHER.replace("output.to", "output.float().to(output.dtype).to")}
 )
-wrong("only four GPUs", "a GPU works on more rows than its share", {PARTS: "    devices = devices[:2]\n" + PARTS})
+wrong("only two GPUs", "not every GPU works, forward and backward", {PARTS: "    devices = devices[:2]\n" + PARTS})
 wrong("the rest on the last GPU", "a GPU works on more rows than its share", {
     PARTS: "    n, p = len(batch), len(devices)\n    parts = batch.tensor_split([i * (n // p) for i in range(1, p)])\n"
     "    parts = scatter_batch(batch, devices) if n < p else [part.to(d) for part, d in zip(parts, devices)]\n"

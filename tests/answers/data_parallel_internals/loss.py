@@ -181,7 +181,7 @@ wrong("all targets everywhere", "scatter them", {
     PARTS: "    parts = scatter_batch(batch, devices)\n    ends = [0]\n    for part in parts:\n        ends.append(ends[-1] + len(part))\n"
     "    answers = [targets.to(part.device)[a:b] for part, a, b in zip(parts, ends, ends[1:])]\n"
 })  # fmt: skip
-wrong("one-hot targets on the first GPU", "other bytes move", {
+wrong("one-hot targets on the first GPU", "holds too much at its peak", {
     PARTS: "    classes = list(model.parameters())[-1].numel()\n"
     "    wanted = torch.zeros(len(batch), classes, dtype=batch.dtype, device=devices[0]).scatter_(1, targets[:, None], 1.0)\n"
     + PARTS.replace("targets", "wanted")

@@ -87,7 +87,7 @@ wrong(
 )
 wrong(
     "the last in reverse",
-    "nobody can go on",
+    "is another order",
     {LAST: LAST.replace("range(m - warm_up, m)", "reversed(range(m - warm_up, m))")},
 )
 

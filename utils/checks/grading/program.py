@@ -60,10 +60,11 @@ class Program:
             self.end()
 
     def end(self) -> None:
-        """End it and all that it has started."""
-        if self._process.poll() is None:
+        """End it and all that it has started. Told again if need be: Python drops what is raised at some moments."""
+        while self._process.poll() is None:
             self._process.terminate()
-        self._process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_PATIENCE)
         self._process.stdout.close()
 
     @property
