@@ -117,6 +117,7 @@ def _open(page: Page, address: str, size: dict[str, int] = WIDE, theme: str = "l
     page.set_viewport_size(size)
     page.emulate_media(color_scheme=theme)
     page.goto(address)
+    page.add_style_tag(content="* { transition: none !important; animation: none !important; }")  # colours as they stay
     assert page.evaluate("document.documentElement.dataset.theme") == theme
     page.evaluate(AXE)
 

@@ -337,7 +337,7 @@ wrong("the course's own module", "uses utils.algorithms.ddp: the course's own co
     MEAN: MEAN + "    import utils.algorithms.ddp\n"
 })  # fmt: skip
 wrong("frames are read", "looks into the check", {MEAN: MEAN + "    __import__('sys')._getframe(1)\n"})
-wrong("the judge's functions are patched", "leaves the functions of", {
+wrong("the judge's functions are patched", "the course's own code is no answer", {
     MEAN: MEAN + "    model.eval()\n    snapshot = __import__('sys').modules['utils.checks.contracts.snapshot']\n"
     "    snapshot.Snapshot._note = lambda *_: None\n"
 })  # fmt: skip
