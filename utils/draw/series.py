@@ -38,6 +38,7 @@ for (const figure of document.querySelectorAll('.picture-series[data-choices]:no
     const slider = document.createElement('input');
     Object.assign(slider, {type: 'range', min: 0, max: choice.values.length - 1, step: 1});
     slider.value = choice.start;
+    slider.dataset.lmSuppressShortcuts = 'true';  // JupyterLab leaves it the arrow keys
     slider.style.cssText = 'flex:1;min-width:6em';
     const value = document.createElement('output');
     value.style.minWidth = '4em';
