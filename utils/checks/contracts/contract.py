@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -91,6 +91,10 @@ class Broken:
     expected: Any = None
     rank: int | None = None
     call: int = 0
+
+    def at(self, **place: Any) -> Broken:
+        """The same, found on another ``rank`` or after so many ``call``s."""
+        return replace(self, **place)
 
 
 @dataclass(frozen=True)

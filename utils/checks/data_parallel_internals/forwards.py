@@ -97,7 +97,7 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
                 *steps.judge_left(step),
             ]
         for one in broken:
-            yield Broken(one.clause, one.sentence, one.measured, one.expected, call=2 * number)
+            yield one.at(call=2 * number)
 
 
 def _judge_output(step: Facts) -> Iterator[Broken]:

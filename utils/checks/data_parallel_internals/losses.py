@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -70,7 +71,7 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
                 *steps.judge_left(step),
             ]
         for one in broken:
-            yield Broken(one.clause, one.sentence, one.measured, one.expected, call=2 * number)
+            yield one.at(call=2 * number)
 
 
 def _judge_loss(step: Facts) -> Iterator[Broken]:
@@ -171,10 +172,9 @@ def figures_many(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, An
     return {"peak of each GPU": f"at most {max(played[0][1][0]['seen']['peak']) / 1e9:.2f} GB"}
 
 
-RULES = {"data_parallel_loss": Rules(), steps.BACKWARD: steps.AFTERWARDS}
 CONTRACT = Contract(
     name="data_parallel_internals.loss",
-    rules=RULES,
+    rules={"data_parallel_loss": Rules(), steps.BACKWARD: steps.AFTERWARDS},
     draw=draw,
     scene=scene,
     judge=judge,
@@ -182,13 +182,11 @@ CONTRACT = Contract(
     refused=steps.REFUSED,
     figures=figures,
 )
-MEMORY = Contract(
+MEMORY = dataclasses.replace(
+    CONTRACT,
     name="data_parallel_internals.loss, memory",
-    rules=RULES,
     draw=draw_many,
     scene=scene_many,
     judge=judge_many,
-    mistakes=steps.MISTAKES,
-    refused=steps.REFUSED,
     figures=figures_many,
 )

@@ -122,7 +122,7 @@ def _buffers(model: Any, replicas: Any, names: Sequence[str]) -> dict[str, str]:
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     for number, call in enumerate(world[0]["calls"]):
         for one in (*_replicas(call), *_copies(call), *_used(call), *_memory(call)):
-            yield Broken(one.clause, one.sentence, one.measured, one.expected, call=number)
+            yield one.at(call=number)
 
 
 def _replicas(call: Facts) -> Iterator[Broken]:

@@ -109,7 +109,7 @@ def _backward(case: Case, batch: Tensor, parts: Sequence[Tensor]) -> Facts:
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     for number, call in enumerate(world[0]["calls"]):
         for one in (*_parts(case, call), *_gradients(call), *_route(case, call), *_memory(case, call)):
-            yield Broken(one.clause, one.sentence, one.measured, one.expected, call=number)
+            yield one.at(call=number)
 
 
 def _parts(case: Case, call: Facts) -> Iterator[Broken]:

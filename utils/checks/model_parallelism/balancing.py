@@ -44,7 +44,7 @@ def judge_costs(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     equal = _about_equal(found)
     for number, ((costs, p), counts) in enumerate(zip(case["lists"], found, strict=False)):
         for one in _counts(costs, p, counts, equal):
-            yield Broken(one.clause, one.sentence, one.measured, one.expected, call=number)
+            yield one.at(call=number)
 
 
 def _about_equal(all_counts: Sequence[Any]) -> bool:
@@ -163,7 +163,7 @@ def _bytes(tensors: Any) -> int:
 def judge_pieces(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     for number, model in enumerate(world[0]["models"]):
         for one in _stages(case, model):
-            yield Broken(one.clause, one.sentence, one.measured, one.expected, call=number)
+            yield one.at(call=number)
 
 
 def _stages(case: Case, model: Facts) -> Iterator[Broken]:

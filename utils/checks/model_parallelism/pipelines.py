@@ -6,6 +6,7 @@ of equal cost the formula for the bubble is exact.
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -117,7 +118,7 @@ def judge(case: Case, world: Sequence[Facts], function: str) -> Iterator[Broken]
             ordered = _gpipe(case, step) if function == GPIPE else _one_f_one_b(case, step)
             broken = [*ordered, *_left(step)]
         for one in broken:
-            yield Broken(one.clause, one.sentence, one.measured, one.expected, call=number)
+            yield one.at(call=number)
 
 
 def _host(step: Facts) -> Iterator[Broken]:
@@ -262,14 +263,6 @@ def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
     }
 
 
-def scene_gpipe(case: Case, watch: Any, facts: Facts) -> None:
-    play(case, watch, facts, GPIPE)
-
-
-def scene_1f1b(case: Case, watch: Any, facts: Facts) -> None:
-    play(case, watch, facts, ONE_F_ONE_B)
-
-
 RULES = Rules(changes=("stages*.grad",))
 MISTAKES = (
     ("state:*.length", "{}: a list that was given to you belongs to whoever called you"),
@@ -279,21 +272,18 @@ MISTAKES = (
     *((f"{kind} *", "{}") for kind in ("work:0", "value:1", "value:2", "value:3", "work:1", "copies:0", "copies:1")),
     *((f"{kind} *", "{}") for kind in ("copies:2", "work:2", "memory:0", "work:3", "memory:1")),
 )
-GPIPE_CONTRACT = Contract(
-    name="model_parallelism.gpipe",
-    rules={GPIPE: RULES},
-    draw=draw,
-    scene=scene_gpipe,
-    judge=lambda case, world: judge(case, world, GPIPE),
-    mistakes=MISTAKES,
-    figures=figures,
-)
-ONE_F_ONE_B_CONTRACT = Contract(
-    name="model_parallelism.one_f_one_b",
-    rules={ONE_F_ONE_B: RULES},
-    draw=draw,
-    scene=scene_1f1b,
-    judge=lambda case, world: judge(case, world, ONE_F_ONE_B),
-    mistakes=MISTAKES,
-    figures=figures,
-)
+
+
+def _contract(exercise: str, function: str) -> Contract:
+    return Contract(
+        name=f"model_parallelism.{exercise}",
+        rules={function: RULES},
+        draw=draw,
+        scene=functools.partial(play, function=function),
+        judge=functools.partial(judge, function=function),
+        mistakes=MISTAKES,
+        figures=figures,
+    )
+
+
+GPIPE_CONTRACT, ONE_F_ONE_B_CONTRACT = _contract("gpipe", GPIPE), _contract("one_f_one_b", ONE_F_ONE_B)

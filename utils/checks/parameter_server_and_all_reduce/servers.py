@@ -148,7 +148,7 @@ def _judge_server(case: Case, workers: int, events: Sequence[Event], first: Any)
             if event["weights"] is not None:
                 since[worker] = len(terms) - 1
         if broken:
-            yield from (Broken(one.clause, one.sentence, one.measured, one.expected, **at) for one in broken)
+            yield from (one.at(**at) for one in broken)
             return
 
 
