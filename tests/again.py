@@ -67,17 +67,18 @@ class Record:
 
 def main(arguments: Sequence[str]) -> int:
     end = arguments.index("--")
-    before = stored()
+    options = list(arguments[end + 1 :])
+    stage = options[options.index("-m") + 1] if "-m" in options else ""
+    before = stored(stage)
     files = [argument for argument in arguments[:end] if not argument.startswith("--")]
     files.sort(key=lambda file: -length(file, before))
-    options = list(arguments[end + 1 :])
     notes = os.environ.pop(NOTES, None)  # programs that tests start have nothing to note here
 
     record = Record()
     code = int(pytest.main([*options, *files], plugins=[record]))
     failed = sorted(record.failed)
     if "--store-durations" in arguments[:end]:
-        store(record.seconds)
+        store(stage, record.seconds)
     outcome = "failed"
     if code == 1 and "--again" in arguments[:end] and not record.stopped and len(failed) <= BROKEN:
         print("\nFailed, and run once more:", *failed, sep="\n    ", flush=True)

@@ -53,5 +53,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if sys.platform == "linux" and "tests/ranks/" in item.nodeid and "spawn" in _parameters(item):
             item.add_marker(pytest.mark.extras)  # ranks are forked here, and spawned elsewhere
     if hasattr(config, "workerinput"):  # one process alone keeps the order of the files
-        seconds = stored()
+        seconds = stored(config.option.markexpr)
         items.sort(key=lambda item: -length(item.nodeid, seconds))

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from datetime import timedelta
 
 import torch.distributed as dist
 
@@ -10,7 +11,10 @@ keys = dist.PrefixStore("attempt_1", store) if "--prefix" in sys.argv else store
 if "--late" in sys.argv and rank == 0:
     time.sleep(3)
     if "--prefix" not in sys.argv:
-        store.wait(["gave up"])  # until another rank has failed: then torchrun ends this one
+        try:
+            store.wait(["gave up"], timedelta(seconds=10))  # until another rank has failed: then torchrun ends this one
+        except dist.DistStoreError:
+            sys.exit("nobody has failed: all others wait to be called by the dead")
         sys.exit("ended by torchrun, because another rank has failed")
 try:
     dist.init_process_group("gloo", store=keys, rank=rank, world_size=world_size)

@@ -196,7 +196,8 @@ def test_when_nothing_fails_nothing_is_listed(tmp_path):
 
 
 def test_the_stored_durations_name_only_files_that_are_there():
-    stored = json.loads(STORED.read_text(encoding="utf-8"))
+    stages = json.loads(STORED.read_text(encoding="utf-8"))
+    stored = [name for stage in stages.values() for name in stage]
     assert len(stored) > 50 and [name for name in stored if not (ROOT / name.partition("::")[0]).is_file()] == []
     assert all(name == group(name) or "test_labs.py::" in name for name in stored)
 
@@ -222,7 +223,7 @@ def test_tests_are_dealt_out_by_stored_durations(tmp_path):
     names = [f"tests/test_{letter}.py" for letter in "abcdef"]
     for name in names:
         (tmp_path / name).write_text("".join(f"def test_{n}(): pass\n" for n in range(3)))
-    (tmp_path / "tests/durations.json").write_text(json.dumps({name: n for n, name in enumerate(names)}))
+    (tmp_path / "tests/durations.json").write_text(json.dumps({"": {name: n for n, name in enumerate(names)}}))
     code, text = _python(tmp_path, "-m", "pytest", "-v", "-n", "1", "--dist", "loadfile")
     assert code == 0 and "18 passed" in text, text
     begun = list(dict.fromkeys(re.findall(r"PASSED (tests/test_\w\.py)", text)))

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,7 @@ def grade(
         pool = ThreadPoolExecutor(jobs)
         futures = {pool.submit(_grade_one, item, official[item.slug], place, judging): item for item in work}
         try:
-            for future in as_completed(futures):
+            for future in _as_completed(futures):
                 item, result = futures[future], future.result()
                 grades.waiting.discard((item.learner, item.slug))
                 grades.notes[item.learner, item.slug] = result.notes
@@ -90,6 +90,14 @@ def grade(
             place.stopped.set()
             pool.shutdown(cancel_futures=True)
     return grades
+
+
+def _as_completed(futures: Iterable[Future[Any]]) -> Iterator[Future[Any]]:
+    """As concurrent.futures has it, but a Ctrl-C is never lost: one that comes just before a wait without end is."""
+    pending = set(futures)
+    while pending:
+        done, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
+        yield from done
 
 
 def _grade_one(item: HandedIn, lab: OfficialLab, place: Sandboxes, judging: threading.Lock) -> Result:
