@@ -68,11 +68,29 @@ def test_without_torchrun_slurm_numbers_the_ranks(cluster):
 @needs_slurm
 def test_torchrun_under_slurm_trains_and_goes_on_after_a_worker_was_killed(cluster, tmp_path):
     words = ("scripts/train.sbatch", "--folder", str(tmp_path), "--die-at", "13", "--die-rank", "1")
-    job = cluster.wait(cluster.submit(*words, environment={"SLURM_GPUS_ON_NODE": "1"}), LONG)  # so: one worker on each
+    environment = {"SLURM_GPUS_ON_NODE": "1", "PROGRAM": "scripts/train_resumable.py"}  # so: one worker on each node
+    job = cluster.wait(cluster.submit(*words, environment=environment), LONG)
     assert (job.state, job.exit_code, job.nodes) == ("COMPLETED", 0, ("node1", "node2")), job
     said = re.findall(r"\d+ ranks start at step \d+", job.output)
     assert said == ["2 ranks start at step 0", "2 ranks start at step 10"]
     assert len(re.findall(r"^step 20: loss \d\.\d+, parameters [0-9a-f]{16}$", job.output, re.MULTILINE)) == 1
+
+
+@needs_slurm
+def test_a_job_whose_time_is_nearly_over_saves_goes_back_into_the_queue_and_goes_on(cluster, tmp_path):
+    words = ("scripts/train.sbatch", "--folder", str(tmp_path), "--steps", "3000", "--every", "3000")
+    number = cluster.submit(*words)
+    output, end = "", time.monotonic() + LONG
+    while "start at step 0" not in output and time.monotonic() < end:
+        time.sleep(0.2)
+        output = "".join(path.read_text() for path in cluster.folder.rglob(f"*-{number}.out"))
+    cluster.command("scancel", "--batch", "--signal=USR1", str(number))  # as Slurm does by --signal
+    job = cluster.wait(number, LONG)
+    assert (job.state, job.exit_code) == ("COMPLETED", 0), job
+    stopped = re.findall(r"stopped after step (\d+)", job.output)
+    assert len(stopped) == 1 and 0 < int(stopped[0]) < 3000
+    assert re.findall(r"4 ranks start at step (\d+)", job.output) == ["0", *stopped]
+    assert len(re.findall(r"^step 3000: loss \d\.\d+$", job.output, re.MULTILINE)) == 1
 
 
 @needs_slurm

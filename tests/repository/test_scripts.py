@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from utils.launchers import processes, torchrun
 
@@ -86,14 +88,40 @@ def first_ddp(folder: Path) -> None:
     assert len(losses) == 5 and losses == sorted(losses, reverse=True) and losses[-1] < 0.5
 
 
+def train(folder: Path) -> None:
+    """One process, then two ranks from its checkpoint; a file "stop" ends it, and the same command goes on."""
+    options = ("--folder", str(folder), "--every", "10", "--steps")
+    said = start(sys.executable, "scripts/train.py", *options, "20")
+    assert re.fullmatch(r"attempt 0: 1 ranks start at step 0\nstep 20: loss \d\.\d+\n", said)
+    (folder / "stop").touch()
+    assert with_torchrun("train.py", *options, "40").splitlines()[-2:] == [
+        "attempt 0: 2 ranks start at step 20",
+        "stopped after step 21: the same command goes on from here",
+    ]
+    said = with_torchrun("train.py", *options, "40")
+    assert "2 ranks start at step 21\n" in said and float(said.split()[-1]) < 1
+    lines = [json.loads(line) for line in (folder / "losses.jsonl").read_text().splitlines()]
+    assert [(line["step"], line["ranks"]) for line in lines] == [(10, 1), (20, 1), (21, 2), (30, 2), (40, 2)]
+
+
 RUNS: dict[str, Callable[[Path], None]] = {
-    f"{run.__name__}.py": run for run in (what_torchrun_sets, elastic_steps, all_reduce_clock, hello_ranks, first_ddp)
+    f"{run.__name__}.py": run
+    for run in (what_torchrun_sets, elastic_steps, all_reduce_clock, hello_ranks, first_ddp, train)
 }
 
 
 @pytest.mark.parametrize("script", RUNS)
 def test_script(script, tmp_path):
     RUNS[script](tmp_path)
+
+
+def test_whatever_the_number_of_ranks_an_epoch_has_every_sample_once():
+    indices = runpy.run_path(str(ROOT / "scripts" / "train.py"))["indices"]
+    for ranks, batch in ((1, 4), (3, 4), (2, 7)):
+        dealt = torch.cat([indices(10, start, batch * ranks, seed=1) for start in range(0, 60, batch * ranks)])
+        for epoch in range(5):
+            assert sorted(dealt[10 * epoch : 10 * epoch + 10].tolist()) == list(range(10)), (ranks, batch)
+        assert dealt[:10].tolist() != dealt[10:20].tolist(), "each epoch has an order of its own"
 
 
 def test_every_script_is_run_by_a_test():

@@ -36,7 +36,7 @@ CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket={folder}/munge.socket,cred_expire=15
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/%n
 SlurmctldPidFile={folder}/slurmctld.pid
