@@ -15,7 +15,9 @@ from torch.utils._mode_utils import no_dispatch
 from utils.simgpu.happens_before import Order
 from utils.simgpu.work import Timeline
 
-_OURS = (os.path.dirname(path) + os.sep for path in (__file__, str(torch.__file__), sysconfig.__file__))
+_OURS = (
+    os.path.dirname(path) + os.sep for path in (__file__, os.path.dirname(str(torch.__file__)), sysconfig.__file__)
+)
 _NOT_THE_USERS = (*_OURS, "<frozen", "<string>")
 _MOST_ELEMENTS = 1 << 24
 """Storages above this are not looked at element by element; see ``Extent.meets``."""
@@ -118,8 +120,6 @@ class Access:
     shape: tuple[int, ...]
     place: Place | None
     waited: str = "stream"
-    by_future: bool = False
-    """Somebody has asked for the collective's future, for which C++ waits without telling us."""
 
     def conflicts(self, other: Access) -> bool:
         """Would it matter which of them comes first?"""

@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from utils.simgpu import happens_before
 from utils.simgpu.accesses import Access, Extent, History, place_now, users_frame
 from utils.simgpu.cluster import current
-from utils.simgpu.happens_before import Order, Ordering
+from utils.simgpu.happens_before import Order, Ordering, joined
 from utils.simgpu.phases import FORWARD, in_backward, phase_now
 from utils.simgpu.race_reports import HOST, Host, Race, RaceError, describe
 from utils.simgpu.work import Timeline
@@ -46,6 +46,7 @@ class Races:
         self._stop = stop
         self._freed: dict[tuple[Timeline | None, int], list[list[Access]]] = {}
         self._pinned: dict[int, tuple[torch.UntypedStorage, History]] = {}
+        self._futures: Order = {}
         self._where_forward_ran: set[Timeline] = set()
         self._mode = _HostAccesses(self)
 
@@ -146,7 +147,7 @@ class Races:
         """Is it in order by what C++ does without telling us?"""
         if not in_backward():
             return False
-        if old.by_future:  # DistributedDataParallel has waited for it
+        if old.after(self._futures):  # DistributedDataParallel has waited for it
             return True
         if access.writes:
             return False
@@ -205,11 +206,9 @@ class Races:
         """The allocator shall wait for this stream, too, before it gives the memory to others."""
         self._history(allocation).recorded.add(stream)
 
-    def by_future(self, tensors: Iterable[Any]) -> None:
-        """Somebody has asked for the future of the collective that writes these."""
-        for tensor in tensors:
-            for one in self._history(tensor.allocation).accesses:
-                one.by_future |= one.waited == "wait()"
+    def future(self, order: Order | None) -> None:
+        """Somebody has a future of what has this order."""
+        self._futures = joined(self._futures, order)
 
     # --- The host -------------------------------------------------------------------------------------------
 

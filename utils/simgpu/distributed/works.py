@@ -66,7 +66,7 @@ class SimWork(TorchWork):
         """
         finish = self._finish
         if happens_before.watching is not None:
-            happens_before.watching.by_future(self._result)
+            happens_before.watching.future(self._order)
         _until_end_of_backward.append(lambda: stream_waits(finish()))
         future = Future(self._order)
         future.set_result(self._result)
@@ -93,7 +93,9 @@ class Future(torch.futures.Future):
                 done.set_result(callback(self))
             except Exception as error:
                 done.set_exception(error)
-            done._order = happens_before.recorded(stream)
+            if happens_before.watching is not None:
+                done._order = happens_before.recorded(stream)
+                happens_before.watching.future(done._order)
         _until_end_of_backward.append(lambda: here().current_stream().wait_stream(stream))
         return done
 
