@@ -59,7 +59,9 @@ def _note(work: Work, operator: Operator, args: tuple, kwargs: dict, inputs: lis
     known = {id(tensor) for tensor in inputs}
     writes = [*changed, *(tensor for tensor in made if id(tensor) not in known)]
     written = {id(tensor) for tensor in changed}
-    happens_before.launched(work, [tensor for tensor in inputs if id(tensor) not in written], writes)
+    only_shapes = operator.name.startswith("new_") or operator.name.endswith("_like")  # of what they are given
+    reads = [] if only_shapes else [tensor for tensor in inputs if id(tensor) not in written]
+    happens_before.launched(work, reads, writes)
 
 
 def _launch(
