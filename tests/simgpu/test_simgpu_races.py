@@ -525,6 +525,17 @@ def test_the_report_names_both_lines_streams_and_what_is_missing():
     assert lines[2] == "What would: torch.simgpu.current_stream(0).wait_stream(side) between them"
 
 
+def test_a_report_keeps_no_tensor_alive():
+    x, side, allocated = square(), simgpu.Stream(0), torch.simgpu.memory_allocated
+    before = allocated(0)
+    with simgpu.races() as races:
+        with torch.simgpu.stream(side):
+            y = x * 2
+        y.sum()
+    del y
+    assert len(races) == 1 and allocated(0) == before
+
+
 def test_a_pair_of_lines_is_told_once():
     x, side = square(), simgpu.Stream(0)
     with simgpu.races() as races:

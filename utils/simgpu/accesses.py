@@ -18,7 +18,7 @@ from utils.simgpu.work import Timeline
 _OURS = (
     os.path.dirname(path) + os.sep for path in (__file__, os.path.dirname(str(torch.__file__)), sysconfig.__file__)
 )
-_NOT_THE_USERS = (*_OURS, "<frozen", "<string>")
+_NOT_THE_USERS = (*_OURS, "<frozen")
 _MOST_ELEMENTS = 1 << 24
 """Storages above this are not looked at element by element; see ``Extent.meets``."""
 

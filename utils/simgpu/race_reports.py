@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import linecache
 import os
 from dataclasses import dataclass, field
@@ -89,10 +90,12 @@ def _line(place: Place) -> str:
 def _variable(stream: Timeline, frame: Any) -> str:
     """How the user calls a stream, from the innermost function to the outermost."""
     while frame is not None:
-        for names in (frame.f_locals, frame.f_globals):
-            for name, value in names.items():
-                if value is stream and not name.startswith("_"):
-                    return name
+        names = frame.f_locals
+        found = [name for space in (names, frame.f_globals) for name, value in space.items() if value is stream]
+        if type(names) is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            names.clear()  # the function's variables, copied: before Python 3.13 they would live as long as it runs
+        if found := [name for name in found if not name.startswith("_")]:
+            return found[0]
         frame = frame.f_back
     return ""
 
@@ -109,6 +112,8 @@ def _label(access: Access, frame: Any) -> str:
 
 def _expression(access: Access, frame: Any, waits: bool = False) -> str:
     stream = access.stream
+    if name := _variable(stream, frame):
+        return name
     if stream.name == "the default stream":
         return f"torch.simgpu.{'current' if waits else 'default'}_stream({stream.gpu})"  # type: ignore[attr-defined]
-    return _variable(stream, frame) or ("torch.simgpu.current_stream()" if waits else "that stream")
+    return "torch.simgpu.current_stream()" if waits else "that stream"
