@@ -208,8 +208,9 @@ class Cluster:
         def wait(lane) -> None:
             lane.time = max([lane.time, *(stream.time for stream in streams)])
 
-        for stream in streams:
-            happens_before.host_waits(happens_before.recorded(stream))
+        if happens_before.watching is not None:
+            for stream in streams:
+                happens_before.host_waits(happens_before.recorded(stream))
         self.clock.act(wait, 0 if gpu is None else gpu)
 
     def now(self) -> float:
