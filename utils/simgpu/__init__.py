@@ -25,6 +25,8 @@ from utils.simgpu.collectives import all_gather, all_reduce, broadcast, reduce_s
 from utils.simgpu.hardware import GPU, gpu
 from utils.simgpu.install import uninstall
 from utils.simgpu.profile import Profile, TraceEvent, profile
+from utils.simgpu.race_reports import Race, RaceError
+from utils.simgpu.races import Races, races
 from utils.simgpu.streams import Event, Stream
 from utils.simgpu.tensor import SimTensor
 from utils.simgpu.torch_module import on, stream, synchronize
@@ -44,6 +46,9 @@ __all__ = [
     "Cluster",
     "Event",
     "Profile",
+    "Race",
+    "RaceError",
+    "Races",
     "SimTensor",
     "Stream",
     "TraceEvent",
@@ -59,6 +64,7 @@ __all__ = [
     "one_of",
     "pin",
     "profile",
+    "races",
     "reduce_scatter",
     "region",
     "stream",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from utils.hardware.links import Link
+from utils.simgpu import happens_before
 from utils.simgpu.clock import Clock
 from utils.simgpu.hardware import GPU
 from utils.simgpu.memory import Memory
@@ -36,6 +37,8 @@ class SimulatedGPU:
         self.communication_stream = new_stream(index)
         self.copy_stream = new_stream(index)
         self.streams = [self.default_stream, self.communication_stream, self.copy_stream]
+        for stream, use in zip(self.streams, ("default", "communication", "copy"), strict=True):
+            stream.name = f"the {use} stream"
         self.random_state: torch.Tensor | None = None
         self.name = name = f"GPU {index}"
         self.host_out, self.host_in = Port(f"{name} to host"), Port(f"host to {name}")
@@ -182,12 +185,19 @@ class Cluster:
 
     @contextmanager
     def own_selection(self) -> Iterator[None]:
-        """Inside, the current GPU and streams are those of a new thread, as in autograd's threads for CUDA."""
+        """Inside, the current GPU is that of a new thread, as in autograd's threads for CUDA.
+
+        The streams are the caller's. (On CUDA each operator of backward runs in the stream of its forward, which is the
+        same where a program does both inside one ``with stream``; and the caller's streams wait for it at the end.)
+        """
         before = vars(self._local).copy()
-        vars(self._local).clear()
+        vars(self._local).pop("current", None)
+        self._local.streams = dict(before.get("streams", {}))
         try:
             yield
         finally:
+            if happens_before.watching is not None:
+                happens_before.watching.after_backward(self.current_stream(gpu) for gpu in range(len(self)))
             vars(self._local).clear()
             vars(self._local).update(before)
 
@@ -198,6 +208,9 @@ class Cluster:
         def wait(lane) -> None:
             lane.time = max([lane.time, *(stream.time for stream in streams)])
 
+        if happens_before.watching is not None:
+            for stream in streams:
+                happens_before.host_waits(happens_before.recorded(stream))
         self.clock.act(wait, 0 if gpu is None else gpu)
 
     def now(self) -> float:

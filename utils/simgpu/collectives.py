@@ -15,6 +15,7 @@ import torch
 
 from utils.hardware import links
 from utils.hardware.links import Link, nccl
+from utils.simgpu import happens_before
 from utils.simgpu.cluster import Cluster, current
 from utils.simgpu.phases import COMMUNICATION
 from utils.simgpu.tensor import SimTensor, check_cluster, new
@@ -38,6 +39,8 @@ class Handle:
             for stream in streams:
                 stream.time = max(stream.time, work.end)
 
+        for stream in streams:
+            happens_before.stream_waits(stream, work.order)
         cluster.clock.act(follow, work.gpus[0])
 
 
@@ -140,10 +143,8 @@ def _reduced(tensors: list[SimTensor], op: str) -> torch.Tensor:
 def _run(
     name: str, tensors: list[SimTensor], nbytes: int, outputs: list, algorithm: str | None, async_op: bool
 ) -> Handle:
-    work = launch_collective(current(), name, [tensor.gpu for tensor in tensors], nbytes, tensors, algorithm, async_op)
-    for tensor in outputs:
-        tensor.allocation.last_write = work
-    return Handle(work)
+    gpus = [tensor.gpu for tensor in tensors]
+    return Handle(launch_collective(current(), name, gpus, nbytes, tensors, outputs, algorithm, async_op))
 
 
 def seconds(cluster: Cluster, name: str, gpus: Sequence[int], nbytes: int, algorithm: str | None = None) -> float:
@@ -201,10 +202,11 @@ def launch_collective(
     gpus: Sequence[int],
     nbytes: int,
     inputs: Sequence[SimTensor],
+    outputs: Sequence[SimTensor],
     algorithm: str | None = None,
     async_op: bool = False,
 ) -> Work:
-    """Put a collective on the timeline of its GPUs."""
+    """Put a collective on the timeline of its GPUs, which waits for their streams; ``outputs`` are written."""
     members = [cluster.gpus[gpu] for gpu in gpus]
     nodes = {gpu.node for gpu in members}
     ports: list[Port] = []
@@ -212,13 +214,17 @@ def launch_collective(
         ports += [port for gpu in members for port in (gpu.peer_out, gpu.peer_in)]
     if len(nodes) > 1:
         ports += [port for node in nodes for port in (*cluster.network_out[node], *cluster.network_in[node])]
-    streams = () if async_op else tuple(cluster.current_stream(gpu) for gpu in gpus)
-    return cluster.clock.launch(
+    streams = tuple(cluster.current_stream(gpu) for gpu in gpus)
+    work = cluster.clock.launch(
         *(name, COMMUNICATION, "collective", seconds(cluster, name, gpus, nbytes, algorithm)),
         gpus=tuple(gpus),
         queues=tuple(gpu.communication_stream for gpu in members),
         ports=tuple(ports),
         needs=[tensor.allocation.last_write for tensor in inputs],
-        followers=streams,
+        followers=() if async_op else streams,
         nbytes=nbytes,
     )
+    for tensor in outputs:
+        tensor.allocation.last_write = work
+    happens_before.launched(work, inputs, outputs, after=streams, waited="wait()" if async_op else "stream")
+    return work

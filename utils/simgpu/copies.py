@@ -85,7 +85,7 @@ def copy_to(source: SimTensor, target: int, kind: str | None = None) -> SimTenso
     cluster = current()
     check_cluster(source)
     result = new(source.raw.clone(), cluster.gpus[target], kind)
-    result.allocation.last_write = transfers.between_gpus(cluster, source.allocation, target, source.nbytes)
+    transfers.between_gpus(cluster, source, result)
     return result
 
 
@@ -95,13 +95,13 @@ def copy_to_host(source: SimTensor, target: torch.Tensor | None = None, non_bloc
     check_cluster(source)
     if not cluster.numbers:
         if (values := known.values(source)) is not None:
-            transfers.to_host(cluster, source.allocation, source.nbytes, target, non_blocking)
+            transfers.to_host(cluster, source, target, non_blocking)
             return values.clone()
         raise RuntimeError(
             "this cluster keeps only shapes (numbers=False), so there are no numbers to bring to the CPU: leave "
             "the copy out, or make the cluster with numbers=True"
         )
-    transfers.to_host(cluster, source.allocation, source.nbytes, target, non_blocking)
+    transfers.to_host(cluster, source, target, non_blocking)
     return source.raw.detach().clone()
 
 
@@ -110,7 +110,7 @@ def copy_from_host(source: torch.Tensor, target: int) -> SimTensor:
     cluster = current()
     raw = source.detach().clone() if cluster.numbers else torch.empty_like(source, device="meta")
     result = new(raw, cluster.gpus[target])
-    result.allocation.last_write = transfers.from_host(cluster, target, source)
+    transfers.from_host(cluster, source, result)
     result.from_host = True
     known.remember(result, source)
     return result

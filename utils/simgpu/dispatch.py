@@ -42,15 +42,14 @@ def _copy_(func: Any, args: tuple, kwargs: dict) -> Any:
         if cluster.numbers:
             target.raw.copy_(source)
         known.remember(target, source)
-        target.allocation.last_write = transfers.from_host(cluster, target.gpu, source, non_blocking)
+        transfers.from_host(cluster, source, target, non_blocking)
         return target
     if moved_if_guessed(target, source.allocation.memory):
         return run(func, args, kwargs)
     check_cluster(source)
     check_cluster(target)
     target.raw.copy_(source.raw)
-    nbytes = source.nbytes
-    target.allocation.last_write = transfers.between_gpus(cluster, source.allocation, target.gpu, nbytes)
+    transfers.between_gpus(cluster, source, target)
     return target
 
 
@@ -64,7 +63,7 @@ def _item(func: Any, args: tuple, kwargs: dict) -> Any:
             "this cluster keeps only shapes (numbers=False), so no tensor has a value to read (.item(), float(), "
             "if …): leave it out, or make the cluster with numbers=True"
         )
-    transfers.to_host(cluster, tensor.allocation, tensor.nbytes)
+    transfers.to_host(cluster, tensor)
     return func(tensor.raw if values is None else values)
 
 
@@ -74,7 +73,7 @@ def _conjugate(func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _nothing(func: Any, args: tuple, kwargs: dict) -> None:
-    """``record_stream``: simulated memory is never used twice at the same time."""
+    """``record_stream``, from C++, which does not know our streams."""
 
 
 def _refuse(func: Any, args: tuple, kwargs: dict) -> Any:

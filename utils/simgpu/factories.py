@@ -50,7 +50,7 @@ def _make(func: Any) -> Any:
         if cluster.between_ranks and not operator.random:
             known.born(tensor, lambda: func(*args, **{**kwargs, "device": "cpu"}))
         if not operator.free:
-            tensor.allocation.last_write = launch_operator(operator, [], args, {}, raw, gpu, cluster)
+            launch_operator(operator, [], args, {}, raw, gpu, cluster, tensor)
         return tensor
 
     return kernel

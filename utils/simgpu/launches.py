@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from utils.simgpu import costs
+from utils.simgpu import costs, happens_before
 from utils.simgpu.cluster import Cluster, SimulatedGPU
 from utils.simgpu.overloads import Operator
 from utils.simgpu.phases import phase_now
@@ -31,8 +31,9 @@ def launch_operator(
     out: Any,
     gpu: SimulatedGPU,
     cluster: Cluster,
-) -> Work:
-    """Put an operator on its GPU's timeline."""
+    result: Any,
+) -> None:
+    """Put an operator on its GPU's timeline. ``result`` is what came out, on the GPU (``out``: as plain tensors)."""
     outputs = tensors_in(out)
     work = costs.counted(operator.packet, args, kwargs, out)
     into = kwargs.get("out")  # only written
@@ -44,9 +45,23 @@ def launch_operator(
         seconds += costs.memory_seconds(gpu.model, layout)  # kernels of their own
         nbytes += layout
     launched = _launch(operator.name, seconds, work.flops, nbytes, inputs, gpu, cluster)
+    for tensor in tensors_in(result if result is not None else args[0]):
+        tensor.allocation.last_write = launched
+    if happens_before.watching is not None:
+        _note(launched, operator, args, kwargs, inputs, tensors_in(result))
     if operator.needs_numbers(args):  # how large its output is must be known on the host
         cluster.synchronize(gpu.index)
-    return launched
+
+
+def _note(work: Work, operator: Operator, args: tuple, kwargs: dict, inputs: list[SimTensor], made: list) -> None:
+    """Somebody looks for races: what it reads and writes."""
+    changed = [tensor for tensor in tensors_in(operator.written(args, kwargs)) if isinstance(tensor, SimTensor)]
+    known = {id(tensor) for tensor in inputs}
+    writes = [*changed, *(tensor for tensor in made if id(tensor) not in known)]
+    written = {id(tensor) for tensor in changed}
+    only_shapes = operator.name.startswith("new_") or operator.name.endswith("_like")  # of what they are given
+    reads = [] if only_shapes else [tensor for tensor in inputs if id(tensor) not in written]
+    happens_before.launched(work, reads, writes)
 
 
 def _launch(
@@ -77,3 +92,5 @@ def launch_foreach(operator: Operator, args: tuple, inputs: list[SimTensor], clu
         )
         for tensor in written:
             tensor.allocation.last_write = work
+        if happens_before.watching is not None:
+            _note(work, operator, args, {}, mine, written)

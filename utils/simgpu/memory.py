@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from utils.simgpu import happens_before
 from utils.simgpu.phases import in_optimizer
 
 if TYPE_CHECKING:
@@ -70,7 +71,9 @@ class Allocation:
         kind: one of ``KINDS``.
     """
 
-    __slots__ = ("__weakref__", "address", "label", "last_write", "memory", "nbytes", "provisional", "storage")
+    __slots__ = (
+        *("__weakref__", "address", "history", "label", "last_write", "memory", "nbytes", "provisional", "storage"),
+    )
 
     def __init__(self, memory: Memory, storage: torch.UntypedStorage, kind: str) -> None:
         self.nbytes = 0  # nothing to give back if the next lines raise
@@ -80,6 +83,7 @@ class Allocation:
         self.address = storage._cdata
         self.last_write: Work | None = None
         self.provisional: Any = None
+        self.history: Any = None  # of reads and writes, while somebody looks for races
         memory.take(self, rounded(storage.nbytes()))
 
     def move_to(self, memory: Memory) -> None:
@@ -150,6 +154,8 @@ class Memory:
             allocation.nbytes = nbytes
             self.living[allocation.address] = (allocation.label, nbytes)
             self.peak = max(self.peak, self.allocated)
+            if happens_before.watching is not None:
+                happens_before.watching.taken(allocation)
             if self.recorders:
                 self._record(nbytes, allocation.label)
 
@@ -158,6 +164,8 @@ class Memory:
         with _lock:
             self.allocated -= allocation.nbytes
             self.living.pop(allocation.address, None)
+            if happens_before.watching is not None:
+                happens_before.watching.freed(allocation)
             if self.recorders:
                 self._record(-allocation.nbytes, allocation.label)
 

@@ -73,9 +73,7 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
         if operator.foreach and any(tensor.allocation.memory is not gpu.memory for tensor in inputs):
             launch_foreach(operator, args, inputs, cluster)
         else:
-            work = launch_operator(operator, inputs, args, kwargs, out, gpu, cluster)
-            for tensor in tensors_in(result if result is not None else args[0]):
-                tensor.allocation.last_write = work
+            launch_operator(operator, inputs, args, kwargs, out, gpu, cluster, result)
     if in_backward() and operator.name in ("detach", "clone", "add_", "copy_"):
         _label_gradient(result)
     return result

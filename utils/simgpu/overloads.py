@@ -35,12 +35,17 @@ class Operator:
         "name",
         "packet",
         "random",
+        "writes",
     )
 
     def __init__(self, func: Any) -> None:
         self.packet = func._overloadpacket
         self.name = self.packet.__name__
         self.free = func.is_view or self.packet in _FREE
+        arguments = enumerate(func._schema.arguments)
+        self.writes = [(i, each.name) for i, each in arguments if each.alias_info and each.alias_info.is_write]
+        if self.packet is aten.native_batch_norm:  # running mean and variance, of which its schema says nothing
+            self.writes += [(3, "running_mean"), (4, "running_var")]
         self.foreach = self.name.startswith("_foreach")
         self.random = torch.Tag.nondeterministic_seeded in func.tags
         self.metadata_changes = torch.Tag.inplace_view in func.tags
@@ -49,6 +54,10 @@ class Operator:
         self.data_dependent = (
             torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
         )
+
+    def written(self, args: Any, kwargs: dict) -> list[Any]:
+        """Which of its arguments it changes: tensors, and lists of them."""
+        return [args[i] if i < len(args) else kwargs.get(name) for i, name in self.writes]
 
     def needs_numbers(self, args: Any) -> bool:
         """Does the shape of what comes out depend on numbers that go in? By an index it does not, by a mask it does."""

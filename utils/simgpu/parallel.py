@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch._utils import _flatten_dense_tensors, _take_tensors
 
-from utils.simgpu import collectives, memory, transfers
+from utils.simgpu import collectives, happens_before, memory, transfers
 from utils.simgpu.cluster import current
 from utils.simgpu.copies import copy_from_host, copy_to
 from utils.simgpu.phases import in_backward
@@ -37,10 +37,11 @@ def broadcast_coalesced(
     copies: list[list[torch.Tensor | None]] = [[None] * len(tensors) for _ in gpus[1:]]
     for chunk in _take_tensors(tensors, buffer_size):
         flat = _flatten_dense_tensors(chunk)
-        work = collectives.launch_collective(cluster, "broadcast", [flat.gpu, *gpus[1:]], flat.nbytes, [flat])
+        work = collectives.launch_collective(cluster, "broadcast", [flat.gpu, *gpus[1:]], flat.nbytes, [flat], [])
         for mine, gpu in zip(copies, gpus[1:], strict=True):
             buffer = new(flat.raw.clone(), cluster.gpus[gpu], memory.PARAMETERS)
             buffer.allocation.last_write = work
+            happens_before.launched(work, [], [buffer])
             for original, part in zip(chunk, _unflattened(buffer, chunk), strict=True):
                 mine[places[id(original)]] = part
     return [list(tensors), *copies]
@@ -85,7 +86,7 @@ def gather(tensors: Sequence[SimTensor], dim: int, gpu: int | None) -> torch.Ten
     kind = memory.OTHER if in_backward() else memory.ACTIVATIONS  # (autograd is off in here, so it cannot be asked)
     result = new(torch.cat([tensor.raw for tensor in tensors], dim), cluster.gpus[target], kind)
     for tensor in tensors:
-        result.allocation.last_write = transfers.between_gpus(cluster, tensor.allocation, target, tensor.nbytes)
+        transfers.between_gpus(cluster, tensor, result)
     return result
 
 
@@ -99,7 +100,7 @@ def reduce(inputs: Sequence[SimTensor], output: SimTensor, root: int) -> None:
     for tensor in inputs[1:]:
         output.raw.add_(tensor.raw)
     gpus = [tensor.gpu for tensor in inputs]
-    output.allocation.last_write = collectives.launch_collective(cluster, "reduce", gpus, output.nbytes, list(inputs))
+    collectives.launch_collective(cluster, "reduce", gpus, output.nbytes, list(inputs), [output])
 
 
 _local = threading.local()  # real: this thread works for a DataParallel whose module is on real GPUs

@@ -81,7 +81,7 @@ def load_into(
     allocation = untyped.allocation() if untyped.allocation is not None else None
     if allocation is None:  # the first tensor that uses these bytes
         allocation = Allocation(cluster.gpus[tensor.gpu].memory, untyped, memory.OTHER)
-        allocation.last_write = transfers.from_host(cluster, tensor.gpu, raw)
+        transfers.from_host(cluster, raw, SimTensor(raw, allocation))
         untyped.allocation = weakref.ref(allocation)  # (weakly, since the allocation holds the storage)
     return SimTensor(raw, allocation)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from utils.simgpu import happens_before
 from utils.simgpu.cluster import current
 from utils.simgpu.work import Timeline
 
@@ -15,8 +16,13 @@ class _Awaited:
     gpu: int
     time: float
 
+    def _order(self) -> happens_before.Order | None:
+        """What is done when it is done, while somebody looks for races."""
+        return happens_before.recorded(self)  # type: ignore[arg-type]
+
     def synchronize(self) -> None:
         """The host waits until it is done."""
+        happens_before.host_waits(self._order())
 
         def wait(lane) -> None:
             lane.time = max(lane.time, self.time)
@@ -27,7 +33,10 @@ class _Awaited:
         """Is it done, at this moment of simulated time?"""
         clock = current().clock
         clock.settle()
-        return self.time <= clock.lane(self.gpu).time
+        done = self.time <= clock.lane(self.gpu).time
+        if done:
+            happens_before.host_waits(self._order())
+        return done
 
 
 class Stream(_Awaited, Timeline):
@@ -61,7 +70,7 @@ class Stream(_Awaited, Timeline):
     def _set_up(self, gpu: int, priority: int = 0) -> None:
         least, greatest = self.priority_range()
         self.priority = min(max(priority, greatest), least)
-        super().__init__(f"stream of GPU {gpu}")
+        super().__init__("side stream")
         self.gpu = gpu
         self._outer: list = []
 
@@ -71,6 +80,7 @@ class Stream(_Awaited, Timeline):
         def wait(_lane) -> None:
             self.time = max(self.time, other.time)
 
+        happens_before.stream_waits_for_stream(self, other)
         current().clock.act(wait, self.gpu)
 
     def record_event(self, event: Event | None = None) -> Event:
@@ -85,6 +95,7 @@ class Stream(_Awaited, Timeline):
         def wait(_lane) -> None:
             self.time = max(self.time, event.time)
 
+        happens_before.stream_waits(self, event.order)
         current().clock.act(wait, self.gpu)
 
     @property
@@ -119,13 +130,18 @@ class Event(_Awaited):
         self.time = 0.0
         self.gpu = 0
         self.enable_timing = enable_timing
+        self.order: happens_before.Order | None = None
         self._recorded = False
+
+    def _order(self) -> happens_before.Order | None:
+        return self.order
 
     def record(self, stream: Stream | None = None) -> None:
         """It happens when what is in ``stream`` (None: the current one) now is done."""
         stream = stream or current().current_stream()
         self.gpu = stream.gpu
         self._recorded = True
+        self.order = happens_before.recorded(stream)
 
         def note(lane) -> None:
             self.time = max(stream.time, lane.time)

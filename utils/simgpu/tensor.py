@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from utils.simgpu import memory
+from utils.simgpu import happens_before, memory
 from utils.simgpu.cluster import SimulatedGPU, current
 from utils.simgpu.memory import Allocation
 
@@ -127,7 +127,9 @@ class SimTensor(torch.Tensor):
         return SimStorage(self.allocation)
 
     def record_stream(self, stream: Any) -> None:
-        """Nothing to do: simulated memory is never used twice at the same time."""
+        """Its memory is used in this stream, too. (Simulated memory is never used twice; but there is ``races``.)"""
+        if happens_before.watching is not None:
+            happens_before.watching.record_stream(self.allocation, stream)
 
     @property
     def data(self) -> SimTensor:

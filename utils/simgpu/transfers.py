@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from utils.hardware.links import point_to_point
-from utils.simgpu import costs
+from utils.simgpu import costs, happens_before
 from utils.simgpu.cluster import current
 from utils.simgpu.phases import COMMUNICATION, phase_now
 from utils.simgpu.work import Work
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from utils.simgpu.cluster import Cluster
     from utils.simgpu.hardware import GPU
     from utils.simgpu.memory import Allocation
+    from utils.simgpu.tensor import SimTensor
     from utils.simgpu.work import Lane
 
 _pinned: weakref.WeakSet = weakref.WeakSet()
@@ -67,9 +68,15 @@ def kernels() -> list[tuple[str, Any, str]]:
     ]
 
 
-def between_gpus(cluster: Cluster, source: Allocation, target: int, nbytes: int) -> Work:
-    """Copy ``nbytes`` from a tensor's GPU to GPU ``target``."""
-    gpu = source.memory.gpu
+def between_gpus(cluster: Cluster, tensor: SimTensor, into: SimTensor) -> None:
+    """Copy a tensor into another one (or into a part of it), on the same GPU or from GPU to GPU."""
+    gpu, target, nbytes = tensor.gpu, into.gpu, tensor.nbytes
+    work = _between_gpus(cluster, tensor.allocation, gpu, target, nbytes)
+    into.allocation.last_write = work
+    happens_before.launched(work, [tensor], [into])
+
+
+def _between_gpus(cluster: Cluster, source: Allocation, gpu: int, target: int, nbytes: int) -> Work:
     stream = cluster.current_stream(gpu)
     if gpu == target:  # from one place of its memory to another: read and write
         seconds = costs.seconds(cluster.gpus[gpu].model, costs.NOTHING, "", 2 * nbytes)
@@ -93,34 +100,39 @@ def between_gpus(cluster: Cluster, source: Allocation, target: int, nbytes: int)
 
 
 def to_host(
-    cluster: Cluster, source: Allocation, nbytes: int, target: torch.Tensor | None = None, non_blocking: bool = False
-) -> Work:
-    """Copy ``nbytes`` from a GPU to the host: to ``target``, or (None) to new memory, which is pageable."""
-    gpu = cluster.gpus[source.memory.gpu]
+    cluster: Cluster, tensor: SimTensor, target: torch.Tensor | None = None, non_blocking: bool = False
+) -> None:
+    """Copy a tensor to the host: to ``target``, or (None) to new memory, which is pageable."""
+    gpu, nbytes = cluster.gpus[tensor.gpu], tensor.nbytes
     pinned = target is not None and is_pinned(target)
-    return cluster.clock.launch(
+    work = cluster.clock.launch(
         *("copy to host", COMMUNICATION, f"{gpu.name} → host", _host_seconds(gpu.model, nbytes, pinned)),
         gpus=(gpu.index,),
         queues=(cluster.current_stream(gpu.index),),
         ports=(gpu.host_out,),
-        needs=[source.last_write],
+        needs=[tensor.allocation.last_write],
         host_waits=not (non_blocking and pinned),
         nbytes=nbytes,
     )
+    happens_before.launched(work, [tensor], [], pinned=None if work.host_waits else target)
 
 
-def from_host(cluster: Cluster, target: int, source: torch.Tensor, non_blocking: bool = False) -> Work:
-    """Copy a CPU tensor to a GPU."""
-    gpu = cluster.gpus[target]
+def from_host(cluster: Cluster, source: torch.Tensor, into: SimTensor, non_blocking: bool = False) -> None:
+    """Copy a CPU tensor into one on a GPU."""
+    gpu = cluster.gpus[into.gpu]
     pinned = is_pinned(source)
-    return cluster.clock.launch(
+    work = cluster.clock.launch(
         *("copy from host", COMMUNICATION, f"host → {gpu.name}", _host_seconds(gpu.model, source.nbytes, pinned)),
-        gpus=(target,),
-        queues=(cluster.current_stream(target),),
+        gpus=(gpu.index,),
+        queues=(cluster.current_stream(gpu.index),),
         ports=(gpu.host_in,),
         host_waits=not (non_blocking and pinned),
         nbytes=source.nbytes,
     )
+    into.allocation.last_write = work
+    # From pageable memory the host may go on when the driver has the bytes, and they are not on the GPU yet.
+    pinned_source = None if work.host_waits else source
+    happens_before.launched(work, [], [into], host_waits=not non_blocking, pinned=pinned_source)
 
 
 def _host_seconds(gpu: GPU, nbytes: int, pinned: bool) -> float:

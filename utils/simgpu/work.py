@@ -104,6 +104,7 @@ class Work:
     launched: float = 0.0
     start: float = 0.0
     end: float = -1.0  # below zero: not placed yet
+    order: dict[Timeline, int] | None = None  # what comes before those who wait for it, while somebody looks for races
 
 
 class Lane:

@@ -194,3 +194,28 @@ wrong("the optimizer's step too", "has other numbers than before", {
     "    " + GIVE: "    with torch.no_grad():\n        for q in stages[0].parameters():\n            if q.grad is not None:\n"
     "                q -= 0.1 * q.grad\n    " + GIVE
 })  # fmt: skip
+
+
+# --- right numbers here, by luck on a real GPU
+
+RACE = "nothing says which of two streams comes first"
+wrong("copies in other streams", RACE, {
+    MOVE: """if i:
+                with torch.simgpu.stream(torch.simgpu.Stream(i - 1)), torch.simgpu.stream(torch.simgpu.Stream(i)):
+                    x = x.to(f"simgpu:{i}")
+            x = stage(x)"""
+})  # fmt: skip
+wrong("copies that wait for the sender only", RACE, {
+    MOVE: """if i:
+                out = torch.simgpu.Stream(i - 1)
+                out.wait_stream(torch.simgpu.current_stream(i - 1))
+                with torch.simgpu.stream(out), torch.simgpu.stream(torch.simgpu.Stream(i)):
+                    x = x.to(f"simgpu:{i}")
+            x = stage(x)"""
+})  # fmt: skip
+wrong("adds up the losses beside", RACE, {
+    "    " + GIVE: "    with torch.simgpu.stream(torch.simgpu.Stream(len(stages) - 1)):\n        " + GIVE
+})  # fmt: skip
+wrong("the loss in a stream of its own", RACE, {
+    KEEP: "with torch.simgpu.stream(torch.simgpu.Stream(len(stages) - 1)):\n            " + KEEP
+})  # fmt: skip

@@ -296,3 +296,25 @@ wrong("keeps a stage", "has attributes that were added", {BEGIN: BEGIN + "    st
 wrong("leaves a stream current", "leaves the current streams other", {
     GIVE: "    torch.simgpu.set_stream(torch.simgpu.Stream('simgpu:0'))\n" + GIVE
 })  # fmt: skip
+
+
+# --- wrong: right numbers here, by luck on a real GPU
+
+ARRIVED = "    torch.simgpu.current_stream(copy.device).wait_event(arrived)\n"
+COMPUTED = "    outgoing.wait_stream(torch.simgpu.current_stream(tensor.device))\n"
+RACE = "nothing says which of two streams comes first"
+wrong("does not wait for what arrives", RACE, {ARRIVED: ""})
+wrong("sends what is not computed yet", RACE, {COMPUTED: ""})
+wrong("takes activations without receive", RACE, {
+    'receive(inbox.pop((i, f"F{k}"))).requires_grad_()': 'inbox.pop((i, f"F{k}"))[0].requires_grad_()'
+})  # fmt: skip
+wrong("takes gradients without receive", RACE, {'receive(inbox.pop((i, f"B{k}")))': 'inbox.pop((i, f"B{k}"))[0]'})
+wrong("waits on the wrong GPU", RACE, {"current_stream(copy.device).wait_event": "current_stream(0).wait_event"})
+wrong("the event before the copy", RACE, {
+    STREAMS: STREAMS + "    early = incoming.record_event()\n",
+    SENT: "    return copy, early\n",
+})  # fmt: skip
+wrong("adds up the losses beside", RACE, {
+    GIVE: "    with torch.simgpu.stream(torch.simgpu.Stream(losses[0].device)):\n        return sum(losses)\n"
+})  # fmt: skip
+wrong("overwrites what it sends", RACE, {BACK: BACK + "            x.grad.zero_()\n"})

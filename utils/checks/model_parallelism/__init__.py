@@ -3,6 +3,7 @@
 balancing.py    balanced_stages: where to cut, and each stage on its GPU
 schedules.py    order_1f1b: who does what, in which order
 pipelines.py    gpipe and one_f_one_b: steps, seen from all GPUs; one_device.py: what they have to compute
+races.py        what two streams do with the same memory is in order
 stages.py       in the rank: pieces, stages, and ideal GPUs
 """
 

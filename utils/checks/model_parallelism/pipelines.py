@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
+from utils.checks.model_parallelism import races
 from utils.checks.model_parallelism.one_device import judge_numbers, reference
 from utils.checks.model_parallelism.schedules import right_schedule
 
@@ -42,6 +43,7 @@ def play(case: Case, watch: Any, facts: Facts, function: str) -> None:
     import torch
     from torch.nn import functional
 
+    from utils import simgpu
     from utils.checks.contracts import gpus, snapshot
     from utils.checks.data_parallel_internals.nets import copy_state
     from utils.checks.model_parallelism import stages
@@ -70,8 +72,10 @@ def play(case: Case, watch: Any, facts: Facts, function: str) -> None:
         facts["steps"].append(step)
         given = {"batch": batch.to("simgpu:0"), "targets": targets.to(f"simgpu:{p - 1}")}
         before = gpus.held()
-        with gpus.seen() as step["seen"]:
+        with simgpu.races() as found, gpus.seen() as step["seen"]:
             loss = watch.call(function, stages=made, **given, loss_fn=loss_fn, micro_batches=m)
+            races.go_on(models[turn], loss)
+        step["races"] = races.plain(found)
         step["got"] = gpus.plain(loss)
         loss = None
         step["gradients"] = snapshot.gradients(models[turn])
@@ -116,7 +120,7 @@ def judge(case: Case, world: Sequence[Facts], function: str) -> Iterator[Broken]
             broken = [*_work(case, step), *_transfers(case, step)]
         if not broken:
             ordered = _gpipe(case, step) if function == GPIPE else _one_f_one_b(case, step)
-            broken = [*ordered, *_left(step)]
+            broken = [*ordered, *races.judge_races(step), *_left(step)]
         for one in broken:
             yield one.at(call=number)
 
@@ -270,7 +274,7 @@ MISTAKES = (
     ("state:*", "{}"),
     ("around:*", "{}"),
     *((f"{kind} *", "{}") for kind in ("work:0", "value:1", "value:2", "value:3", "work:1", "copies:0", "copies:1")),
-    *((f"{kind} *", "{}") for kind in ("copies:2", "work:2", "memory:0", "work:3", "memory:1")),
+    *((f"{kind} *", "{}") for kind in ("copies:2", "work:2", "work:4", "memory:0", "work:3", "memory:1")),
 )
 
 

@@ -96,6 +96,7 @@ class RankCluster(Cluster):
         """The stream on which a group's asynchronous collectives run, as NCCL has one for each communicator."""
         if group not in self.streams:
             self.streams[group] = Stream(self.first)
+            self.streams[group].name = f"the stream of {group if ' ' in group else 'a process group'}"
         return self.streams[group]
 
     def forget_groups(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.distributed import ReduceOp, get_process_group_ranks
 
+from utils.simgpu import happens_before
 from utils.simgpu.distributed.cluster import here
 from utils.simgpu.phases import COMMUNICATION, in_backward
 from utils.simgpu.tensor import SimTensor
@@ -27,11 +28,18 @@ class Issue:
     Args:
         name: "all-reduce", "send", ….
         stream: on which it runs.
-        inputs: what it reads, or overwrites.
+        reads, writes: tensors.
         after: it can not begin before, in simulated seconds.
     """
 
-    def __init__(self, name: str, stream: Timeline, inputs: Sequence[SimTensor], after: float = 0.0) -> None:
+    def __init__(
+        self,
+        name: str,
+        stream: Timeline,
+        reads: Sequence[SimTensor],
+        writes: Sequence[SimTensor],
+        after: float = 0.0,
+    ) -> None:
         cluster = here()
         clock = cluster.clock
         clock.settle()  # one thread works here, so everything before this has its time now
@@ -39,13 +47,18 @@ class Issue:
         self.launch_s = clock.backward_launch_s if in_backward() else clock.launch_s
         self.launched = self.lane.time = self.lane.time + self.launch_s
         self.region = self.lane.region
-        written = [tensor.allocation.last_write for tensor in inputs]
+        written = [tensor.allocation.last_write for tensor in (*reads, *writes)]
         self.ready = max(
             [
                 *(self.launched, after, stream.time, cluster.current_stream().time),
                 *(work.end for work in written if work is not None),
             ]
         )
+        self.order = None
+        if (watching := happens_before.watching) is not None:
+            here_ = cluster.current_stream()
+            waited = "stream" if stream is here_ else "wait()"
+            self.order = watching.launched(name, (stream,), reads, writes, after=(here_,), waited=waited)
 
     def place(
         self, start: float, seconds: float, nbytes: int, outputs: Sequence[SimTensor], place: str, how: str = ""
@@ -55,7 +68,7 @@ class Issue:
         work = Work(
             *(self.name, COMMUNICATION, place, seconds, self.region, (), (self.stream,), (), self.launch_s),
             *(True, False, 0, nbytes, (cluster.first,), self.lane.name, (), how),
-            *(self.launched, start, start + seconds),
+            *(self.launched, start, start + seconds, self.order),
         )
         self.stream.time = max(self.stream.time, work.end)
         for tensor in outputs:

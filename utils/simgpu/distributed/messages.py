@@ -41,8 +41,11 @@ class Message:
         self._cluster = cluster = here()
         self._other = get_global_rank(group, peer)
         self._ends = (cluster.rank, self._other) if sends else (self._other, cluster.rank)
-        self._direction = cluster.directions.setdefault((group.group_name, self._ends), Direction("messages"))
-        self._issue = Issue("send" if sends else "recv", self._direction, [tensor])
+        direction = Direction("the stream of messages")
+        self._direction = cluster.directions.setdefault((group.group_name, self._ends), direction)
+        moved: tuple[list, list] = ([tensor], []) if sends else ([], [tensor])
+        self._issue = issue = Issue("send" if sends else "recv", self._direction, *moved)
+        self.order = issue.order
         self._waits = [] if cluster.alone else _exchange(sends, tensor, group, peer, tag, self._issue.ready)
         self._tensors = [] if sends else [tensor]
         self._nbytes = tensor.nbytes
@@ -73,7 +76,7 @@ def issue(sends: bool, tensor: SimTensor, group: Any, peer: int, tag: int) -> Si
     message = Message(sends, tensor, group, peer, tag)
     if not sends:
         torch.autograd.graph.increment_version(tensor)
-    return SimWork(message.finish, [tensor])
+    return SimWork(message.finish, [tensor], message.order)
 
 
 def _exchange(sends: bool, tensor: SimTensor, group: Any, peer: int, tag: int, ready: float) -> list:

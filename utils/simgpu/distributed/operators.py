@@ -87,7 +87,7 @@ def collective(packet: str, values: dict[str, Any], group: ProcessGroup) -> SimW
     members = cluster.members_of(group)
     asynchronous = bool(values.get("async_op", True)) and name != "barrier"
     stream = cluster.stream_of(group.group_name) if asynchronous else cluster.current_stream()
-    issue = Issue(name, stream, [*inputs, *outputs], timing.links_free(cluster, members))
+    issue = Issue(name, stream, inputs, outputs, timing.links_free(cluster, members))
     nbytes = max(sum(tensor.nbytes for tensor in inputs), sum(tensor.nbytes for tensor in outputs))
     if name in _EXCHANGES:
         mine, how = (
@@ -107,7 +107,7 @@ def collective(packet: str, values: dict[str, Any], group: ProcessGroup) -> SimW
     timing.take_links(cluster, members, work.end)
     if outputs:
         torch.autograd.graph.increment_version([tensor for tensor in outputs if not tensor.is_inference()])
-    return SimWork(lambda: work, list(outputs))
+    return SimWork(lambda: work, list(outputs), issue.order)
 
 
 def _check(name: str, tensor: torch.Tensor) -> None:

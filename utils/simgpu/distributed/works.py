@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.distributed import Work as TorchWork
 
+from utils.simgpu import happens_before
 from utils.simgpu.distributed.cluster import here
 from utils.simgpu.work import Work
 
@@ -25,6 +26,7 @@ def stream_waits(work: Work) -> None:
         stream.time = max(stream.time, work.end)
 
     cluster.clock.act(follow, cluster.first)
+    happens_before.stream_waits(stream, work.order)
 
 
 class SimWork(TorchWork):
@@ -33,10 +35,12 @@ class SimWork(TorchWork):
     Args:
         finish: gives its place in simulated time, for which it may have to wait for the other rank.
         result: the tensors that it writes. (Kept only until somebody has asked, or waited.)
+        order: what comes before those who wait for it, while somebody looks for races.
     """
 
-    def __init__(self, finish: Callable[[], Work], result: list) -> None:
+    def __init__(self, finish: Callable[[], Work], result: list, order: Any = None) -> None:
         super().__init__()
+        self._order = order
         self._finish, self._result = finish, result
         _alive.append(self)
 
@@ -46,6 +50,7 @@ class SimWork(TorchWork):
         return True
 
     def is_completed(self) -> bool:
+        happens_before.host_waits(self._order)
         return True
 
     def is_success(self) -> bool:
@@ -60,8 +65,10 @@ class SimWork(TorchWork):
         DistributedDataParallel waits for such futures in C++ at the end of backward, without telling us.
         """
         finish = self._finish
+        if happens_before.watching is not None:
+            happens_before.watching.future(self._order)
         _until_end_of_backward.append(lambda: stream_waits(finish()))
-        future = Future()
+        future = Future(self._order)
         future.set_result(self._result)
         self._result = []
         return future
@@ -70,13 +77,25 @@ class SimWork(TorchWork):
 class Future(torch.futures.Future):
     """Callbacks run on a stream of their own, as those of CUDA's futures do: the backward pass goes on meanwhile."""
 
+    def __init__(self, order: Any = None) -> None:
+        super().__init__()
+        self._order = order
+
+    def wait(self) -> Any:
+        happens_before.stream_waits(here().current_stream(), self._order)
+        return super().wait()
+
     def then(self, callback: Callable[[torch.futures.Future], Any]) -> Future:
         done = Future()
         with here().stream_of("callbacks of futures") as stream:
+            happens_before.stream_waits(stream, self._order)
             try:
                 done.set_result(callback(self))
             except Exception as error:
                 done.set_exception(error)
+            if happens_before.watching is not None:
+                done._order = happens_before.recorded(stream)
+                happens_before.watching.future(done._order)
         _until_end_of_backward.append(lambda: here().current_stream().wait_stream(stream))
         return done
 
