@@ -1,6 +1,5 @@
 """Exercise 2 of the lab on torchrun: all ranks stop after the same epoch."""
 
-# ruff: noqa: F401 (modules that changed answers use)
 import itertools
 import math
 

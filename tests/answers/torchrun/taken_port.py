@@ -1,6 +1,5 @@
 """Exercise 6 of the lab on torchrun: a store whose port nobody else can have."""
 
-# ruff: noqa: F401 (modules that changed answers use)
 import os
 import random
 import socket
