@@ -198,7 +198,7 @@ wrong(
     "the losses are not those of one process",
     {"torch.manual_seed(0)": "torch.manual_seed(rank)"},
 )
-wrong("an all-reduce for rank 0 alone", "wait", {
+wrong("an all-reduce for rank 0 alone", "on rank 0 main raised RuntimeError", {
     "            for tensor in": "            if rank:\n                continue\n            for tensor in"
 })  # fmt: skip
 wrong("half precision", "the losses are not those of one process", {
@@ -206,4 +206,4 @@ wrong("half precision", "the losses are not those of one process", {
     "                tensor.copy_(half / world_size)\n"
 })  # fmt: skip
 wrong("leaves with an error", "exit code that is not 0", {END: END + "\n    raise SystemExit(3)"})
-wrong("the last epoch is not trained", "must stay", {"range(task.epochs)": "range(task.epochs - 1)"})
+wrong("the last epoch is not trained", "must be read once in an epoch", {"range(task.epochs)": "range(task.epochs - 1)"})
