@@ -136,7 +136,7 @@ def one_by_one():
     return (average,)
 
 
-@wrong("order of memory", "in wrong places")
+@wrong("order of memory", "does not have the right numbers")
 def order_of_memory():
     def average(world, parameters):
         import torch

@@ -73,11 +73,10 @@ def play(call: Any, world: Any, cases: Sequence[dict[str, Any]]) -> Facts:
         model = model_of(case, members.index(rank))
         watched, noted = _watched(parts[key])
         call(watched, model)
-        unwaited = [request for request in noted["requests"] if request]  # a null one is over
+        if any(noted["requests"]):  # (one that is over is null)
+            raise Wrong("a request is never waited for: call Wait() before its buffer is used, or thrown away")
         models.append((len(found), model))
-        found.append({"calls": noted["calls"], "unwaited": len(unwaited), "now": _state(model)})
-        for request in unwaited:
-            request.Wait()
+        found.append({"calls": noted["calls"], "now": _state(model)})
     for place, model in models:
         found[place]["later"] = _state(model)
     return {"cases": found}
@@ -156,16 +155,14 @@ def _judge_case(case: dict[str, Any], place: int, facts: Facts) -> Iterator[Brok
     models = [model_of(case, other) for other in range(size)]
     used = [n for n, kind in enumerate(case["kinds"]) if kind != "unused"]
     wanted = sum(4 * models[0][n].numel() for n in used)
+    if any(told is not None for number, (told, _) in enumerate(facts["now"]) if number not in used):
+        yield Broken("value:unused", "a parameter without a gradient has got one: leave it None")
+    if not all(same for _, same in facts["now"]):
+        yield Broken("value:parameters", "the parameters themselves have changed: average their gradients only")
     yield from _judge_talk(facts["calls"], wanted, size)
-    if facts["unwaited"]:
-        yield Broken("value:wait", "a request is never waited for: call Wait() before the result is used")
     for state in ("now", "later"):
-        for number, (told, same) in enumerate(facts[state]):
-            if not same:
-                yield Broken("value:parameters", "the parameters themselves have changed: average their gradients only")
+        for number, (told, _) in enumerate(facts[state]):
             if number not in used:
-                if told is not None:
-                    yield Broken("value:unused", "a parameter without a gradient has got one: leave it None")
                 continue
             if told is None:
                 yield Broken("value:none", "a gradient is gone")
