@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 
 import nbformat
 import numpy
@@ -18,6 +19,7 @@ from utils.training.same_training import BATCH, Batches, weights
 
 SOLUTION = outline.notebook("other_frameworks", "solutions")
 CELLS = nbformat.read(SOLUTION, as_version=4).cells
+CASES = averaging.drawn(random.Random(0))
 
 
 # ---------------------------------------------------------------------- launches
@@ -29,7 +31,7 @@ def test_workers_that_wait_for_each_other_are_ended_and_named(monkeypatch):
     with pytest.raises(
         Wrong, match="worker 0 and worker 1 and worker 2 wait in a collective that not all workers call"
     ):
-        launching.start("mpi", Answer.of(average, "average"), other_frameworks.RANKS)
+        launching.start("mpi", Answer.of(average, "average"), other_frameworks.RANKS, CASES)
     assert processes.marked(launching.MARK, f"{os.getpid()}-") == []
 
 
@@ -38,7 +40,7 @@ def test_a_worker_that_dies_is_named():
         os.abort()
 
     with pytest.raises(Wrong, match="average ended its process in worker 0"):
-        launching.start("mpi", Answer.of(average, "average"), other_frameworks.RANKS)
+        launching.start("mpi", Answer.of(average, "average"), other_frameworks.RANKS, CASES)
 
 
 def test_an_answer_that_is_not_written_yet_is_not_started():
@@ -46,7 +48,7 @@ def test_an_answer_that_is_not_written_yet_is_not_started():
         raise NotImplementedError("your turn")
 
     with pytest.raises(NotStarted):
-        launching.start("mpi", Answer.of(average, "average"), other_frameworks.RANKS)
+        launching.start("mpi", Answer.of(average, "average"), other_frameworks.RANKS, CASES)
 
 
 # ---------------------------------------------------------------------- the training by hand
@@ -130,4 +132,3 @@ def test_the_text_of_the_lab_tells_the_right_figures():
     workers = len(other_frameworks.RANKS)
     assert f"batches of {workers * HorovodTask.batch} samples and the rate {workers * HorovodTask.lr:.1f}" in text
     assert f"{HorovodTask.steps} losses and all weights to ±{judges.CLOSE}" in text and judges.CLOSE == 0.0001
-    assert f"with {', '.join(map(str, averaging.SIZES[:2]))} and {averaging.SIZES[2]} workers" in text

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from utils.checks import Wrong, ray_and_tuning, run
-from utils.checks.ray_and_tuning import halving, halving_verdicts, random_verdicts, ray_host, tune
+from utils.checks.ray_and_tuning import halvings, ray_host, rungs, samples, searches, searching, tune, tune_verdicts
 from utils.checks.ray_and_tuning.bookkeeping import Books, Call, Objective, Training
 from utils.checks.ray_and_tuning.curves import START, Landscape
 from utils.course import outline
@@ -102,7 +102,10 @@ def test_a_crash_costs_its_epochs_and_is_a_runtime_error():
 
 
 # ---------------------------------------------------------------------- random search
-def _calls(search: random_verdicts.Search, draw, seed: int) -> list[Call]:
+MANY = searches.Search(1e-5, 1.0, (16, 32, 64, 128), searching.MANY, seed=1)
+
+
+def _calls(search: searches.Search, draw, seed: int) -> list[Call]:
     rng = random.Random(seed)
     found = []
     for number in range(search.trials):
@@ -117,58 +120,48 @@ def _right(search, rng, number):
 
 def test_right_samples_pass_with_every_seed():
     for seed in range(300):
-        random_verdicts.judge_samples(random_verdicts.MANY, _calls(random_verdicts.MANY, _right, seed))
+        assert not list(samples.judge_samples(MANY, _calls(MANY, _right, seed)))
+
+
+def _edges(search, rng, number):
+    return _right(search, rng, number)[0], search.batch_sizes[round(rng.uniform(0, len(search.batch_sizes) - 1))]
 
 
 @pytest.mark.parametrize(
-    ("draw", "sentence"),
+    ("draw", "clause"),
     [
-        (lambda s, rng, n: (rng.uniform(s.low, s.high), rng.choice(s.batch_sizes)), "uniform, not log-uniform"),
-        (lambda s, rng, n: (s.low * (s.high / s.low) ** rng.random() ** 2, rng.choice(s.batch_sizes)), "not log-uni"),
-        (lambda s, rng, n: (s.low * (s.high / s.low) ** ((n + rng.random()) / s.trials), 16), "equal distances"),
-        (lambda s, rng, n: (_right(s, rng, n)[0], 16), "not equally likely"),
-        (lambda s, rng, n: (_right(s, rng, n)[0], s.batch_sizes[n % 4]), "dealt out in turn"),
-        (lambda s, rng, n: (_right(s, rng, n)[0], s.batch_sizes[n * 4 // s.trials]), "dealt out in turn"),
+        (lambda s, rng, n: (rng.uniform(s.low, s.high), rng.choice(s.batch_sizes)), "uniform"),
+        (lambda s, rng, n: (s.low * (s.high / s.low) ** rng.random() ** 2, rng.choice(s.batch_sizes)), "uneven"),
+        (lambda s, rng, n: (s.low * (s.high / s.low) ** ((n + rng.random()) / s.trials), 16), "grid"),
+        (lambda s, rng, n: (_right(s, rng, n)[0], 16), "sizes"),
+        (_edges, "sizes"),
+        (lambda s, rng, n: (_right(s, rng, n)[0], s.batch_sizes[n % 4]), "turn"),
+        (lambda s, rng, n: (_right(s, rng, n)[0], s.batch_sizes[n * 4 // s.trials]), "turn"),
     ],
-    ids=["uniform", "squared", "strata", "one size", "in turn", "in blocks"],
+    ids=["uniform", "squared", "strata", "one size", "edges half as likely", "in turn", "in blocks"],
 )
-def test_wrong_samples_are_seen_with_every_seed(draw, sentence):
+def test_wrong_samples_are_seen_with_every_seed(draw, clause):
     for seed in range(30):
-        with pytest.raises(Wrong, match=sentence):
-            random_verdicts.judge_samples(random_verdicts.MANY, _calls(random_verdicts.MANY, draw, seed))
+        assert [one.clause for one in samples.judge_samples(MANY, _calls(MANY, draw, seed))] == [f"value:{clause}"]
 
 
 # ---------------------------------------------------------------------- successive halving
 def test_the_rungs_are_those_of_the_table_in_the_lab():
-    rungs = halving.rungs_of(halving.MANY)
-    assert [(len(rung.trials), rung.epochs) for rung in rungs] == [(27, 1), (9, 3), (3, 9), (1, 27)]
-    assert halving.budget(rungs) == 81
-    losses = [halving.MANY.landscape(config, 27) for config in halving.MANY.configs]
-    assert losses.index(min(losses)) == rungs[-1].trials[0]
+    case = rungs.drawn(random.Random(0), "as in the table")
+    right = rungs.rungs_of(case)
+    assert [(len(rung.trials), rung.epochs) for rung in right] == [(27, 1), (9, 3), (3, 9), (1, 27)]
+    assert rungs.budget(right) == 81
 
 
-def test_the_searches_hold_what_they_are_for():
-    by_name = {case.name: (case, halving.rungs_of(case)) for case in halving.HALVINGS}
-    case, rungs = by_name["curves that cross"]
-    losses = [case.landscape(config, rungs[-1].epochs) for config in case.configs]
-    assert losses.index(min(losses)) != rungs[-1].trials[0]
-    _, rungs = by_name["some diverge, some crash"]
-    assert [sum(map(math.isnan, rung.losses.values())) for rung in rungs] == [7, 2, 0, 0]
-    _, rungs = by_name["few survive"]
-    assert [len(rung.trials) for rung in rungs] == [18, 6, 1]
-    assert any(len(rungs[0].trials) % case.eta for case, rungs in by_name.values())
-
-
-def test_every_mistake_in_halving_is_unlike_the_others():
-    cases = halving.HALVINGS
-
-    def all_epochs(**how) -> list[list[int]]:
-        return [halving_verdicts._epochs_of(case, halving.rungs_of(case, **how)) for case in cases]
-
-    found = [all_epochs()]
-    found += [all_epochs(ranking=ranking) for ranking in halving_verdicts._CHOICE_MISTAKES.values()]
-    found += [all_epochs(keep=keep) for keep in halving_verdicts._SIZE_MISTAKES.values()]
-    assert all(one not in found[:number] for number, one in enumerate(found))
+def test_searches_that_are_drawn_tell_every_mistake_from_right_answers():
+    for seed in range(20):
+        cases = [case for case in halvings.draw(random.Random(seed)) if "a mistake in" not in case]
+        for case in cases:
+            assert all(any(loss == loss for loss in rung.losses.values()) for rung in rungs.rungs_of(case))
+        ways = [{"ranking": one} for one in rungs.CHOICES.values()] + [{"keep": one} for one in rungs.SIZES.values()]
+        right = [rungs.rungs_of(case) for case in cases]
+        for way in ways:
+            assert any(rungs.rungs_of(case, **way) != one for case, one in zip(cases, right, strict=True)), (seed, way)
 
 
 # ---------------------------------------------------------------------- Ray
@@ -246,7 +239,7 @@ def test_the_rule_that_the_lab_shows_is_that_of_rays_scheduler():
 
 
 def _search_books() -> tuple[list[Books], dict]:
-    found = [Books(random_verdicts.whole_training) for _ in tune.SEARCHES]
+    found = [Books(tune.whole_training) for _ in tune.SEARCHES]
     results = []
     for search, books in zip(tune.SEARCHES, found, strict=True):
         rng = random.Random(search.seed)
@@ -259,41 +252,41 @@ def _search_books() -> tuple[list[Books], dict]:
 
 
 def test_each_thing_that_a_search_with_tune_must_do_is_looked_at():
-    tune.judge_searches(*_search_books())
+    tune_verdicts.judge_searches(*_search_books())
     books, found = _search_books()
     with pytest.raises(Wrong, match="must be in storage"):
-        tune.judge_searches(books, found | {"recorded": [0, 0, 0]})
+        tune_verdicts.judge_searches(books, found | {"recorded": [0, 0, 0]})
     for number, call in enumerate(books[0].calls):
         call.pid = 100 + number
     with pytest.raises(Wrong, match="reuse_actors=True"):
-        tune.judge_searches(books, found)
+        tune_verdicts.judge_searches(books, found)
     del books[0].calls[1:]
     with pytest.raises(Wrong, match="num_samples says how many"):
-        tune.judge_searches(books, found)
+        tune_verdicts.judge_searches(books, found)
     books, found = _search_books()
     config, loss = max(
         ((call.config, call.loss) for call in books[0].calls if call.loss == call.loss), key=lambda pair: pair[1]
     )
     with pytest.raises(Wrong, match="The highest loss wins"):
-        tune.judge_searches(books, found | {"results": [(config, loss), *found["results"][1:]]})
+        tune_verdicts.judge_searches(books, found | {"results": [(config, loss), *found["results"][1:]]})
     books[0].calls[-1].pid = 1
     with pytest.raises(Wrong, match="1 of 12 trainings ran in your function's own process"):
-        tune.judge_searches(books, found)
+        tune_verdicts.judge_searches(books, found)
 
 
-def _asha_books(totals: list[int], calls: int | None = None) -> Books:
+def _asha_books(totals: list[int], calls: int | None = None, case: tune.Asha = tune.ASHA) -> Books:
     books = Books(tune.LANDSCAPE)
     for number, total in enumerate(totals):
-        config = {"lr": 0.02 / (1 + number / 10), "batch_size": 32}  # the first is the best
+        config = {"lr": 0.02 / (1 + number / 10), "batch_size": case.batch_sizes[0]}  # the first is the best
         loss, checkpoint = 0.0, None
         for _ in range(calls or total):
             answer = books._train(config, total // (calls or total), checkpoint, pid=100 + number % 2)
             loss, checkpoint = answer["loss"], answer["checkpoint"]
-        books.best = ({"lr": 0.02, "batch_size": 32}, loss if number == 0 else books.best[1])
+        books.best = ({"lr": 0.02, "batch_size": case.batch_sizes[0]}, loss if number == 0 else books.best[1])
     return books
 
 
-STOPPED = [9, 9, 3, 3, 3, *[1] * 13]
+STOPPED = [9, *[1] * 17]  # each is worse than all before it
 
 
 @pytest.mark.parametrize(
@@ -303,44 +296,39 @@ STOPPED = [9, 9, 3, 3, 3, *[1] * 13]
         ([9] * 18, 1, "all its epochs at once"),
         ([3] * 18, None, "No trial is trained to the end"),
         ([9, 4, *[1] * 16], None, "rungs are at 1, 3, 9"),
-        ([1, 9, *[1] * 16], None, "The best trial is stopped"),
-        ([9] * 12 + [1] * 6, None, "Not enough is saved"),
+        ([1, 9, *[1] * 16], None, "against the rule"),
+        ([9] * 12 + [1] * 6, None, "against the rule"),
         ([9, 9, 1], None, "Not as many trials"),
         ([10, *[1] * 17], None, "too many epochs"),
     ],
     ids=lambda value: str(value)[:20],
 )
 def test_what_a_scheduler_must_do_is_looked_at(totals, calls, sentence):
-    books, small = _asha_books(totals, calls), _asha_books([3, 1, 1])
-    found = {"results": [books.best, small.best], "recorded": [18, 3], "pid": 1}
+    books, small = _asha_books(totals, calls), _asha_books([3, 1, 1], case=tune.ASHAS[1])
+    found = {"results": [books.best, small.best, small.best], "recorded": [18, 3, 3], "pid": 1}
     with pytest.raises(Wrong, match=sentence):
-        tune.judge_ashas([books, small], found)
+        tune_verdicts.judge_ashas([books, small, small], found)
 
 
 def test_a_scheduler_that_does_it_right_passes():
-    books, small = _asha_books(STOPPED), _asha_books([3, 1, 1])
-    found = {"results": [books.best, small.best], "recorded": [18, 3], "pid": 1}
-    assert tune.judge_ashas([books, small], found) == sum(STOPPED)
+    books, small = _asha_books(STOPPED), _asha_books([3, 1, 1], case=tune.ASHAS[1])
+    found = {"results": [books.best, small.best, small.best], "recorded": [18, 3, 3], "pid": 1}
+    assert tune_verdicts.judge_ashas([books, small, small], found) == sum(STOPPED)
     with pytest.raises(Wrong, match="must be in storage"):
-        tune.judge_ashas([books, small], found | {"recorded": [0, 3]})
+        tune_verdicts.judge_ashas([books, small, small], found | {"recorded": [0, 3, 3]})
     for call in books.calls:
         call.pid = 1
     with pytest.raises(Wrong, match="let Tune run them"):
-        tune.judge_ashas([books, small], found)
+        tune_verdicts.judge_ashas([books, small, small], found)
 
 
 # ---------------------------------------------------------------------- the text
 def test_the_text_of_the_lab_tells_the_right_counts():
     text = " ".join("\n".join(cell.source for cell in CELLS).split())
-    searches = random_verdicts.SEARCHES
-    assert f"{sum(search.trials for search in searches)} trainings in {len(searches)} searches" in text
-    assert (
-        f"less than {random_verdicts.CLOSE} above" in text and f"{random_verdicts.MANY.trials} trials over five" in text
-    )
-    assert f"{len(halving.HALVINGS)} searches with the rungs" in text
+    assert f"{searching.MANY:,} trials, are tested" in text
+    assert f"{len(halvings.draw(random.Random(0)))} searches that are drawn" in text
     trials = sum(search.trials for search in tune.SEARCHES)
     assert f"{trials} trials in {len(tune.SEARCHES)} searches" in text
     assert f"at most {tune.PROCESSES} processes" in text
     case = tune.ASHA
     assert f"{case.trials} trials of at most {case.most_epochs} epochs, that is {case.whole}" in text
-    assert f"at most {tune.MOST_OF_BUDGET:.0%} of them" in text

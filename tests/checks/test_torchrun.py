@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import inspect
 import os
+import random
 
 import nbformat
 import pytest
 
 from utils.checks import Wrong
 from utils.checks.answers import Answer
-from utils.checks.torchrun import program_verdicts, script_runs, script_verdicts, training_task
+from utils.checks.torchrun import broken_batches, script_runs, script_verdicts, stopping, training_task
 from utils.course import outline
 
 SOLUTION = outline.notebook("torchrun", "solutions")
@@ -30,18 +31,21 @@ def test_the_script_that_the_lab_shows_is_the_one_that_its_check_measures_by():
 
 
 def test_a_batch_can_be_shared_equally_in_every_shape():
-    for nodes, per_node in script_runs.SHAPES:
-        assert training_task.BATCH % (nodes * per_node) == 0 == training_task.SAMPLES % training_task.BATCH
+    for seed in range(50):
+        rng = random.Random(seed)
+        given = script_runs.drawn(rng)
+        shapes = [shape for some in script_runs.shapes(rng) for shape in some]
+        assert all(given["batch"] % (nodes * per_node) == 0 for nodes, per_node in shapes)
+        assert given["samples"] % given["batch"] == 0 and given["samples"] <= script_runs.IMAGES
 
 
-def test_a_worker_that_dies_under_the_real_torchrun_is_named(monkeypatch):
+def test_a_worker_that_dies_under_the_real_torchrun_is_named():
     def main(task):
         if os.environ["RANK"] == "1":
             os.kill(os.getpid(), 9)
 
-    monkeypatch.setattr(script_runs, "SHAPES", ((1, 2),))
     with pytest.raises(Wrong, match=r"torchrun with 1 × 2: .*rank 1 .* was killed by SIGKILL"):
-        script_runs.under_torchrun(Answer.of(main, "main"))
+        script_runs.under_torchrun(Answer.of(main, "main"), script_runs.drawn(random.Random(0)), [(1, 2)])
 
 
 def _facts(**changed) -> dict:
@@ -75,25 +79,22 @@ def test_each_thing_that_a_script_must_do_is_looked_at(changed, sentence):
 
 
 # ---------------------------------------------------------------------- the five programs
-def test_every_mistake_in_stopping_is_unlike_the_others():
-    cases = program_verdicts.LOSSES[3]
-    found = [tuple(program_verdicts.right_epochs(case) for case in cases)]
-    found += [tuple(mistake(case) for case in cases) for mistake in program_verdicts.UNTIL_MISTAKES.values()]
-    assert len(set(found)) == len(found)
+def test_losses_tell_every_mistake_in_stopping_from_right_answers():
+    for seed in range(20):
+        cases = stopping.draw(random.Random(seed))
+        right = [stopping.epochs_if(case, lambda epoch, good: stopping.mean(epoch) < good) for case in cases]
+        for words, decides in stopping.MISTAKES.items():
+            assert [stopping.epochs_if(case, decides) for case in cases] != right, (seed, words)
 
 
-def test_every_mistake_with_broken_batches_is_unlike_the_others():
-    found = [program_verdicts.right_updates(), *program_verdicts.EPOCH_MISTAKES.values()]
-    assert all(one not in found[:number] for number, one in enumerate(found))
+def test_in_each_training_with_broken_batches_a_step_has_no_good_one_and_another_has():
+    for seed in range(20):
+        for case in broken_batches.draw(random.Random(seed)):
+            if int(case.get("broken batches", 0)) > 1:
+                counts = [len(broken) for broken in case["broken per step"]]
+                assert max(counts) == case["ranks"] and min(counts) == 0
 
 
-def test_the_text_of_the_lab_tells_the_right_counts():
+def test_the_text_of_the_lab_tells_the_right_tolerances_of_the_script():
     text = " ".join("\n".join(cell.source for cell in CELLS).split())
-    trainings = sum(map(len, program_verdicts.LOSSES.values()))
-    assert f"the right epoch in {trainings} trainings" in text
-    assert f"{sum(map(len, program_verdicts.LENGTHS.values()))} sets of lengths" in text
-    updates = len(program_verdicts.right_updates())
-    assert f"{len(program_verdicts.STEPS)} steps on 3 ranks, {updates} updates on each" in text
-    assert f"with {len(program_verdicts.SHAPES)} shapes" in text
-    lines = training_task.EPOCHS * training_task.SAMPLES // training_task.BATCH
-    assert f"{lines} losses to ±{script_verdicts.CLOSE}" in text and f"the {training_task.BATCH} samples" in text
+    assert f"all losses to ±{script_verdicts.CLOSE} and all weights to ±{script_verdicts.CLOSE_WEIGHT:.5f}" in text

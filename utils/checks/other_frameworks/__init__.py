@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import random
 from typing import Any
 
 from utils.checks import exercise
+from utils.checks.contracts.judging import SEED
 from utils.checks.other_frameworks import averaging
 from utils.checks.other_frameworks.launching import start
 
@@ -14,10 +17,11 @@ RANKS = [f"worker {number}" for number in range(3)]
 @exercise(title="Average with MPI", difficulty=1, minutes=15, timeout=120, needs=("mpi4py",))
 def mpi(average: Any) -> dict[str, Any]:
     """Judge ``average(world, parameters)`` in three workers of mpiexec."""
-    start("mpi", average, RANKS)
+    cases = averaging.drawn(random.Random(f"other_frameworks.mpi {os.environ.get(SEED, '0')}"))
+    averaging.judge(cases, start("mpi", average, RANKS, cases))
     return {
         "workers": "3, 2, 1",
-        "models": len(averaging.MODELS),
+        "models": len(cases),
         "collectives": "1 a step",
         "bytes": "those of the gradients",
     }

@@ -1,158 +1,203 @@
-"""This lab's ``average(world, parameters)``, inside a worker of mpiexec: what it must do, and what it does."""
+"""This lab's ``average(world, parameters)``: what is played in the workers of mpiexec, and what the check says.
+
+The workers write down what they have seen, and the check judges it in its own process, from gradients
+that it makes anew.
+"""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from utils.checks.contracts import Broken, compare
 from utils.checks.other_frameworks.launching import Facts
 from utils.checks.verdicts import Wrong
 
-#: Shapes of the parameters of each model; a shape in brackets: a parameter without a gradient.
-MODELS: dict[str, list[Any]] = {
-    "a small network": [(64, 64), (64,), (64, 10), (10,)],
-    "one parameter": [(7,)],
-    "a layer that was not used": [(5, 3), [(4,)], (2, 2, 3)],
-    "a gradient that is a transpose": [(6, 4)],
-}
-SIZES = (3, 2, 1)
-_PICKLED = ("allreduce", "reduce", "bcast", "gather", "allgather", "scatter", "send", "recv", "alltoall", "sendrecv")
-_THROUGH_ONE = {"reduce", "gather", "gatherv", "send", "recv", "scatter", "bcast"}
+WORKERS = 3
+PICKLED = ("allreduce", "reduce", "bcast", "gather", "allgather", "scatter", "send", "recv", "alltoall", "sendrecv",
+           "isend", "irecv", "ssend", "scan", "exscan")  # fmt: skip
+_THROUGH_ONE = {"reduce", "gather", "gatherv", "send", "recv", "scatter", "scatterv", "bcast"}
+_BUFFERS = ("Allreduce", "Reduce", "Bcast", "Gather", "Gatherv", "Allgather", "Allgatherv", "Scatter", "Scatterv",
+            "Send", "Recv", "Ssend", "Sendrecv", "Alltoall", "Alltoallv", "Reduce_scatter", "Reduce_scatter_block",
+            "Scan", "Exscan", "Isend", "Irecv", "Iallreduce", "Ireduce", "Ibcast", "Igather", "Iallgather",
+            "Ireduce_scatter", "Ialltoall", "Allreduce_init")  # fmt: skip
+KINDS = ("usual", "unused", "transposed", "strided")
 
 
-def judge_me(call: Any, world: Any) -> Facts:
-    """Call the answer for each model, in communicators of 3, 2 and 1 workers; raise Wrong for the likeliest mistake."""
-    rank, done = world.Get_rank(), 0
-    for size in SIZES:
-        part = world.Split(int(rank < size), rank)  # the first so many workers
-        if rank < size:
-            for name, shapes in MODELS.items():
-                _judge_case(call, part, name, shapes)
-                done += 1
-    return {"calls": done}
+def drawn(rng: random.Random) -> list[dict[str, Any]]:
+    """In communicators of 3, 2 and 1 workers, two models each; the first one is looked at again after the second."""
+    cases = []
+    for size in (3, 2, 1):
+        members = rng.sample(range(WORKERS), size)
+        for _ in range(2):
+            shapes = [[rng.randint(1, 9) for _ in range(rng.randint(0, 3))] for _ in range(rng.randint(2, 6))]
+            kinds = [rng.choice(KINDS) for _ in shapes[2:]]
+            kinds = rng.sample([*kinds, "usual", rng.choice(KINDS[1:])], len(shapes))
+            cases.append({"members": members, "shapes": shapes, "kinds": kinds, "seed": rng.getrandbits(30)})
+    cases.append(
+        {"members": [0, 1, 2], "shapes": [[200, 64], [64]], "kinds": ["usual"] * 2, "seed": rng.getrandbits(30)}
+    )
+    return cases
 
 
-def _judge_case(call: Any, part: Any, name: str, shapes: list[Any]) -> None:
-    rank, size = part.Get_rank(), part.Get_size()
-    model = _model(rank, shapes, "transpose" in name)
-    others = [_model(other, shapes, False) for other in range(size)]
-    before = [parameter.detach().clone() for parameter in model]
-    own = [None if parameter.grad is None else parameter.grad.clone() for parameter in model]
-    calls = _watched(part)
-    call(calls, model)
-    where = f"({name}, {size} worker{'s' * (size > 1)})"
-    if any(not _same(parameter.detach(), was) for parameter, was in zip(model, before, strict=True)):
-        raise Wrong(f"the parameters themselves have changed: average their gradients only {where}")
-    sums = [
-        None if parameter.grad is None else sum(other[number].grad for other in others)
-        for number, parameter in enumerate(others[0])
-    ]
-    _judge_talk(calls.seen, sums, size, where)
-    for parameter, total, mine in zip(model, sums, own, strict=True):
-        if total is None:
-            if parameter.grad is not None:
-                raise Wrong(f"a parameter without a gradient has got one: leave it None {where}")
-            continue
-        got = parameter.grad
-        if got is None or got.shape != total.shape:
-            raise Wrong(
-                f"the gradient must keep its shape {where}",
-                measured="None" if got is None else list(got.shape),
-                expected=list(total.shape),
-            )
-        if _same(got, total / size):
-            continue
-        if _same(got, total):
-            raise Wrong(f"the gradients are added up, not averaged: divide by the number of workers {where}")
-        if _same(got, mine):
-            raise Wrong(f"the gradients are as before: put the averages back into parameter.grad {where}")
-        if sorted(got.flatten().tolist()) and _same(got.flatten().sort()[0], (total / size).flatten().sort()[0]):
-            raise Wrong(f"the right numbers are in the wrong places: look at the order of the elements {where}")
-        raise Wrong(
-            f"the gradients are not the mean over the workers {where}",
-            measured=got.flatten()[0].item(),
-            expected=(total / size).flatten()[0].item(),
-        )
-
-
-def _judge_talk(seen: list[tuple[str, int]], sums: list[Any], size: int, where: str) -> None:
-    """One collective, with buffers, of as many bytes as all gradients have."""
-    wanted = sum(4 * total.numel() for total in sums if total is not None)
-    names = [name for name, _ in seen]
-    if pickled := [name for name in names if name in _PICKLED]:
-        raise Wrong(
-            f"{pickled[0]} pickles what it sends, and makes new objects of it at the other end: take "
-            f"{pickled[0].capitalize()}, which sends the memory as it is {where}"
-        )
-    if not names and size > 1:
-        raise Wrong(f"nothing is said on the communicator that average was given {where}")
-    if len(names) > 1 and set(map(str.lower, names)) <= _THROUGH_ONE:
-        raise Wrong(
-            f"everything goes through one worker, which receives it from all others: let MPI share the work with "
-            f"Allreduce {where}",
-            measured=", ".join(sorted(set(names))),
-        )
-    if len(names) > 1:
-        raise Wrong(
-            f"too many collectives for one step {where}: pack all gradients together", measured=len(names), expected=1
-        )
-    if names and seen[0][1] != wanted:
-        raise Wrong(
-            f"the collective carries other bytes than those of the gradients {where}",
-            measured=seen[0][1],
-            expected=wanted,
-        )
-
-
-def _model(rank: int, shapes: list[Any], transposed: bool) -> list[Any]:
+def model_of(case: dict[str, Any], rank: int) -> list[Any]:
     """Parameters with gradients that are different in each worker."""
     import torch
 
-    generator, model = torch.Generator().manual_seed(100 + rank), []
-    for shape in shapes:
-        unused = isinstance(shape, list)
-        parameter = torch.nn.Parameter(torch.ones(shape[0] if unused else shape))
-        if not unused:
-            gradient = torch.randn(parameter.shape, generator=generator)
-            if transposed:
-                gradient = gradient.T.contiguous().T  # the same numbers, the columns one after the other in memory
+    generator, model = torch.Generator().manual_seed(case["seed"] + rank), []
+    for shape, kind in zip(case["shapes"], case["kinds"], strict=True):
+        parameter = torch.nn.Parameter(torch.full(shape, 0.5))
+        gradient = torch.randn(shape, generator=generator)
+        if kind == "transposed" and len(shape) > 1:
+            gradient = gradient.transpose(0, 1).contiguous().transpose(0, 1)  # the same numbers in another order
+        elif kind == "strided" and shape:
+            gradient = torch.stack([gradient, gradient], dim=-1)[..., 0]
+        if kind != "unused":
             parameter.grad = gradient
         model.append(parameter)
     return model
 
 
-def _same(one: Any, other: Any) -> bool:
-    import torch
+def play(call: Any, world: Any, cases: Sequence[dict[str, Any]]) -> Facts:
+    """In a worker: call the answer for each case it is a member of."""
+    rank, found, parts, models = world.Get_rank(), [], {}, []
+    for case in cases:
+        members = case["members"]
+        key = str(members)
+        if key not in parts:
+            parts[key] = world.Split(int(rank in members), members.index(rank) if rank in members else 0)
+        if rank not in members:
+            found.append(None)
+            continue
+        model = model_of(case, members.index(rank))
+        watched, noted = _watched(parts[key])
+        call(watched, model)
+        if any(noted["requests"]):  # (one that is over is null)
+            raise Wrong("a request is never waited for: call Wait() before its buffer is used, or thrown away")
+        models.append((len(found), model))
+        found.append({"calls": noted["calls"], "now": _state(model)})
+    for place, model in models:
+        found[place]["later"] = _state(model)
+    return {"cases": found}
 
-    return torch.allclose(one.double(), other.double(), rtol=1e-4, atol=1e-5)
+
+def _state(model: Sequence[Any]) -> list[Any]:
+    """Of each parameter its gradient as shape, type and numbers; and whether its own numbers are as they were."""
+    state = []
+    for parameter in model:
+        gradient, same = parameter.grad, bool((parameter.detach() == 0.5).all()) and parameter.requires_grad
+        told = None if gradient is None else [list(gradient.shape), str(gradient.dtype), gradient.flatten().tolist()]
+        state.append([told, same])
+    return state
 
 
-def _watched(part: Any) -> Any:
-    """The same communicator, writing down which of its functions are called, with how many bytes."""
+def _watched(part: Any) -> tuple[Any, dict[str, Any]]:
+    """The same communicator, writing down what it is asked to send. So are communicators that are made of it."""
     from mpi4py import MPI
 
-    silent = {"get_rank", "get_size", "rank", "size", "barrier"}
+    noted: dict[str, Any] = {"calls": [], "requests": []}
 
     class Watched(MPI.Intracomm):
         """What the learner's function talks on."""
 
         def __getattribute__(self, name: str) -> Any:
             value = super().__getattribute__(name)
-            if name.startswith("_") or name.lower() in silent or not callable(value):
+            if name.startswith("_") or not callable(value):
                 return value
 
-            def noted(*arguments: Any, **named: Any) -> Any:
-                given = [*arguments, *named.values()]
-                self.seen.append((name, max((_bytes(one) for one in given), default=0)))
-                return value(*arguments, **named)
+            def noting(*arguments: Any, **named: Any) -> Any:
+                if name in _BUFFERS or name in PICKLED:
+                    noted["calls"].append([name, _handed_in([*arguments, *named.values()])])
+                result = value(*arguments, **named)
+                if isinstance(result, MPI.Request):
+                    noted["requests"].append(result)
+                return Watched(result) if isinstance(result, MPI.Intracomm) else result
 
-            return noted
+            return noting
 
-    watched = Watched(part)
-    watched.seen = []
-    return watched
+    return Watched(part), noted
+
+
+def _handed_in(given: list[Any]) -> int:
+    """Bytes of the first buffer; with MPI.IN_PLACE, of the one behind it."""
+    return next((nbytes for one in given if (nbytes := _bytes(one))), 0)
 
 
 def _bytes(buffer: Any) -> int:
     if isinstance(buffer, list | tuple):  # mpi4py also takes [buffer, type] and [buffer, count, type]
         return max((_bytes(part) for part in buffer), default=0)
-    return int(getattr(buffer, "nbytes", 0))
+    if hasattr(buffer, "nbytes"):
+        return int(buffer.nbytes)
+    try:
+        return memoryview(buffer).nbytes
+    except TypeError:
+        return 0
+
+
+def judge(cases: Sequence[dict[str, Any]], found: Sequence[Facts]) -> None:
+    """Raise Wrong with the likeliest mistake."""
+    for number, case in enumerate(cases):
+        size = len(case["members"])
+        where = f"{size} worker{'s' * (size > 1)}, gradients of shapes {case['shapes']}, {', '.join(case['kinds'])}"
+        for place, rank in enumerate(case["members"]):
+            for one in _judge_case(case, place, found[rank]["cases"][number]):
+                figures = {
+                    name: value for name in ("measured", "expected") if (value := getattr(one, name)) is not None
+                }
+                raise Wrong(f"{one.sentence} ({where[:200]})", **figures)
+
+
+def _judge_case(case: dict[str, Any], place: int, facts: Facts) -> Iterator[Broken]:
+    import torch
+
+    size = len(case["members"])
+    models = [model_of(case, other) for other in range(size)]
+    used = [n for n, kind in enumerate(case["kinds"]) if kind != "unused"]
+    wanted = sum(4 * models[0][n].numel() for n in used)
+    if any(told is not None for number, (told, _) in enumerate(facts["now"]) if number not in used):
+        yield Broken("value:unused", "a parameter without a gradient has got one: leave it None")
+    if not all(same for _, same in facts["now"]):
+        yield Broken("value:parameters", "the parameters themselves have changed: average their gradients only")
+    yield from _judge_talk(facts["calls"], wanted, size)
+    for state in ("now", "later"):
+        for number, (told, _) in enumerate(facts[state]):
+            if number not in used:
+                continue
+            if told is None:
+                yield Broken("value:none", "a gradient is gone")
+                continue
+            terms = [model[number].grad for model in models]
+            got = torch.tensor(told[2], dtype=getattr(torch, told[1].removeprefix("torch."))).reshape(told[0])
+            own = terms[place]
+            guesses = {}
+            if size > 1:
+                guesses = {
+                    "is added up, not averaged: divide by the number of workers": sum(terms),
+                    "is as before: put the averages back into parameter.grad": own,
+                }
+            what = "the gradient" if state == "now" else "after average was called for another model, the gradient"
+            broken = list(compare("value:gradient", what, got, terms, 1 / size, guesses))
+            mean = sum(terms) / size
+            right_ones = got.shape == mean.shape and torch.allclose(*(one.flatten().sort()[0] for one in (got, mean)))
+            if broken and right_ones:
+                yield Broken("value:order", "the right numbers are in wrong places: look at the order of the elements")
+            yield from broken
+
+
+def _judge_talk(calls: list[tuple[str, int]], wanted: int, size: int) -> Iterator[Broken]:
+    """One collective, with buffers, of as many bytes as all gradients have."""
+    names = [name for name, _ in calls]
+    if pickled := [name for name in names if name in PICKLED]:
+        words = f"{pickled[0]} pickles what it sends, and makes new objects of it at the other end: take "
+        yield Broken("value:pickled", f"{words}{pickled[0].capitalize()}, which sends the memory as it is")
+    elif not names and size > 1 and wanted:
+        yield Broken("value:silent", "nothing is said on `world`: call a function of the communicator that is given")
+    elif len(names) > 1 and set(map(str.lower, names)) <= _THROUGH_ONE:
+        words = "everything goes through one worker, which receives it from all others: let Allreduce share the work"
+        yield Broken("value:through one", words, ", ".join(sorted(set(names))))
+    elif len(names) > 1:
+        yield Broken("value:many", "too many collectives for one step: pack all gradients together", len(names), 1)
+    elif names and calls[0][1] != wanted:
+        words = "the collective is given other bytes than those of the gradients"
+        yield Broken("value:bytes", words, f"{calls[0][1]:,}", f"{wanted:,}")

@@ -33,13 +33,14 @@ _COMMANDS = {
 Facts = dict[str, Any]
 
 
-def start(how: str, answer: Answer, names: list[str]) -> list[Facts]:
+def start(how: str, answer: Answer, names: list[str], given: Any = None) -> list[Facts]:
     """Run an answer with a launcher.
 
     Args:
         how: "mpi", "horovod" or "tensorflow".
         answer: the learner's function.
         names: of the workers, as ``worker`` names them.
+        given: for the workers, as JSON.
 
     Returns:
         What each worker did, in the order of ``names``.
@@ -52,6 +53,7 @@ def start(how: str, answer: Answer, names: list[str]) -> list[Facts]:
         program = Path(folder, "program.py")
         program.write_text(f"from utils.checks.other_frameworks import worker\n\nworker.{how}()\n", encoding="utf-8")
         Path(folder, "answer.json").write_text(json.dumps([answer.name, answer.to_json()]), encoding="utf-8")
+        Path(folder, "given.json").write_text(json.dumps(given), encoding="utf-8")
         command = [part.format(ranks=len(names)) for part in _COMMANDS[how]]
         ends, still = _watch([*command, sys.executable, str(program), folder], Path(folder), names)
         said = Path(folder, "said").read_text(encoding="utf-8", errors="replace")

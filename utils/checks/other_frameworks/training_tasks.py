@@ -40,6 +40,10 @@ class Task:
         saved = [[array.ravel().tolist() for array in arrays] for arrays in self.saved]
         return {"reads": self.reads, "logged": list(self.logged.items()), "saved": saved}
 
+    def _start(self) -> list[ndarray]:
+        """Weights and biases that are different in each process."""
+        return [array + 0.1 * self._seed * (array.ndim == 1) for array in map(numpy.float32, weights(self._seed))]
+
     def _note(self, read: list[int]) -> None:
         self.reads.append(read)
         self._beat.touch()
@@ -59,7 +63,7 @@ class HorovodTask(Task):
         import torch
 
         self._model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
-        for parameter, array in zip(self._model.parameters(), weights(self._seed), strict=True):
+        for parameter, array in zip(self._model.parameters(), self._start(), strict=True):
             parameter.data.copy_(torch.tensor(array.T))
         return self._model
 
@@ -87,7 +91,7 @@ class TensorFlowTask(Task):
 
     def weights(self) -> list[ndarray]:
         """``[64, 64]``, ``[64]``, ``[64, 10]``, ``[10]``, different in each process."""
-        return weights(self._seed)
+        return self._start()
 
     def part(self, step: int, index: int, count: int) -> tuple[Any, Any]:
         """Images ``[144 / count, 64]`` and labels of a step, for replica number ``index`` of ``count``."""

@@ -58,11 +58,9 @@ class Books:
 
     Args:
         curve: the function to search.
-        fails_first: whether the first call gives nan, whatever its configuration is.
     """
 
     curve: Curve
-    fails_first: bool = False
     calls: list[Call] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
@@ -135,8 +133,6 @@ class Books:
             trial.crashed = True
             self.calls.append(Call(number, config, epochs, trial.total, None, pid))
             return {"crashed": OUT_OF_MEMORY}
-        if self.fails_first and not self.calls:
-            loss = float("nan")
         self.calls.append(Call(number, config, epochs, trial.total, loss, pid))
         return {"loss": loss, "checkpoint": f"trial {number} after {trial.total} epochs"}
 

@@ -10,8 +10,8 @@ from utils.checks.verdicts import Wrong
 
 Facts = dict[str, Any]  # of one rank: reads, taken, saved, printed, weights, groups, left
 LINE = re.compile(r"epoch (\d+) step (\d+) loss ([\d.]+|nan)")
-CLOSE = 0.002  # of a loss, which is printed with four digits
-CLOSE_WEIGHT = 1e-4
+CLOSE = 0.0002  # of a loss, which is printed with four digits
+CLOSE_WEIGHT = 1e-5
 
 
 def judge(found: list[Facts], reference: Facts, nodes: int, per_node: int) -> None:

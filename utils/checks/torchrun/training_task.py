@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +13,6 @@ from torch.nn import functional
 
 from utils.training.data import digits
 
-SAMPLES, BATCH, EPOCHS = 480, 48, 2
-
 
 class Task:
     """What the script finds where it runs: its data, the GPUs of its node, a place for its model.
@@ -19,11 +20,12 @@ class Task:
     Args:
         folder: where the model goes.
         gpus: how many GPUs this node has. They stand for real ones: tensors stay on the CPU.
+        given: what ``script_runs.drawn`` gives.
     """
 
-    samples, batch, epochs, lr = SAMPLES, BATCH, EPOCHS, 0.5
-
-    def __init__(self, folder: str, gpus: int) -> None:
+    def __init__(self, folder: str, gpus: int, given: dict[str, Any]) -> None:
+        self.samples, self.batch, self.epochs, self.lr = (given[one] for one in ("samples", "batch", "epochs", "lr"))
+        self._delays = random.Random(f"{given['seed']} {os.environ.get('RANK')}")
         self.path = str(Path(folder, "model.pt"))
         self._gpus = gpus
         self._data: Any = None
@@ -43,6 +45,7 @@ class Task:
         """The images [n, 64] and labels [n] of these samples."""
         chosen = [int(index) for index in indices]
         self.reads.append(chosen)
+        time.sleep(self._delays.choice((0, 0, 0, 0.004)))  # disks are not equally quick
         if self._data is None:
             self._data = digits()
         return self._data.train_images[chosen].flatten(1), self._data.train_labels[chosen]

@@ -32,14 +32,14 @@ class _Left(BaseException):
     """The program has ended its own process."""
 
 
-def alone(folder: str, sizes: list[int]) -> Facts:
+def alone(folder: str, sizes: list[int], given: dict[str, Any]) -> Facts:
     """The script as it is given; "summed": what it would print if so many ranks added up their gradients."""
-    task = Task(folder, 1)
+    task = Task(folder, 1, given)
     lines = _printed(task)
     facts = _facts(task, 0, 0, lines)
     summed = {}
     for ranks in sizes:
-        too_fast = Task(folder, 1)
+        too_fast = Task(folder, 1, given)
         too_fast.lr = ranks * task.lr
         summed[f"{ranks}"] = _printed(too_fast)
     return facts | {"summed": summed}
@@ -51,7 +51,7 @@ def _printed(task: Task) -> list[str]:
     return printed.getvalue().splitlines()
 
 
-def on_rank(main: Any, folder: str, nodes: int) -> Facts:
+def on_rank(main: Any, folder: str, nodes: int, given: dict[str, Any]) -> Facts:
     """In a rank of the course: the process group is gone, the environment is that of a worker."""
     from utils.ranks import groups
 
@@ -65,7 +65,7 @@ def on_rank(main: Any, folder: str, nodes: int) -> Facts:
     groups.set_environment(rank, world_size, nodes, port[0])
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     notes = _Notes()
-    task = Task(folder, world_size // nodes)
+    task = Task(folder, world_size // nodes, given)
     exits = os._exit, atexit._run_exitfuncs
     os._exit = _leave  # type: ignore[assignment]
     atexit._run_exitfuncs = lambda: None  # this process goes on
@@ -95,8 +95,9 @@ def worker() -> None:
 
     folder = sys.argv[1]
     answer = Answer.from_json("main", json.loads(Path(folder, "answer.json").read_text(encoding="utf-8")))
+    given = json.loads(Path(folder, "task.json").read_text(encoding="utf-8"))
     rank, notes = int(os.environ["RANK"]), _Notes()
-    task = Task(folder, int(os.environ["LOCAL_WORLD_SIZE"]))
+    task = Task(folder, int(os.environ["LOCAL_WORLD_SIZE"]), given)
     exit_now = os._exit
 
     def write() -> None:

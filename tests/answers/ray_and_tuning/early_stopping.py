@@ -1,0 +1,113 @@
+"""Exercise 4 of the lab on Ray and tuning: a scheduler that stops trials early."""
+
+# ruff: noqa: F401 (modules that changed answers use)
+import itertools
+import random
+
+from known_answers import right, wrong
+
+
+def asha_search(train, low, high, batch_sizes, trials, most_epochs, seed, storage):
+    from ray import tune
+    from ray.tune.schedulers import ASHAScheduler
+    from ray.tune.search.basic_variant import BasicVariantGenerator
+
+    def trial(config):
+        checkpoint = None
+        for _ in range(most_epochs):
+            loss, checkpoint = train(config, 1, checkpoint)
+            tune.report({"loss": loss})
+
+    tuner = tune.Tuner(
+        trial,
+        param_space={"lr": tune.loguniform(low, high), "batch_size": tune.choice(batch_sizes)},
+        tune_config=tune.TuneConfig(
+            metric="loss",
+            mode="min",
+            num_samples=trials,
+            search_alg=BasicVariantGenerator(random_state=seed),
+            scheduler=ASHAScheduler(max_t=most_epochs, grace_period=1, reduction_factor=3),
+            reuse_actors=True,
+        ),
+        run_config=tune.RunConfig(storage_path=storage, verbose=0),
+    )
+    best = tuner.fit().get_best_result()
+    return best.config, best.metrics["loss"]
+
+
+SCHEDULER = "            scheduler=ASHAScheduler(max_t=most_epochs, grace_period=1, reduction_factor=3),\n"
+LOOP = (
+    "        for _ in range(most_epochs):\n            loss, checkpoint = train(config, 1, checkpoint)\n"
+    '            tune.report({"loss": loss})\n'
+)
+LR = "tune.loguniform(low, high)"
+
+
+# --- right, and written differently
+
+
+@right("epochs without end, a stop by their number, the highest accuracy")
+def stop_by_number():
+    def asha_search(train, low, high, batch_sizes, trials, most_epochs, seed, storage):
+        import numpy
+        from ray import tune
+        from ray.tune.schedulers import AsyncHyperBandScheduler
+
+        def train_for_ever(config, train, checkpoint=None):
+            for epoch in itertools.count(1):
+                loss, checkpoint = train(dict(config), 1, checkpoint)
+                tune.report({"accuracy": -loss, "epoch": epoch})
+
+        numpy.random.seed(seed)
+        scheduler = AsyncHyperBandScheduler(
+            time_attr="epoch", metric="accuracy", mode="max", max_t=most_epochs, reduction_factor=3
+        )
+        tuner = tune.Tuner(
+            tune.with_parameters(train_for_ever, train=train),
+            param_space={"lr": tune.loguniform(low, high), "batch_size": tune.choice(batch_sizes)},
+            tune_config=tune.TuneConfig(num_samples=trials, scheduler=scheduler, reuse_actors=True),
+            run_config=tune.RunConfig(storage_path=storage, stop={"epoch": most_epochs}, verbose=0),
+        )
+        best = max(tuner.fit(), key=lambda result: result.metrics["accuracy"])
+        return best.config, -best.metrics["accuracy"]
+
+    return (asha_search,)
+
+
+right("the checkpoint in a list, and the metric at the scheduler", {
+    "        checkpoint = None\n" + LOOP: "        known = [None]\n        while True:\n"
+    "            loss, newest = train(config, 1, known[-1])\n            known.append(newest)\n"
+    "            tune.report({\"loss\": loss, \"training_iteration\": len(known) - 1})\n"
+    "            if len(known) > most_epochs:\n                return\n",
+})  # fmt: skip
+right(
+    "one trial at a time",
+    {"            num_samples=trials,\n": "            num_samples=trials,\n            max_concurrent_trials=1,\n"},
+)
+
+
+# --- wrong
+
+wrong("all stop early", "No trial is trained to the end", {
+    SCHEDULER: "", "storage_path=storage,": "storage_path=storage, stop={'training_iteration': max(1, most_epochs // 3)},"
+})  # fmt: skip
+wrong("no scheduler", "No trial is stopped early", {SCHEDULER: ""})
+wrong("one report", "trains all its epochs at once", {
+    LOOP: "        loss, checkpoint = train(config, most_epochs, checkpoint)\n        tune.report({\"loss\": loss})\n"
+})  # fmt: skip
+wrong("other rungs", "rungs are at 1, 3, 9", {", grace_period=1, reduction_factor=3": ""})
+wrong("starts anew", "Trainings start anew in each epoch", {
+    LOOP: "        for epoch in range(most_epochs):\n            loss, _ = train(config, epoch + 1)\n            tune.report({\"loss\": loss})\n"
+})  # fmt: skip
+wrong("stops the best", "against the rule", {'tune.report({"loss": loss})': 'tune.report({"loss": -loss})'})
+wrong(
+    "one rate for all trials",
+    "start anew",
+    {LR: "low * (high / low) ** random.Random(seed).random()", "tune.choice(batch_sizes)": "batch_sizes[0]"},
+)
+wrong(
+    "no seed",
+    "Two searches with the same seed",
+    {"            search_alg=BasicVariantGenerator(random_state=seed),\n": ""},
+)
+wrong("uniform", "uniform, not log-uniform", {"tune.loguniform": "tune.uniform"})

@@ -1,0 +1,102 @@
+"""Exercise 3 of the lab on Ray and tuning: random search with Ray Tune."""
+
+import math
+import random
+
+from known_answers import right, wrong
+
+
+def tune_search(objective, low, high, batch_sizes, trials, seed, storage):
+    from ray import tune
+    from ray.tune.search.basic_variant import BasicVariantGenerator
+
+    def trial(config):
+        tune.report({"loss": objective(config)})
+
+    tuner = tune.Tuner(
+        trial,
+        param_space={"lr": tune.loguniform(low, high), "batch_size": tune.choice(batch_sizes)},
+        tune_config=tune.TuneConfig(
+            metric="loss",
+            mode="min",
+            num_samples=trials,
+            search_alg=BasicVariantGenerator(random_state=seed),
+            reuse_actors=True,
+        ),
+        run_config=tune.RunConfig(storage_path=storage, verbose=0),
+    )
+    best = tuner.fit().get_best_result()
+    return best.config, best.metrics["loss"]
+
+
+GENERATOR = "            search_alg=BasicVariantGenerator(random_state=seed),\n"
+RETURN = '    return best.config, best.metrics["loss"]'
+LR = "tune.loguniform(low, high)"
+
+
+# --- right, and written differently
+
+
+@right("numpy's generator, a value that is returned, the highest score")
+def returned():
+    def tune_search(objective, low, high, batch_sizes, trials, seed, storage):
+        import numpy
+        from ray import tune
+
+        numpy.random.seed(seed)  # Tune draws with numpy's generator where none is given
+        tuner = tune.Tuner(
+            lambda config: {"score": -objective(config)},
+            param_space={"lr": tune.loguniform(low, high), "batch_size": tune.choice(batch_sizes)},
+            tune_config=tune.TuneConfig(num_samples=trials, reuse_actors=True),
+            run_config=tune.RunConfig(storage_path=storage, verbose=0),
+        )
+        best = tuner.fit().get_best_result(metric="score", mode="max")
+        return best.config, -best.metrics["score"]
+
+    return (tune_search,)
+
+
+right("the best is looked up in the table of results", {
+    "    best = tuner.fit().get_best_result()\n": "    table = tuner.fit().get_dataframe()\n",
+    RETURN: "    row = table.loc[table[\"loss\"].idxmin()]\n"
+    "    return {\"lr\": float(row[\"config/lr\"]), \"batch_size\": int(row[\"config/batch_size\"])}, float(row[\"loss\"])",
+})  # fmt: skip
+right("parameters by with_parameters, one trial at a time", {
+    "    def trial(config):\n        tune.report({\"loss\": objective(config)})\n": "    def trial(config, objective):\n"
+    "        tune.report({\"epoch\": 1, \"loss\": objective(dict(config))})\n",
+    "        trial,\n": "        tune.with_parameters(trial, objective=objective),\n",
+    "            num_samples=trials,\n": "            num_samples=trials,\n            max_concurrent_trials=1,\n",
+})  # fmt: skip
+
+
+# --- wrong
+
+wrong("a grid of batch sizes", "that is a grid", {"tune.choice(batch_sizes)": "tune.grid_search(batch_sizes)"})
+wrong("no seed", "Two searches with the same seed", {GENERATOR: ""})
+wrong("a seed of its own", "Another seed makes the same draws", {"random_state=seed": "random_state=0"})
+wrong("uniform", "uniform, not log-uniform", {"tune.loguniform": "tune.uniform"})
+wrong("trained again", "in your function's own process, outside any trial", {
+    RETURN: "    return best.config, objective(best.config)"
+})  # fmt: skip
+wrong(
+    "one rate for all trials", "Learning rates come again", {LR: "low * (high / low) ** random.Random(seed).random()"}
+)
+wrong("one trial", "num_samples says how many", {"            num_samples=trials,\n": ""})
+wrong("the highest loss", "The highest loss wins", {'mode="min"': 'mode="max"'})
+wrong("the folder of the user", "must be in storage", {"storage_path=storage, ": ""})
+wrong("a process for each trial", "reuse_actors=True", {"            reuse_actors=True,\n": ""})
+
+
+@wrong("without Tune", "let Tune run them")
+def without_tune():
+    def tune_search(objective, low, high, batch_sizes, trials, seed, storage):
+        rng = random.Random(seed)
+        best = None, math.inf
+        for _ in range(trials):
+            config = {"lr": low * (high / low) ** rng.random(), "batch_size": rng.choice(batch_sizes)}
+            loss = objective(config)
+            if loss < best[1]:
+                best = config, loss
+        return best
+
+    return (tune_search,)

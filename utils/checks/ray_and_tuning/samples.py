@@ -1,0 +1,111 @@
+"""Are samples what random search draws: log-uniform, each batch size equally often, each independent of all others?
+
+Each bound is passed by right samples but once in a million times or so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from utils.checks.contracts import Broken
+from utils.checks.ray_and_tuning.searches import Call, Search, place
+
+MOST_UNEVEN, LEAST_UNEVEN, MOST_CORRELATED = 2.8, 0.28, 5.0
+
+
+def judge_samples(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
+    """The first thing that is wrong with many samples."""
+    yield from next(
+        (found for part in (_repeats, _rates, _sizes, _independence) if (found := list(part(search, calls)))), ()
+    )
+
+
+def unevenness(values: Sequence[float]) -> float:
+    """Kolmogorov and Smirnov's distance of values from a uniform distribution on 0 to 1, times √n."""
+    number = len(values)
+    steps = enumerate(sorted(values))
+    return math.sqrt(number) * max(max((i + 1) / number - value, value - i / number) for i, value in steps)
+
+
+def correlation(ones: Sequence[float], others: Sequence[float]) -> float:
+    """The correlation times √n: about a normal deviate where values are independent."""
+    number = len(ones)
+    mean, other_mean = sum(ones) / number, sum(others) / number
+    ones, others = [one - mean for one in ones], [other - other_mean for other in others]
+    size = math.sqrt(sum(one * one for one in ones) * sum(other * other for other in others))
+    return math.sqrt(number) * sum(a * b for a, b in zip(ones, others, strict=True)) / size if size else 0.0
+
+
+def too_uneven(counts: Sequence[int]) -> bool:
+    """Chi-square of equally likely cells, by Wilson and Hilferty's approximation: beyond five deviates."""
+    free, share = len(counts) - 1, sum(counts) / len(counts)
+    if not free:
+        return False
+    chi = sum((count - share) ** 2 for count in counts) / share
+    return ((chi / free) ** (1 / 3) - (1 - 2 / (9 * free))) / math.sqrt(2 / (9 * free)) > MOST_CORRELATED
+
+
+def _places(search: Search, calls: Sequence[Call]) -> list[float]:
+    return [place(search, call.config["lr"]) for call in calls]
+
+
+def _repeats(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
+    distinct = len({round(value, 12) for value in _places(search, calls)})
+    if distinct == 1:
+        words = "are all the same: is the generator made anew, or its seed set, in the loop?"
+        yield Broken("value:same", f"the {len(calls)} learning rates {words}")
+    elif distinct < 0.9 * len(calls):
+        words = "learning rates come again: draw each anew, from the whole range"
+        yield Broken("value:again", words, f"{distinct} different ones", f"{len(calls)}")
+
+
+def _rates(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
+    places = _places(search, calls)
+    uniform = [(call.config["lr"] - search.low) / (search.high - search.low) for call in calls]
+    above = sum(value > 0.8 for value in places) / len(places)
+    figures = f"{above:.0%} in the highest fifth of the exponents", "20%"
+    if unevenness(places) > MOST_UNEVEN:
+        halves = [unevenness(places[: len(places) // 2]), unevenness(places[len(places) // 2 :])]
+        if unevenness(uniform) < MOST_UNEVEN:
+            words = "learning rates are uniform, not log-uniform: each power of ten should get its equal share"
+            yield Broken("value:uniform", words, *figures)
+        elif halves[1] > 1.5 * halves[0]:
+            words = "later samples crowd in one place: in random search no sample depends on the losses of earlier ones"
+            yield Broken("value:crowd", words, *figures)
+        else:
+            words = "learning rates are not log-uniform: each power of ten should get its equal share"
+            yield Broken("value:uneven", words, *figures)
+    elif unevenness(places) < LEAST_UNEVEN:
+        words = "learning rates have equal distances: that is a grid (or one sample in each of its parts), not "
+        yield Broken("value:grid", words + "independent samples")
+
+
+def _sizes(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
+    counts = Counter(call.config["batch_size"] for call in calls)
+    found = [counts[size] for size in search.batch_sizes]
+    if too_uneven(found):
+        told = ", ".join(f"{size}: {counts[size]}" for size in search.batch_sizes)
+        words = "batch sizes are not equally likely"
+        yield Broken("value:sizes", words, told, f"about {len(calls) / len(found):.0f} each")
+
+
+def _independence(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
+    places, sizes = _places(search, calls), len(search.batch_sizes)
+    indices = [search.batch_sizes.index(call.config["batch_size"]) for call in calls]
+    cells = Counter((int(min(value, 0.999) * 5), index) for value, index in zip(places, indices, strict=True))
+    if abs(correlation(places, indices)) > MOST_CORRELATED or too_uneven(
+        [cells[part, index] for part in range(5) for index in range(sizes)]
+    ):
+        words = "learning rate and batch size depend on each other: draw a new number for each of them"
+        yield Broken("value:both", words)
+        return
+    following = Counter(pairwise(indices))
+    if too_uneven([following[one, other] for one in range(sizes) for other in range(sizes)]):
+        words = "batch sizes are dealt out in turn, not drawn: no sample depends on the one before"
+        yield Broken("value:turn", words, f"{sum(n for (a, b), n in following.items() if a == b)} the same as before",
+                     f"about {len(calls) / sizes:.0f}")  # fmt: skip
+    if abs(correlation(places[:-1], places[1:])) > MOST_CORRELATED:
+        yield Broken("value:walk", "a learning rate depends on the one before it: draw each from the whole range")

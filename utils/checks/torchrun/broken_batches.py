@@ -1,0 +1,228 @@
+"""Exercise 5: ``train_epoch(batches, gradient, features, update)`` with broken batches, and with a broken program."""
+
+from __future__ import annotations
+
+import builtins
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from utils.checks import inside
+from utils.checks.contracts import Broken, Case, Contract, Facts, Rules, compare
+from utils.checks.torchrun import talk
+
+CALLS, AROUND = 2, 1_000  # in a step; bytes beside the gradient
+STEPS = 6
+BROKEN = ("ValueError", "UnicodeDecodeError", "a ValueError of its own")
+DEFECTS = ("KeyError", "RuntimeError", "MemoryError", "StopIteration", "TypeError", "OSError")
+
+
+class DamagedFile(ValueError):
+    """As a library would have one."""
+
+
+def draw(rng: random.Random) -> list[Case]:
+    """Broken batches on any rank; then the same mistake in the program everywhere; at last on one rank alone."""
+    cases = []
+    for ranks in talk.worlds(rng):
+        base = {"ranks": ranks, "features": rng.randint(1, 6)}
+        for many in (True, False):
+            broken = _broken(rng, ranks, many)
+            base = base | {"features": rng.randint(1, 6), "broken per step": broken, "seed": rng.getrandbits(30)}
+            cases.append(base | {"broken batches": str(sum(map(len, broken))), "raise": rng.choice(BROKEN)})
+        step = rng.randrange(STEPS - 1)
+        for where in ("update", "gradient"):
+            kind = "ValueError" if where == "update" else rng.choice(DEFECTS)
+            cases.append(base | {"broken per step": [[]] * STEPS, "a mistake in": where, "step": step, "raise": kind})
+        if ranks > 1:
+            more = {"a mistake in": "gradient", "of rank": rng.randrange(ranks), "step": step}
+            cases.append(base | {"broken per step": [[]] * STEPS} | more | {"raise": rng.choice(DEFECTS)})
+    return cases
+
+
+def _broken(rng: random.Random, ranks: int, many: bool) -> list[list[int]]:
+    """For each step, the ranks whose batch is broken: in one step all, in the last one too now and then."""
+    if not many:  # one batch: if its rank leaves its collective out, the epoch's last one waits in vain
+        place = rng.randrange(STEPS)
+        return [[rng.randrange(ranks)] if step == place else [] for step in range(STEPS)]
+    steps = [sorted(rng.sample(range(ranks), rng.randint(1, max(1, ranks - 1)))) for _ in range(STEPS - 2)]
+    steps += [list(range(ranks)), []]
+    return rng.sample(steps, STEPS)
+
+
+def gradient_of(case: Case, rank: int, step: int) -> Any:
+    """Of a good batch; now and then it is all zeros, and counts like any other."""
+    import torch
+
+    generator = torch.Generator().manual_seed(case["seed"] + 100 * rank + step)
+    numbers = torch.randn(case["features"], generator=generator)
+    return numbers * 0 if (rank + step + case["seed"]) % 4 == 0 else numbers
+
+
+def scene(case: Case, watch: Any, facts: Facts) -> None:
+    import torch.distributed as dist
+
+    rank = dist.get_rank()
+    log, updates, batches = [], [], [f"batch {step}" for step in range(STEPS)]
+    facts |= {"log": log, "updates": updates}
+    alone = "of rank" in case
+    broken_program = "a mistake in" in case and case.get("of rank", rank) == rank
+
+    def gradient(batch: str) -> Any:
+        step = batches.index(batch)
+        log.append(f"gradient {step}")
+        if broken_program and case["a mistake in"] == "gradient" and step == case["step"]:
+            raise _error(case["raise"])
+        if rank in case["broken per step"][step]:
+            raise _error(case["raise"])
+        return gradient_of(case, rank, step)
+
+    def update(mean: Any) -> None:
+        log.append("update")
+        if broken_program and case["a mistake in"] == "update" and len(updates) == case["step"]:
+            raise _error(case["raise"])
+        updates.append(mean.clone())
+
+    answer, features = watch.answers["train_epoch"], case["features"]
+    if "a mistake in" not in case:
+        watch.call("train_epoch", batches=batches, gradient=gradient, features=features, update=update)
+    elif not alone:
+        facts["caught"] = watch.attempt(
+            "train_epoch", batches=batches, gradient=gradient, features=features, update=update
+        )
+    else:  # the others wait for this rank, and are stopped
+        facts["came out"] = ""
+        with watch.step("an epoch with a mistake in one rank's program", batches=batches):
+            try:
+                answer(batches, gradient, features, update)
+            except inside.Outcome as outcome:
+                if not isinstance(outcome.__cause__, Exception):
+                    raise
+                facts["came out"] = type(outcome.__cause__).__name__
+    facts["calls"] = talk.calls_of(watch.records[-1])
+
+
+def _error(kind: str) -> Exception:
+    if kind == "UnicodeDecodeError":
+        return UnicodeDecodeError("utf-8", b"\xff", 0, 1, "a broken file")
+    if kind == "a ValueError of its own":
+        return DamagedFile("a broken file")
+    return getattr(builtins, kind)("a broken file" if kind == "ValueError" else "a mistake in the program")
+
+
+def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
+    if "a mistake in" in case:
+        yield from _defect(case, world)
+        return
+    good = [[rank for rank in range(len(world)) if rank not in broken] for broken in case["broken per step"]]
+    updated = [step for step in range(STEPS) if good[step]]
+    if len(world) > 1 and not any(facts["calls"] for facts in world):
+        yield Broken("value:alone", "train_epoch calls no collective: each rank updates with its own gradient")
+    for rank, facts in enumerate(world):
+        expected = [one for step in range(STEPS) for one in [f"gradient {step}", *["update"] * (step in updated)]]
+        if facts["log"] != expected:
+            yield from _log(facts["log"], expected, case["broken per step"], len(world), rank)
+            continue
+        for step, got in zip(updated, facts["updates"], strict=True):
+            terms = [gradient_of(case, other, step) for other in good[step]]
+            yield from _update(got, terms, case, step, rank)
+        why = "put the number of good batches behind the gradient, and it is added up along with it"
+        largest = 4 * case["features"] + AROUND
+        yield from talk.judge_calls(facts, CALLS * STEPS, largest, f"{STEPS} steps", why, rank)
+
+
+def _update(got: Any, terms: list[Any], case: Case, step: int, rank: int) -> Iterator[Broken]:
+    import torch
+
+    total, own = sum(terms), gradient_of(case, rank, step)
+    guesses = {"is nan: a step without any good batch has no update": torch.full_like(own, torch.nan)}
+    if len(terms) < case["ranks"]:
+        words = "counts a broken batch as a gradient of 0: divide by the number of good batches, not of ranks"
+        guesses[words] = total / case["ranks"]
+    if len(terms) > 1:
+        guesses["is the gradient of this rank alone: the ranks no longer average"] = own
+        guesses["is the sum over the good batches, not their mean"] = total
+    what = f"the update of step {step}"
+    yield from compare("value:update", what, got, terms, 1 / len(terms), guesses, rank=rank)
+
+
+def _log(log: list[str], expected: list[str], broken: list[list[int]], ranks: int, rank: int) -> Iterator[Broken]:
+    shorter = min(len(log), len(expected))
+    place = next((n for n in range(shorter) if log[n] != expected[n]), shorter)
+    step = sum(one != "update" for one in expected[:place]) - 1
+    seen, needed = ([*one, "nothing more"][min(place, len(one))] for one in (log, expected))
+    figures = f"{seen} after gradient {step}", needed, rank
+    if seen == "update" and len(broken[step]) == ranks:
+        words = "updates in a step without any good batch: the optimizer's momentum would move the weights"
+        yield Broken("value:no update", f"train_epoch {words}", *figures)
+    elif log.count("update") == expected.count("update") or log[place - 1 : place + 1] == [seen, seen]:
+        words = "calls gradient(batch) and update(mean) in another order: once each, step by step"
+        yield Broken("value:order", f"train_epoch {words}", *figures)
+    elif needed == "update" and rank in broken[step]:
+        words = "does not update where its own batch is broken: its weights then differ from the others'"
+        yield Broken("value:own update", f"train_epoch {words}", *figures)
+    elif needed == "update" and broken[step]:
+        words = "does not update where another rank's batch is broken: the good batches are thrown away"
+        yield Broken("value:all skip", f"train_epoch {words}", *figures)
+    else:
+        words = "calls gradient(batch) and update(mean) in another order: once each, step by step"
+        yield Broken("value:order", f"train_epoch {words}", *figures)
+
+
+def _defect(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
+    """A mistake in the program must come out of the rank that has it, so that torchrun sees it and ends the others."""
+    if "of rank" not in case and any("caught" not in facts for facts in world):
+        yield Broken(
+            "value:some", f"a {case['raise']} of {case['a mistake in']}(…) on all ranks does not come out on all"
+        )
+        return
+    for rank, facts in enumerate(world):
+        if "of rank" in case:
+            kinds = [facts["came out"]] if facts["came out"] else []
+        else:
+            kinds = facts["caught"]["kinds"] if facts["caught"] else []
+        if case.get("of rank", rank) == rank and case["raise"] not in kinds:
+            where = f"a {case['raise']} of {case['a mistake in']}(…)"
+            why = "a mistake in the program is no broken batch, and torchrun must hear of it"
+            if case["a mistake in"] == "update":
+                why = "only a ValueError of gradient(batch) means a broken batch"
+            came = f"a {kinds[0]} came out" if kinds else "nothing came out, and the rank went on"
+            yield Broken("value:swallowed", f"train_epoch swallows {where}: {why}", came, f"a {case['raise']}", rank)
+
+
+def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
+    plain = [(case, world) for case, world in played if "a mistake in" not in case]
+    calls = max(len(facts["calls"]) for _, world in plain for facts in world)
+    return {
+        "ranks": talk.world_sizes(played),
+        "broken batches": sum(int(case["broken batches"]) for case, _ in plain),
+        "collectives": f"{calls} in {STEPS} steps",
+        "mistakes in the program": f"{len(played) - len(plain)}, all of them come out",
+    }
+
+
+_RULES = {"wire": lambda *_: talk.any_collective(1000, 10**7), "same_calls": False}
+CONTRACT = Contract(
+    name="torchrun.swallowed",
+    rules={
+        "train_epoch": Rules(**_RULES),
+        "an epoch with a mistake in one rank's program": Rules(**_RULES, allows=("wire:disagree",)),
+    },
+    draw=draw,
+    scene=scene,
+    judge=judge,
+    mistakes=(
+        ("value:alone", "{}"),
+        ("value:some", "{}: a mistake in the program is no broken batch, and torchrun must hear of it"),
+        ("wire:unwaited *", "{}"),
+        ("state:*", "{}"),
+        ("value:swallowed", "{}"),
+        ("value:no update", "{}"),
+        ("wire:other *", "{}: collectives are enough"),
+        (
+            "wire:disagree",
+            "{}. A rank that skips a broken batch skips its collective too: in each step every rank must take part",
+        ),
+    ),
+    figures=figures,
+)
