@@ -188,6 +188,15 @@ def test_under_torchrun_the_same_program_fails_alike_and_the_waiting_rank_is_cal
     assert "wait timeout after 3000ms, keys: /default_pg/0//cpu//0/1" in caught.value.run.workers[0].errors
 
 
+@pytest.mark.parametrize("options", [(), ("--record",)], ids=["plain", "recorded"])
+def test_torchruns_report_has_the_exception_of_a_rank_that_records_it(options):
+    with pytest.raises(torchrun.AgentsFailed) as caught:
+        torchrun.run_agents(FAILURES / "raises.py", *options, nodes=1, per_node=2)
+    root_cause = caught.value.run.agents[0].log.partition("Root Cause")[2]
+    assert "rank      : 1" in root_cause
+    assert ("ValueError: a learning rate of -1" in root_cause) == bool(options)
+
+
 def test_a_restart_starts_all_ranks_anew():
     run = torchrun.run_agents(FAILURES / "dies_once.py", nodes=1, per_node=2, max_restarts=1)
     assert [worker.output.splitlines()[-1] for worker in run.workers] == [
