@@ -534,6 +534,21 @@ def test_a_report_keeps_no_tensor_alive():
         y.sum()
     del y
     assert len(races) == 1 and allocated(0) == before
+    with simgpu.races() as races:
+        pinned = torch.ones(4).pin_memory()
+        there = pinned.to("simgpu:0", non_blocking=True)
+        del pinned
+        assert not races._pinned and len(there) == 4
+
+
+def test_what_the_user_has_of_a_functions_variables_stays():
+    x, side = square(), simgpu.Stream(0)
+    mine = locals()
+    with simgpu.races() as races:
+        with torch.simgpu.stream(side):
+            x.mul_(2)
+        x.mul_(2)
+    assert len(races) == 1 and mine["x"] is x
 
 
 def test_a_pair_of_lines_is_told_once():

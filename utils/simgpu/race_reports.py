@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import linecache
 import os
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,10 @@ HOST = -1
 """In place of a GPU's number: memory of the host."""
 Host = Timeline("the host")
 """In place of a stream."""
+
+
+_OURS = 3
+"""References to a frame's variables: its own, the one here, and that of who counts."""
 
 
 class RaceError(RuntimeError):
@@ -92,8 +97,10 @@ def _variable(stream: Timeline, frame: Any) -> str:
     while frame is not None:
         names = frame.f_locals
         found = [name for space in (names, frame.f_globals) for name, value in space.items() if value is stream]
-        if type(names) is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-            names.clear()  # the function's variables, copied: before Python 3.13 they would live as long as it runs
+        # Before Python 3.13 that is a copy of a function's variables, which the frame keeps, and them alive. (Unless
+        # it had one already, for a call of locals().)
+        if frame.f_code.co_flags & inspect.CO_OPTIMIZED and type(names) is dict and sys.getrefcount(names) <= _OURS:
+            names.clear()
         if found := [name for name in found if not name.startswith("_")]:
             return found[0]
         frame = frame.f_back

@@ -16,6 +16,7 @@ What counts as ordered, and is not seen from the streams alone:
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -45,7 +46,7 @@ class Races:
         self.order = Ordering()
         self._stop = stop
         self._freed: dict[tuple[Timeline | None, int], list[list[Access]]] = {}
-        self._pinned: dict[int, tuple[torch.UntypedStorage, History]] = {}
+        self._pinned: dict[int, tuple[weakref.ref, History]] = {}
         self._futures: Order = {}
         self._where_forward_ran: set[Timeline] = set()
         self._mode = _HostAccesses(self)
@@ -214,11 +215,16 @@ class Races:
 
     def _history_of_pinned(self, tensor: torch.Tensor) -> History:
         storage = tensor.untyped_storage()
-        return self._pinned.setdefault(storage._cdata, (storage, History(self, None)))[1]
+        key = storage._cdata
+        if key not in self._pinned:
+            gone = weakref.ref(storage, lambda _: self._pinned.pop(key, None))
+            self._pinned[key] = gone, History(self, None)
+        return self._pinned[key][1]
 
     def host_uses(self, tensor: torch.Tensor, name: str, writes: bool) -> None:
         """The host reads or writes a tensor in its memory."""
-        storage, history = self._pinned.get(tensor.untyped_storage()._cdata, (None, None))
+        key = tensor.untyped_storage()._cdata
+        _, history = self._pinned.get(key, (None, None))
         if history is None or not tensor.numel():
             return
         with self.order.lock:
@@ -231,7 +237,7 @@ class Races:
                     self.order.host_waits({old.stream: old.number})
             history.accesses = [old for old in history.accesses if not old.after(self.order.host)]
             if not history.accesses:
-                del self._pinned[storage._cdata]
+                del self._pinned[key]
         self._maybe_stop(races)
 
 

@@ -28,7 +28,7 @@ def draw(rng: random.Random) -> list[Case]:
     """Four GPUs and eight micro-batches first; uneven batches, few micro-batches and one GPU in each check."""
     shapes = [(4, 8, 512, True), (3, 4, 10, True), (4, 6, 8, False), (1, 3, 192, True), (3, 2, 128, True)]
     p, m = rng.choice((2, 2, 5)), rng.randint(2, 5)
-    shapes += [(p, m, m * rng.randint(8, 20), True), (rng.randint(2, 4), rng.randint(1, 5), rng.randint(5, 30), False)]
+    shapes += [(p, m, m * rng.randint(48, 80), True), (rng.randint(2, 4), rng.randint(1, 5), rng.randint(5, 30), False)]
     cases = []
     for number, (p, m, samples, equal) in enumerate(shapes):
         case: Case = {"ranks": 1, "gpus": p + (number > 1 and rng.randint(0, 1)), "stages": p, "micro-batches": m}
