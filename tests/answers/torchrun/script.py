@@ -206,4 +206,6 @@ wrong("half precision", "the losses are not those of one process", {
     "                tensor.copy_(half / world_size)\n"
 })  # fmt: skip
 wrong("leaves with an error", "exit code that is not 0", {END: END + "\n    raise SystemExit(3)"})
-wrong("the last epoch is not trained", "must be read once in an epoch", {"range(task.epochs)": "range(task.epochs - 1)"})
+wrong(
+    "the last epoch is not trained", "must be read once in an epoch", {"range(task.epochs)": "range(task.epochs - 1)"}
+)
