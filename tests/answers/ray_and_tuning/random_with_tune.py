@@ -84,7 +84,6 @@ wrong(
 wrong("one trial", "num_samples says how many", {"            num_samples=trials,\n": ""})
 wrong("the highest loss", "The highest loss wins", {'mode="min"': 'mode="max"'})
 wrong("the folder of the user", "must be in storage", {"storage_path=storage, ": ""})
-wrong("a process for each trial", "reuse_actors=True", {"            reuse_actors=True,\n": ""})
 
 
 @wrong("without Tune", "let Tune run them")
