@@ -21,6 +21,11 @@ LINE = "    row = held - peak(batch - 1)  # here the peak is a straight line\n"
 RETURN = "    return batch + (capacity - held) // row"
 
 
+EQUAL = {
+    "8: 1 → 2": "the first guess is off by one row, of the hundreds in which the peak hardly changes",
+}
+
+
 # --- right, and written differently
 
 

@@ -55,6 +55,11 @@ NEW = "        self.unscaled = False\n"
 STEP = "        if self.finite:\n            optimizer.step()\n"
 
 
+EQUAL = {
+    "10: True → False": "unscale says it anew before anybody asks",
+}
+
+
 # --- right, and written differently
 
 
