@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from utils.checks.contracts import Case, gpus
-from utils.checks.memory_and_precision import recomputing
 
 WIDTH = 192
 
@@ -30,11 +29,11 @@ class Piece(nn.Module):
         return x + self.down(torch.sigmoid(inner))
 
 
-def made(case: Case) -> tuple[list[Piece], list[Tensor]]:
+def made(case: Case, pieces: int) -> tuple[list[Piece], list[Tensor]]:
     """Pieces and tensors on the GPU, the same whenever they are asked for."""
     kept = torch.get_rng_state()
     torch.manual_seed(case["seed"])
-    chain = [Piece(case["dropout"]) for _ in range(recomputing.PIECES)]
+    chain = [Piece(case["dropout"]) for _ in range(pieces)]
     tensors = [torch.randn(case["rows"], WIDTH)]
     tensors += [torch.randn(4 * WIDTH) for _ in range(case["tensors"] - 1)]
     torch.set_rng_state(kept)

@@ -39,7 +39,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
 
     simgpu.cluster(gpus_per_node=1)
     facts["plain"] = _plain(case)
-    chain, tensors = pieces.made(case)
+    chain, tensors = pieces.made(case, PIECES)
     counts = [0] * PIECES
     x, outputs = tensors[0], []
     torch.manual_seed(case["seed"])  # of which GPU 0 draws too
@@ -90,7 +90,7 @@ def _plain(case: Case) -> Facts:
     from utils.checks.contracts import gpus
     from utils.checks.memory_and_precision import pieces
 
-    chain, tensors = pieces.made(case)
+    chain, tensors = pieces.made(case, PIECES)
     torch.manual_seed(case["seed"])  # of which GPU 0 draws too
     x, kept = tensors[0], []
     for piece in chain:
