@@ -82,7 +82,11 @@ wrong(
     "the mean of the ranks' squares",
     {"all_reduce(squares)": "all_reduce(squares, dist.ReduceOp.AVG)"},
 )
-wrong("the largest", "not the norm of all shards", {"all_reduce(squares)": "all_reduce(squares, dist.ReduceOp.MAX)"})
+wrong(
+    "the largest",
+    "the norm of this rank's shards alone",
+    {"all_reduce(squares)": "all_reduce(squares, dist.ReduceOp.MAX)"},
+)
 wrong("no root", "the square of the norm", {"    return norm\n": "    return squares\n"})
 wrong("no wait", "never waits for", {"all_reduce(squares)": "all_reduce(squares, async_op=True)"})
 wrong("always scaled", "all the same the gradient was changed", {"if norm > max_norm:": "if norm > 0:"})
@@ -102,6 +106,6 @@ wrong(
     {SEND: SEND + "    more = squares.clone()\n" + SEND.replace("squares", "more")},
 )
 wrong("None", "None: return the true norm", {"    return norm\n": "    return None\n"})
-wrong("float32 is sent", "sends less than it has to", {
+wrong("float32 is sent", "less than one number in float64", {
     SEND: "    squares = squares.float()\n" + SEND + "    squares = squares.double()\n"
 })  # fmt: skip

@@ -98,14 +98,14 @@ wrong("no wait", "before anybody has waited", {"        work.wait()\n": ""})
 wrong("waits for the wrong one", "before anybody has waited", {
     "        work.wait()\n" + NEXT: NEXT + "        work.wait()\n"
 })  # fmt: skip
-wrong("the next one is waited for at once", "the GPU waits for all-gathers", {
+wrong("the next one is waited for at once", "nothing overlaps", {
     NEXT: NEXT + "            work.wait()\n"
 })  # fmt: skip
-wrong("nothing is freed", "are not freed after their use", {"        unit.free()\n": ""})
+wrong("nothing is freed", "gathered and not freed after their use", {"        unit.free()\n": ""})
 wrong("freed at the end", "more units are gathered at the same time", {
     "        unit.free()\n": "", "    return x\n": "    for unit in units:\n        unit.free()\n    return x\n"
 })  # fmt: skip
-wrong("freed too early", "its parameters are not gathered", {
+wrong("freed too early", "is freed before it has computed", {
     "        x = unit(x)\n        unit.free()\n": "        unit.free()\n        x = unit(x)\n"
 })  # fmt: skip
 wrong(
@@ -115,4 +115,7 @@ wrong(
 )
 wrong("the last one is left out", "not every unit has computed", {"enumerate(units)": "enumerate(units[:-1] or units)"})
 wrong("the input comes back", "is not that of all units", {"        x = unit(x)\n": "        unit(x)\n"})
+wrong("never gathered", "its parameters are not gathered", {
+    "    work = units[0].gather()\n": "", "        work.wait()\n": "", NEXT: ""
+})  # fmt: skip
 wrong("a unit too many", "IndexError", {"if number + 1 < len(units)": "if True"})

@@ -90,14 +90,14 @@ wrong("nothing is sent", "calls no reduce_scatter at all", {
 wrong("no wait", "never waits for", {"dist.ReduceOp.AVG)": "dist.ReduceOp.AVG, async_op=True)"})
 wrong("the whole gradients stay", "the whole gradient is still there", {CLEAR: "        pass\n"})
 wrong("zeros stay", "the whole gradient is still there", {CLEAR: "        parameter.grad.zero_()\n"})
-wrong("no padding, the rest is lost", "sends less than it has to", {
+wrong("no padding, the rest is lost", "share of the padded length", {
     "    whole = torch.cat([*flat, flat[0].new_zeros(padding)])\n":
     "    whole = torch.cat(flat)\n    whole = whole[: whole.numel() // ranks * ranks]\n"
 })  # fmt: skip
 wrong("padding in front", "does not have the right numbers", {
     "[*flat, flat[0].new_zeros(padding)]": "[flat[0].new_zeros(padding), *flat]"
 })  # fmt: skip
-wrong("padding where none is needed", "sends more than it has to", {"% ranks\n": "% ranks or ranks\n"})
+wrong("padding where none is needed", "share of the padded length", {"% ranks\n": "% ranks or ranks\n"})
 wrong("each parameter by itself", "sends more than it has to", {
     REDUCE: "    for one in flat:\n        part = torch.cat([one, one.new_zeros(-one.numel() % ranks)])\n"
     "        dist.reduce_scatter_single(part.new_empty(len(part) // ranks), part)\n" + REDUCE
@@ -108,7 +108,7 @@ wrong("a view into the whole tensor", "a view into a larger tensor", {
     "    shard = whole.new_empty(whole.numel() // ranks)\n":
     "    shard = whole.new_empty(2 * whole.numel())[: whole.numel() // ranks]\n"
 })  # fmt: skip
-wrong("the neighbour's shard", "does not", {
+wrong("the neighbour's shard", "is the shard of rank", {
     REDUCE: "    whole = whole.roll(shard.numel())\n" + REDUCE
 })  # fmt: skip
 wrong("nothing returned", "is missing", {"    return shard\n": "    return None\n"})

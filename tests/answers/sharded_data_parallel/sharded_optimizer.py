@@ -103,6 +103,44 @@ def lists():
     return (ShardedOptimizer,)
 
 
+@right("asynchronous, a shard of each kind that lives as long as the object")
+def kept_shards():
+    class ShardedOptimizer:
+        def __init__(self, parameters, make_optimizer):
+            ranks = dist.get_world_size()
+            self.parameters = parameters
+            length = -(-sum(one.numel() for one in parameters) // ranks)
+            self.places, start = [], 0
+            for one in parameters:
+                self.places.append(slice(start, start + one.numel()))
+                start += one.numel()
+            self.length = length * ranks
+            self.shard = self.whole([one.detach() for one in parameters]).view(ranks, -1)[dist.get_rank()].clone()
+            self.shard.grad = torch.zeros_like(self.shard)
+            self.optimizer = make_optimizer([self.shard])
+
+        def whole(self, tensors):
+            whole = torch.zeros(self.length, dtype=tensors[0].dtype)
+            for place, one in zip(self.places, tensors, strict=True):
+                whole[place] = one.reshape(-1)
+            return whole
+
+        def step(self):
+            gradient = self.whole([one.grad for one in self.parameters])
+            work = dist.reduce_scatter_single(self.shard.grad, gradient, async_op=True)
+            for one in self.parameters:
+                one.grad = None
+            work.wait()
+            self.shard.grad.div_(dist.get_world_size())
+            self.optimizer.step()
+            work = dist.all_gather_single(gradient, self.shard, async_op=True)
+            work.wait()
+            for place, one in zip(self.places, self.parameters, strict=True):
+                one.data.copy_(gradient[place].view_as(one))
+
+    return (ShardedOptimizer,)
+
+
 # --- wrong
 
 wrong("state for everything", "so it is not sharded, but replicated", {
@@ -119,7 +157,7 @@ wrong("a replicated optimizer", "so it is not sharded, but replicated", {
 wrong("own gradients", "calls no reduce_scatter at all", {
     AVERAGE: "        gradient = self.flat(p.grad for p in self.parameters).chunk(dist.get_world_size())[dist.get_rank()]\n"
 })  # fmt: skip
-wrong("the sum", "the parameters do", {", dist.ReduceOp.AVG": ""})
+wrong("the sum", "all parameters does not have", {", dist.ReduceOp.AVG": ""})
 wrong("an all-reduce", "brings every rank the whole gradient", {
     AVERAGE: "        every = self.flat(one.grad for one in self.parameters)\n        dist.all_reduce(every, dist.ReduceOp.AVG)\n"
     "        gradient = every.chunk(dist.get_world_size())[dist.get_rank()].clone()\n"
@@ -127,13 +165,13 @@ wrong("an all-reduce", "brings every rank the whole gradient", {
 wrong("nothing is gathered", "calls no all_gather at all", {
     GATHER: "        whole.copy_(self.flat(one.detach() for one in self.parameters))\n"
 })  # fmt: skip
-wrong("gathered before the step", "are not those of one process", {
+wrong("gathered before the step", "is as it was before the first step", {
     "        self.optimizer.step()\n": "", GATHER: GATHER + "        self.optimizer.step()\n"
 })  # fmt: skip
 wrong("gathering is not waited for", "never waits for", {"self.shard.detach())": "self.shard.detach(), async_op=True)"})
 wrong("gradients stay", "the whole gradients are still there", {"            parameter.grad = None\n": ""})
-wrong("another rank's shard", "the parameters do", {"mine[dist.get_rank()]": "mine[dist.get_rank() - 1]"})
-wrong("the optimizer forgets", "the parameters", {
+wrong("another rank's shard", "all parameters does not have", {"mine[dist.get_rank()]": "mine[dist.get_rank() - 1]"})
+wrong("the optimizer forgets", "all parameters does not have", {
     "        self.optimizer.step()\n":
     "        self.optimizer.state = []\n        self.optimizer.step()\n"
 })  # fmt: skip

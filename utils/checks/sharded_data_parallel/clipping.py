@@ -105,6 +105,7 @@ CONTRACT = Contract(
         ("wire:disagree", "{}: also a rank without a shard takes part, and all send one number in float64"),
         ("wire:unwaited *", "{}"),
         ("wire:other *", "{}: one number is enough"),
+        ("wire:fewer *", "clip_shards sends less than one number in float64: 8 bytes"),
         ("wire:*", "{}"),
         ("value:0 *", "{}"),
         ("value:*", "{}"),

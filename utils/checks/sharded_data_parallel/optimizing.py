@@ -116,11 +116,15 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
                 )
             got, dtype = found["got"], found["got"].dtype
             guesses = {
-                "are those of this rank alone: gradients were not averaged": alone[rank][0].detach(),
-                "are not those of one process: not every rank's new shard has arrived": world[0]["start"].double(),
+                "is that of this rank alone: gradients were not averaged": alone[rank][0].detach(),
+                "is as it was before the first step: not every rank's new shard has arrived": world[0][
+                    "start"
+                ].double(),
             }
             terms = [right[0].detach().to(dtype)]
-            yield from compare("value:parameters", "the parameters", got, terms, 1.0, guesses, steps=100, **where)
+            yield from compare(
+                "value:parameters", "the flat tensor of all parameters", got, terms, 1.0, guesses, steps=100, **where
+            )
 
 
 def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:

@@ -114,9 +114,12 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
             if number not in used:
                 yield Broken("use:3 early", f"{name} is freed before it has computed")
             there.discard(number)
-    if there or len(used) < count:
-        words = f"{len(there)} units are not freed after their use" if there else "not every unit has computed"
-        yield Broken("use:4 left", words, sorted(there), "none")
+    if len(used) < count:
+        yield Broken("use:4 unused", "not every unit has computed", len(used), count)
+        return
+    if there:
+        words = "units are gathered and not freed after their use"
+        yield Broken("use:5 left", words, f"units {sorted(there)}", "none")
         return
     if not facts["right"]:
         yield Broken("value:", "the output is not that of all units, one after the other")
@@ -149,4 +152,5 @@ CONTRACT = Contract(
     scene=scene,
     judge=judge,
     mistakes=(("use:?*", "{}"), ("value:*", "{}"), ("memory:*", "{}"), ("work:*", "{}")),
+    figures=figures,
 )
