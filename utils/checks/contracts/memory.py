@@ -37,6 +37,21 @@ class _Storages(TorchDispatchMode):
         self.most = max(self.most, sum(nbytes for _, nbytes in self._alive.values()))
         return result
 
+    def now(self, *beside: torch.Tensor) -> int:
+        """The bytes that live at this moment, without the storages of these tensors."""
+        without = {one.untyped_storage()._cdata for one in beside}
+        living = [
+            torch.UntypedStorage._new_with_weak_ptr(ref.cdata)
+            for key, (ref, _) in self._alive.items()
+            if key not in without and not ref.expired()
+        ]
+        return sum(storage.nbytes() for storage in living)
+
+
+def living(*given: torch.Tensor) -> _Storages:
+    """For ``with``, as often as one likes: ``now()`` says how many bytes beside these are still there."""
+    return _Storages({one.untyped_storage()._cdata for one in given})
+
 
 @contextlib.contextmanager
 def held(*given: torch.Tensor, python: bool = False) -> Iterator[dict[str, int]]:

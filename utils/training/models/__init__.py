@@ -4,6 +4,7 @@ sizes.py    names and shapes of parameters, and how many there are (no torch)
 alexnet.py  AlexNet in one column, and in the two columns of 2012, each on a device of its own
 resnet.py   ResNet-50, which can be cut into pieces
 gpt.py      GPT-2 and larger ones of its kind, which can be cut into pieces too
+llama.py    Llama 3: 1, 8 and 70 billion parameters
 
 Torch is imported when one of the networks is first asked for, so that sizes stay cheap.
 """
@@ -18,12 +19,18 @@ from utils.training.models.sizes import (
     GPT2_SMALL,
     GPT_1B,
     GPT_7B,
+    LLAMA_1B,
+    LLAMA_8B,
+    LLAMA_70B,
     RESNET50_GRADIENT_BYTES,
     RESNET50_PARAMETERS,
     GPTConfig,
+    LlamaConfig,
     Shape,
     gpt_parameter_count,
     gpt_parameters,
+    llama_parameter_count,
+    llama_parameters,
     resnet50_parameter_count,
     resnet50_parameters,
 )
@@ -31,6 +38,7 @@ from utils.training.models.sizes import (
 if TYPE_CHECKING:
     from utils.training.models.alexnet import AlexNet, TwoColumnAlexNet
     from utils.training.models.gpt import GPT
+    from utils.training.models.llama import Llama
     from utils.training.models.resnet import ResNet50
 
 __all__ = [
@@ -39,20 +47,27 @@ __all__ = [
     "GPT2_SMALL",
     "GPT_1B",
     "GPT_7B",
+    "LLAMA_1B",
+    "LLAMA_8B",
+    "LLAMA_70B",
     "RESNET50_GRADIENT_BYTES",
     "RESNET50_PARAMETERS",
     "AlexNet",
     "GPTConfig",
+    "Llama",
+    "LlamaConfig",
     "ResNet50",
     "Shape",
     "TwoColumnAlexNet",
     "gpt_parameter_count",
     "gpt_parameters",
+    "llama_parameter_count",
+    "llama_parameters",
     "resnet50_parameter_count",
     "resnet50_parameters",
 ]
 
-_NETWORKS = {"AlexNet": "alexnet", "TwoColumnAlexNet": "alexnet", "ResNet50": "resnet", "GPT": "gpt"}
+_NETWORKS = {"AlexNet": "alexnet", "TwoColumnAlexNet": "alexnet", "ResNet50": "resnet", "GPT": "gpt", "Llama": "llama"}
 
 
 def __getattr__(name: str) -> type:

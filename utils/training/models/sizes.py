@@ -1,6 +1,6 @@
 """Sizes of well-known models, derived from the shapes of their layers (no torch needed).
 
-ResNet-50, whose gradient is the parcel that the course sends around again and again, and the family of GPT-2.
+ResNet-50, whose gradient is the parcel that the course sends around again and again, the family of GPT-2, and Llama 3.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 Shape = tuple[int, ...]
 
@@ -134,3 +135,78 @@ Few-Shot Learners, 2020, table 2.1."""
 
 GPT_7B = GPTConfig(layers=32, heads=32, width=4096, vocabulary=50257, context=2048)
 """6,658,404,352 parameters: the shape of GPT-3 "6.7B" in the same table."""
+
+
+@dataclass(frozen=True)
+class LlamaConfig:
+    """The shape of a Llama, and how it is trained.
+
+    Args:
+        layers: number of blocks; each has an attention and a gated network.
+        heads: heads of the queries; they share the width equally.
+        kv_heads: heads of keys and values, each of which serves ``heads / kv_heads`` heads of queries.
+        width: length of the vector of one token.
+        hidden: width inside the gated network.
+        vocabulary: number of different tokens.
+        tied: True if the last layer uses the table of the embeddings as its weights.
+        theta: the base of the rotary angles, as large as the context is long.
+        checkpointing: what backward does not keep but computes again: "none"; "full", all but each block's input;
+            "selective", all but the attention's result and every second matrix product.
+    """
+
+    layers: int
+    heads: int
+    kv_heads: int
+    width: int
+    hidden: int
+    vocabulary: int = 128_256
+    tied: bool = False
+    theta: float = 500_000.0
+    checkpointing: Literal["none", "full", "selective"] = "none"
+
+    def __post_init__(self) -> None:
+        if min(self.layers, self.heads, self.kv_heads, self.width, self.hidden, self.vocabulary) < 1:
+            raise ValueError("layers, heads, kv_heads, width, hidden and vocabulary must be at least 1")
+        if self.width % (2 * self.heads) or self.heads % self.kv_heads:
+            raise ValueError(
+                f"{self.heads} heads must share a width of {self.width} equally, each an even number, and "
+                f"{self.kv_heads} heads of keys and values must serve equally many of them"
+            )
+        if self.checkpointing not in ("none", "full", "selective"):
+            raise ValueError(f'checkpointing must be "none", "full" or "selective", not {self.checkpointing!r}')
+
+
+def llama_parameters(config: LlamaConfig) -> Iterator[tuple[str, Shape]]:
+    """Name and shape of every parameter tensor of ``utils.training.models.Llama``, from the input to the output."""
+    width, narrow = config.width, config.width // config.heads * config.kv_heads
+    yield "tokens.weight", (config.vocabulary, width)
+    for block in range(config.layers):
+        name = f"blocks.{block}"
+        yield f"{name}.norm1.weight", (width,)
+        yield f"{name}.q.weight", (width, width)
+        yield f"{name}.k.weight", (narrow, width)
+        yield f"{name}.v.weight", (narrow, width)
+        yield f"{name}.out.weight", (width, width)
+        yield f"{name}.norm2.weight", (width,)
+        yield f"{name}.gate.weight", (config.hidden, width)
+        yield f"{name}.up.weight", (config.hidden, width)
+        yield f"{name}.down.weight", (width, config.hidden)
+    yield "norm.weight", (width,)
+    if not config.tied:
+        yield "output.weight", (config.vocabulary, width)
+
+
+def llama_parameter_count(config: LlamaConfig) -> int:
+    """Number of parameters of a Llama."""
+    return sum(math.prod(shape) for _, shape in llama_parameters(config))
+
+
+# Grattafiori and others: The Llama 3 Herd of Models, 2024, table 3; for 1B: Meta: Llama 3.2 model card, 2024.
+LLAMA_1B = LlamaConfig(layers=16, heads=32, kv_heads=8, width=2048, hidden=8192, tied=True)
+"""Llama 3.2 1B: 1,235,814,400 parameters."""
+
+LLAMA_8B = LlamaConfig(layers=32, heads=32, kv_heads=8, width=4096, hidden=14_336)
+"""Llama 3.1 8B: 8,030,261,248 parameters."""
+
+LLAMA_70B = LlamaConfig(layers=80, heads=64, kv_heads=8, width=8192, hidden=28_672)
+"""Llama 3.1 70B: 70,553,706,496 parameters."""

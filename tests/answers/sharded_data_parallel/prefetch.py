@@ -1,0 +1,121 @@
+"""Exercise 5 of the lab on sharded data parallelism: the next unit is on its way while this one computes."""
+
+import collections
+
+from known_answers import right, wrong
+
+
+def run(units, x):
+    work = units[0].gather()
+    for number, unit in enumerate(units):
+        work.wait()
+        if number + 1 < len(units):
+            work = units[number + 1].gather()
+        x = unit(x)
+        unit.free()
+    return x
+
+
+NEXT = "        if number + 1 < len(units):\n            work = units[number + 1].gather()\n"
+
+
+# --- right, and written differently
+
+
+@right("an iterator that is one ahead")
+def one_ahead():
+    def run(units, x):
+        ahead = iter(units)
+        waiting = collections.deque([next(ahead)])
+        works = {id(waiting[0]): waiting[0].gather()}
+        while waiting:
+            unit = waiting.popleft()
+            works.pop(id(unit)).wait()
+            for following in ahead:
+                works[id(following)] = following.gather()
+                waiting.append(following)
+                break
+            x = unit(x)
+            unit.free()
+        return x
+
+    return (run,)
+
+
+@right("from the last to the first, by recursion")
+def recursion():
+    def go(units, work, x):
+        if not units:
+            return x
+        unit, *others = units
+        work.wait()
+        following = others[0].gather() if others else None
+        x = unit(x)
+        unit.free()
+        return go(others, following, x)
+
+    def run(units, x):
+        return go(units, units[0].gather(), x)
+
+    return (run,)
+
+
+@right("pairs")
+def pairs():
+    def run(units, x):
+        works = [units[0].gather()]
+        for unit, following in zip(units, [*units[1:], None], strict=True):
+            works.pop().wait()
+            if following is not None:
+                works.append(following.gather())
+            x = unit(x)
+            unit.free()
+        return x
+
+    return (run,)
+
+
+# --- wrong
+
+wrong("one after the other", "nothing overlaps", {
+    NEXT: "", "        work.wait()\n": "        unit.gather().wait()\n", "    work = units[0].gather()\n": ""
+})  # fmt: skip
+wrong(
+    "begun behind the computing",
+    "nothing overlaps",
+    {NEXT: "", "        unit.free()\n": "        unit.free()\n" + NEXT},
+)
+wrong("all at once", "more units are gathered at the same time", {
+    "    work = units[0].gather()\n": "    works = [unit.gather() for unit in units]\n",
+    NEXT: "", "        work.wait()\n": "        works[number].wait()\n",
+})  # fmt: skip
+wrong("two ahead", "more units are gathered at the same time", {
+    "    work = units[0].gather()\n": "    works = [unit.gather() for unit in units[:2]]\n",
+    NEXT: "        if number + 2 < len(units):\n            works.append(units[number + 2].gather())\n",
+    "        work.wait()\n": "        works[number].wait()\n",
+})  # fmt: skip
+wrong("no wait", "before anybody has waited", {"        work.wait()\n": ""})
+wrong("waits for the wrong one", "before anybody has waited", {
+    "        work.wait()\n" + NEXT: NEXT + "        work.wait()\n"
+})  # fmt: skip
+wrong("the next one is waited for at once", "nothing overlaps", {
+    NEXT: NEXT + "            work.wait()\n"
+})  # fmt: skip
+wrong("nothing is freed", "gathered and not freed after their use", {"        unit.free()\n": ""})
+wrong("freed at the end", "more units are gathered at the same time", {
+    "        unit.free()\n": "", "    return x\n": "    for unit in units:\n        unit.free()\n    return x\n"
+})  # fmt: skip
+wrong("freed too early", "is freed before it has computed", {
+    "        x = unit(x)\n        unit.free()\n": "        unit.free()\n        x = unit(x)\n"
+})  # fmt: skip
+wrong(
+    "gathered twice",
+    "is gathered twice",
+    {"        x = unit(x)\n": "        unit.gather().wait()\n        x = unit(x)\n"},
+)
+wrong("the last one is left out", "not every unit has computed", {"enumerate(units)": "enumerate(units[:-1] or units)"})
+wrong("the input comes back", "is not that of all units", {"        x = unit(x)\n": "        unit(x)\n"})
+wrong("never gathered", "its parameters are not gathered", {
+    "    work = units[0].gather()\n": "", "        work.wait()\n": "", NEXT: ""
+})  # fmt: skip
+wrong("a unit too many", "IndexError", {"if number + 1 < len(units)": "if True"})

@@ -1,0 +1,191 @@
+"""Exercise 4 of the lab on sharded data parallelism: a linear layer that frees the weight which it has gathered."""
+
+import torch
+import torch.distributed as dist
+from known_answers import right, wrong
+
+
+class ShardedLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, shard, rows):
+        ctx.save_for_backward(x, shard)
+        ctx.rows = rows
+        return x @ gathered(shard, rows, x.shape[1]).t()
+
+    @staticmethod
+    def backward(ctx, upstream):
+        x, shard = ctx.saved_tensors
+        dx = upstream @ gathered(shard, ctx.rows, x.shape[1])
+        dw = (upstream.t() @ x).flatten()
+        padding = shard.numel() * dist.get_world_size() - dw.numel()
+        dshard = torch.empty_like(shard)
+        dist.reduce_scatter_single(dshard, torch.cat([dw, dw.new_zeros(padding)]), dist.ReduceOp.AVG)
+        return dx, dshard, None
+
+
+def gathered(shard, rows, columns):
+    flat = shard.new_empty(shard.numel() * dist.get_world_size())
+    dist.all_gather_single(flat, shard.detach())
+    return flat[: rows * columns].view(rows, columns)
+
+
+def sharded_linear(x, shard, rows):
+    return ShardedLinear.apply(x, shard, rows)
+
+
+GATHERED = "        return x @ gathered(shard, rows, x.shape[1]).t()\n"
+REDUCE = "        dist.reduce_scatter_single(dshard, torch.cat([dw, dw.new_zeros(padding)]), dist.ReduceOp.AVG)\n"
+
+
+# --- right, and written differently
+
+
+@right("lists of shards, and the product in pieces")
+def in_pieces():
+    class Layer(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, shard, rows):
+            weight = collect(shard)[: rows * x.shape[-1]].reshape(rows, -1)
+            ctx.save_for_backward(x, shard)
+            ctx.shape = weight.shape
+            return torch.nn.functional.linear(x, weight)
+
+        @staticmethod
+        def backward(ctx, upstream):
+            x, shard = ctx.saved_tensors
+            ranks = dist.get_world_size()
+            whole = torch.zeros(shard.numel() * ranks, dtype=shard.dtype)
+            torch.mm(upstream.t() / ranks, x, out=whole[: ctx.shape.numel()].view(ctx.shape))
+            mine = torch.zeros_like(shard)
+            work = dist.reduce_scatter(mine, list(whole.chunk(ranks)), async_op=True)
+            dx = upstream.mm(collect(shard)[: ctx.shape.numel()].view(ctx.shape))
+            work.wait()
+            return dx, mine, None
+
+    def collect(shard):
+        parts = [torch.empty_like(shard) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, shard.detach())
+        return torch.cat(parts)
+
+    def sharded_linear(x, shard, rows):
+        return Layer.apply(x, shard, rows)
+
+    return (sharded_linear,)
+
+
+@right("the storage is emptied and filled again")
+def emptied_storage():
+    class Layer(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, shard, rows):
+            ctx.whole = shard.new_empty(shard.numel() * dist.get_world_size())
+            ctx.rows, ctx.x, ctx.shard = rows, x.detach(), shard.detach()
+            dist.all_gather_single(ctx.whole, ctx.shard)
+            y = ctx.x @ ctx.whole[: rows * x.shape[1]].view(rows, -1).t()
+            ctx.size = ctx.whole.untyped_storage().nbytes()
+            ctx.whole.untyped_storage().resize_(0)
+            return y
+
+        @staticmethod
+        def backward(ctx, upstream):
+            ctx.whole.untyped_storage().resize_(ctx.size)
+            dist.all_gather_single(ctx.whole, ctx.shard)
+            count = ctx.rows * ctx.x.shape[1]
+            weight = ctx.whole[:count].view(ctx.rows, -1)
+            dx = upstream @ weight
+            ctx.whole.zero_()
+            weight.copy_(upstream.t() @ ctx.x)
+            mine = torch.empty_like(ctx.shard)
+            dist.reduce_scatter_single(mine, ctx.whole)
+            ctx.whole.untyped_storage().resize_(0)
+            return dx, mine / dist.get_world_size(), None
+
+    def sharded_linear(x, shard, rows):
+        return Layer.apply(x, shard, rows)
+
+    return (sharded_linear,)
+
+
+@right("hooks of autograd gather the weight for its backward pass")
+def saved_tensor_hooks():
+    class Gathered(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, shard, rows, columns):
+            ctx.count = rows * columns
+            return collect(shard, rows, columns)
+
+        @staticmethod
+        def backward(ctx, upstream):
+            ranks = dist.get_world_size()
+            flat = torch.nn.functional.pad(upstream.reshape(-1), (0, -ctx.count % ranks)) / ranks
+            mine = flat.new_empty(flat.numel() // ranks)
+            dist.reduce_scatter_single(mine, flat)
+            return mine, None, None
+
+    def collect(shard, rows, columns):
+        flat = shard.new_empty(shard.numel() * dist.get_world_size())
+        dist.all_gather_single(flat, shard.detach())
+        return flat[: rows * columns].view(rows, columns)
+
+    def sharded_linear(x, shard, rows):
+        weight = Gathered.apply(shard, rows, x.shape[1])
+        address, columns = weight.data_ptr(), x.shape[1]
+
+        def pack(saved):
+            return saved.shape if saved.data_ptr() == address else saved
+
+        def unpack(packed):
+            if isinstance(packed, torch.Tensor):
+                return packed
+            again = collect(shard, rows, columns)
+            return again if packed == again.shape else again.t()
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+            return x @ weight.t()
+
+    return (sharded_linear,)
+
+
+# --- wrong
+
+wrong("the weight is saved", "the gathered weight is still held", {
+    GATHERED: "        ctx.weight = gathered(shard, rows, x.shape[1])\n        return x @ ctx.weight.t()\n"
+})  # fmt: skip
+wrong("the weight is saved and used", "the gathered weight is still held", {
+    GATHERED: "        ctx.weight = gathered(shard, rows, x.shape[1])\n        return x @ ctx.weight.t()\n",
+    "upstream @ gathered(shard, ctx.rows, x.shape[1])": "upstream @ ctx.weight",
+})  # fmt: skip
+wrong("autograd keeps the weight", "the gathered weight is still held", {
+    "    return ShardedLinear.apply(x, shard, rows)\n":
+    "    return x @ (gathered(shard, rows, x.shape[1]) + 0 * shard.sum()).t()\n"
+})  # fmt: skip
+wrong("the weight stays in a global", "the gathered weight is still held", {
+    "    return flat[: rows * columns].view(rows, columns)\n":
+    "    gathered.last = flat\n    return flat[: rows * columns].view(rows, columns)\n"
+})  # fmt: skip
+wrong("the sum of gradients", "is the sum over the ranks", {", dist.ReduceOp.AVG": ""})
+wrong("its own gradient", "calls no reduce_scatter at all", {
+    REDUCE: "        dshard = torch.cat([dw, dw.new_zeros(padding)]).chunk(dist.get_world_size())[dist.get_rank()].clone()\n"
+})  # fmt: skip
+wrong("an all-reduce", "brings every rank the whole gradient", {
+    REDUCE: "        whole = torch.cat([dw, dw.new_zeros(padding)])\n        dist.all_reduce(whole, dist.ReduceOp.AVG)\n"
+    "        dshard = whole.chunk(dist.get_world_size())[dist.get_rank()].clone()\n"
+})  # fmt: skip
+wrong("the shard gets no gradient", "the gradient of the shard", {"return dx, dshard, None": "return dx, None, None"})
+wrong("x gets no gradient", "the gradient of x", {"return dx, dshard, None": "return None, dshard, None"})
+wrong("x gets the mean", "the gradient of x", {"return dx, dshard, None": "return dx / 2, dshard, None"})
+wrong("turned round", "the gradient of the shard", {"(upstream.t() @ x).flatten()": "(x.t() @ upstream).flatten()"})
+wrong("no way back", "has lost its way back", {"return ShardedLinear.apply(x, shard, rows)":
+    "return ShardedLinear.apply(x.detach(), shard.detach(), rows)"})  # fmt: skip
+wrong("gathering is not waited for", "never waits for", {"shard.detach())": "shard.detach(), async_op=True)"})
+wrong(
+    "the reduce-scatter is not waited for",
+    "never waits for",
+    {"dist.ReduceOp.AVG)": "dist.ReduceOp.AVG, async_op=True)"},
+)
+wrong("gathered twice", "sends more than it has to", {
+    GATHERED: "        gathered(shard, rows, x.shape[1])\n" + GATHERED
+})  # fmt: skip
+wrong("the shard is scaled", "has other numbers than before", {
+    "        return dx, dshard, None\n": "        shard.data.mul_(0.9)\n        return dx, dshard, None\n"
+})  # fmt: skip

@@ -1,0 +1,196 @@
+"""Exercise 2 of the lab on sharded data parallelism: an optimizer whose state is one shard."""
+
+import torch
+import torch.distributed as dist
+from known_answers import right, wrong
+
+
+class ShardedOptimizer:
+    def __init__(self, parameters, make_optimizer):
+        self.parameters = list(parameters)
+        self.sizes = [parameter.numel() for parameter in self.parameters]
+        self.padding = -sum(self.sizes) % dist.get_world_size()
+        mine = self.flat(parameter.detach() for parameter in self.parameters).chunk(dist.get_world_size())
+        self.shard = torch.nn.Parameter(mine[dist.get_rank()].clone())
+        self.optimizer = make_optimizer([self.shard])
+
+    def flat(self, tensors):
+        flat = [one.flatten() for one in tensors]
+        return torch.cat([*flat, flat[0].new_zeros(self.padding)])
+
+    @torch.no_grad()
+    def step(self):
+        gradient = torch.empty_like(self.shard)
+        dist.reduce_scatter_single(gradient, self.flat(one.grad for one in self.parameters), dist.ReduceOp.AVG)
+        self.shard.grad = gradient
+        self.optimizer.step()
+        self.shard.grad = None
+        whole = torch.empty(sum(self.sizes) + self.padding, dtype=self.shard.dtype)
+        dist.all_gather_single(whole, self.shard.detach())
+        for parameter, part in zip(self.parameters, whole.split([*self.sizes, self.padding]), strict=False):
+            parameter.copy_(part.view_as(parameter))
+            parameter.grad = None
+
+
+GATHER = "        dist.all_gather_single(whole, self.shard.detach())\n"
+AVERAGE = (
+    "        dist.reduce_scatter_single(gradient, self.flat(one.grad for one in self.parameters), dist.ReduceOp.AVG)\n"
+)
+
+
+# --- right, and written differently
+
+
+@right("parameters are views of one flat tensor, the shard too")
+def views():
+    class ShardedOptimizer:
+        def __init__(self, parameters, make_optimizer):
+            self.parameters, self.ranks = parameters, dist.get_world_size()
+            sizes = [one.numel() for one in parameters]
+            self.pad = -sum(sizes) % self.ranks
+            self.whole = torch.cat(
+                [one.data.flatten() for one in parameters] + [torch.zeros(self.pad).to(parameters[0])]
+            )
+            for one, part in zip(parameters, self.whole.split([*sizes, self.pad]), strict=False):
+                one.data = part.view_as(one)
+            self.mine = self.whole.chunk(self.ranks)[dist.get_rank()]
+            self.optimizer = make_optimizer([self.mine])
+
+        def step(self):
+            gradients = [one.grad.flatten() for one in self.parameters]
+            whole = torch.cat([*gradients, gradients[0].new_zeros(self.pad)]).div_(self.ranks)
+            self.mine.grad = torch.empty_like(self.mine)
+            dist.reduce_scatter_single(self.mine.grad, whole)
+            self.optimizer.step()
+            dist.all_gather_single(self.whole, self.mine)
+            self.optimizer.zero_grad()
+            for one in self.parameters:
+                one.grad = None
+
+    return (ShardedOptimizer,)
+
+
+@right("lists of chunks, and no tensor is kept but the shard")
+def lists():
+    class ShardedOptimizer:
+        def __init__(self, parameters, make_optimizer):
+            self.of = tuple(parameters)
+            self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+            self.mine = self.chunks(parameters)[self.rank].clone().requires_grad_()
+            self.inner = make_optimizer((self.mine,))
+
+        @torch.no_grad()
+        def chunks(self, tensors):
+            whole = torch.nn.utils.parameters_to_vector(one.detach().contiguous() for one in tensors)
+            return list(torch.nn.functional.pad(whole, (0, -len(whole) % self.ranks)).chunk(self.ranks))
+
+        @torch.no_grad()
+        def step(self):
+            self.mine.grad = torch.empty_like(self.mine)
+            dist.reduce_scatter(self.mine.grad, self.chunks([one.grad for one in self.of]))
+            self.mine.grad /= self.ranks
+            for one in self.of:
+                one.grad = None
+            self.inner.step()
+            self.mine.grad = None
+            parts = [torch.empty_like(self.mine) for _ in range(self.ranks)]
+            dist.all_gather(parts, self.mine.detach())
+            values, start = torch.cat(parts), 0
+            for one in self.of:
+                one.copy_(values[start : start + one.numel()].view_as(one))
+                start += one.numel()
+
+    return (ShardedOptimizer,)
+
+
+@right("asynchronous, a shard of each kind that lives as long as the object")
+def kept_shards():
+    class ShardedOptimizer:
+        def __init__(self, parameters, make_optimizer):
+            ranks = dist.get_world_size()
+            self.parameters = parameters
+            length = -(-sum(one.numel() for one in parameters) // ranks)
+            self.places, start = [], 0
+            for one in parameters:
+                self.places.append(slice(start, start + one.numel()))
+                start += one.numel()
+            self.length = length * ranks
+            self.shard = self.whole([one.detach() for one in parameters]).view(ranks, -1)[dist.get_rank()].clone()
+            self.shard.grad = torch.zeros_like(self.shard)
+            self.optimizer = make_optimizer([self.shard])
+
+        def whole(self, tensors):
+            whole = torch.zeros(self.length, dtype=tensors[0].dtype)
+            for place, one in zip(self.places, tensors, strict=True):
+                whole[place] = one.reshape(-1)
+            return whole
+
+        def step(self):
+            gradient = self.whole([one.grad for one in self.parameters])
+            work = dist.reduce_scatter_single(self.shard.grad, gradient, async_op=True)
+            for one in self.parameters:
+                one.grad = None
+            work.wait()
+            self.shard.grad.div_(dist.get_world_size())
+            self.optimizer.step()
+            work = dist.all_gather_single(gradient, self.shard, async_op=True)
+            work.wait()
+            for place, one in zip(self.places, self.parameters, strict=True):
+                one.data.copy_(gradient[place].view_as(one))
+
+    return (ShardedOptimizer,)
+
+
+# --- wrong
+
+wrong("state for everything", "so it is not sharded, but replicated", {
+    "make_optimizer([self.shard])":
+    "make_optimizer([torch.nn.Parameter(p.detach().clone()) for p in self.parameters] + [self.shard])",
+})  # fmt: skip
+wrong("a replicated optimizer", "so it is not sharded, but replicated", {
+    "        self.shard = torch.nn.Parameter(mine[dist.get_rank()].clone())\n":
+    "        self.all = torch.nn.Parameter(torch.cat(mine))\n        self.shard = self.all.detach().chunk(dist.get_world_size())[dist.get_rank()]\n",
+    "make_optimizer([self.shard])": "make_optimizer([self.all])",
+    "        self.shard.grad = gradient\n":
+    "        self.all.grad = gradient.repeat(dist.get_world_size())\n",
+})  # fmt: skip
+wrong("own gradients", "calls no reduce_scatter at all", {
+    AVERAGE: "        gradient = self.flat(p.grad for p in self.parameters).chunk(dist.get_world_size())[dist.get_rank()]\n"
+})  # fmt: skip
+wrong("the sum", "all parameters does not have", {", dist.ReduceOp.AVG": ""})
+wrong("an all-reduce", "brings every rank the whole gradient", {
+    AVERAGE: "        every = self.flat(one.grad for one in self.parameters)\n        dist.all_reduce(every, dist.ReduceOp.AVG)\n"
+    "        gradient = every.chunk(dist.get_world_size())[dist.get_rank()].clone()\n"
+})  # fmt: skip
+wrong("nothing is gathered", "calls no all_gather at all", {
+    GATHER: "        whole.copy_(self.flat(one.detach() for one in self.parameters))\n"
+})  # fmt: skip
+wrong("gathered before the step", "is as it was before the first step", {
+    "        self.optimizer.step()\n": "", GATHER: GATHER + "        self.optimizer.step()\n"
+})  # fmt: skip
+wrong("gathering is not waited for", "never waits for", {"self.shard.detach())": "self.shard.detach(), async_op=True)"})
+wrong("gradients stay", "the whole gradients are still there", {"            parameter.grad = None\n": ""})
+wrong("another rank's shard", "all parameters does not have", {"mine[dist.get_rank()]": "mine[dist.get_rank() - 1]"})
+wrong("the optimizer forgets", "all parameters does not have", {
+    "        self.optimizer.step()\n":
+    "        self.optimizer.state = []\n        self.optimizer.step()\n"
+})  # fmt: skip
+wrong("flat gradients are kept", "more is held beside the parameters", {
+    "        self.shard.grad = gradient\n":
+    "        self.shard.grad = gradient\n        self.kept = self.flat(one.grad for one in self.parameters)\n"
+})  # fmt: skip
+wrong("both whole tensors are kept", "more is held beside the parameters", {
+    GATHER: GATHER + "        self.kept = whole, whole.clone()\n"
+})  # fmt: skip
+wrong("everything is gathered by everybody", "sends more than it has to with all_gather", {
+    GATHER: "        everything = whole.new_empty(dist.get_world_size() * len(whole))\n"
+    "        whole.copy_(self.flat(one.detach() for one in self.parameters))\n"
+    "        whole.chunk(dist.get_world_size())[dist.get_rank()].copy_(self.shard)\n"
+    "        dist.all_gather_single(everything, whole)\n"
+    "        n = len(self.shard)\n        for r in range(dist.get_world_size()):\n"
+    "            whole[r * n : r * n + n] = everything.chunk(dist.get_world_size())[r][r * n : r * n + n]\n"
+})  # fmt: skip
+wrong("an optimizer of its own", "no optimizer of make_optimizer", {
+    "self.optimizer = make_optimizer([self.shard])": "self.optimizer = self",
+    "        self.optimizer.step()\n": "        self.shard -= 0.1 * self.shard.grad\n",
+})  # fmt: skip

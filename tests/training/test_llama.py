@@ -1,0 +1,112 @@
+"""The Llama of the course: published sizes, what its parts promise, and checkpointing that changes no number."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from utils import simgpu
+from utils.training.models import (
+    LLAMA_1B,
+    LLAMA_8B,
+    LLAMA_70B,
+    Llama,
+    LlamaConfig,
+    llama_parameter_count,
+    llama_parameters,
+)
+from utils.training.models.llama import rotated
+
+pytestmark = pytest.mark.numeric
+
+TINY = LlamaConfig(layers=2, heads=4, kv_heads=2, width=32, hidden=48, vocabulary=11)
+
+
+def _model(config: LlamaConfig = TINY) -> Llama:
+    torch.manual_seed(0)
+    return Llama(config)
+
+
+def _tokens(batch: int = 3, length: int = 8) -> torch.Tensor:
+    return torch.randint(11, (batch, length), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize(
+    ("config", "count"), [(LLAMA_1B, 1_235_814_400), (LLAMA_8B, 8_030_261_248), (LLAMA_70B, 70_553_706_496)]
+)
+def test_sizes_are_the_published_ones(config, count):
+    assert llama_parameter_count(config) == count
+
+
+@pytest.mark.parametrize("config", [TINY, replace(TINY, tied=True), LLAMA_1B, LLAMA_70B])
+def test_the_network_has_the_parameters_that_were_counted(config):
+    with torch.device("meta"):
+        found = [(name, tuple(parameter.shape)) for name, parameter in Llama(config).named_parameters()]
+    assert found == list(llama_parameters(config))
+
+
+def test_a_shape_that_cannot_be_is_refused():
+    with pytest.raises(ValueError, match="share a width of 30"):
+        replace(TINY, width=30)
+    with pytest.raises(ValueError, match="3 heads of keys"):
+        replace(TINY, kv_heads=3)
+    with pytest.raises(ValueError, match="not 'some'"):
+        replace(TINY, checkpointing="some")
+
+
+def test_a_token_sees_only_those_before_it():
+    model, tokens = _model(), _tokens()
+    changed = tokens.clone()
+    changed[:, 5] = (changed[:, 5] + 1) % 11
+    before, after = model(tokens), model(changed)
+    assert_close(before[:, :5], after[:, :5])
+    assert (before[:, 5:] - after[:, 5:]).abs().amax(dim=(0, 2)).min() > 1e-6
+
+
+def test_rotated_products_depend_on_the_distance_alone():
+    model = _model()
+    cos, sin = model.angles(torch.zeros(1, 8, 32))
+    q, k = torch.randn(4, generator=torch.Generator().manual_seed(2)).repeat(2, 1, 1, 8, 2)
+    products = rotated(q, cos, sin)[0, 0] @ rotated(k, cos, sin)[0, 0].T
+    for distance in range(-3, 4):
+        diagonal = products.diagonal(distance)
+        assert_close(diagonal, diagonal[:1].expand_as(diagonal))
+    assert (products[0] - products[0, 0]).abs().max() > 1e-3
+
+
+def test_it_learns():
+    model, tokens = _model(), _tokens()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(60):
+        optimizer.zero_grad()
+        losses.append(model(tokens[:, :-1], tokens[:, 1:]))
+        losses[-1].backward()
+        optimizer.step()
+    assert losses[-1].item() < 0.3 * losses[0].item()
+
+
+@pytest.mark.parametrize("checkpointing", ["full", "selective"])
+def test_checkpointing_changes_no_gradient(checkpointing):
+    gradients = []
+    for kind in ("none", checkpointing):
+        model, tokens = _model(replace(TINY, checkpointing=kind)), _tokens()
+        model(tokens, tokens).backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    assert_close(gradients[0], gradients[1], rtol=0, atol=0)
+
+
+def test_checkpointing_keeps_less_and_computes_more():
+    held, flops = {}, {}
+    for kind in ("none", "selective", "full"):
+        simgpu.cluster(numbers=False)
+        with torch.device("simgpu"):
+            model = Llama(replace(LLAMA_1B, layers=2, checkpointing=kind))
+            tokens = torch.zeros(1, 4096, dtype=torch.long)
+        with simgpu.profile() as prof:
+            model(tokens, tokens).backward()
+        held[kind] = prof.peak_memory(0)
+        flops[kind] = sum(event.flops for event in prof.events)
+    assert held["full"] < held["selective"] < held["none"]
+    assert flops["none"] < flops["selective"] < flops["full"]

@@ -1,0 +1,71 @@
+"""What the exercises share: shapes of layers, drawn, and shards with their padding."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# A parameter may come to lie in a larger tensor, and its gradient may go; its shape, type and hooks stay.
+GRADIENTS = ("*.grad", "*.grad.*")
+REFUSED = (
+    "torch.distributed.fsdp.fully_shard",
+    "torch.distributed.optim.ZeroRedundancyOptimizer.__init__",
+    "torch.nn.parallel.DistributedDataParallel.__init__",
+)
+MISTAKES: tuple[tuple[str, str], ...] = (
+    ("wire:disagree", "{}. All ranks have to call the same, on tensors of the same size, in the same order"),
+    ("wire:hidden", "{}"),
+    ("wire:other all_reduce", "{}: an all-reduce brings every rank the whole gradient, of which it keeps a shard"),
+    ("wire:other *", "{}"),
+    ("wire:none *", "{}"),
+    ("wire:unwaited *", "{}"),
+    ("wire:changed *", "{}"),
+)
+
+
+def draw_shapes(seed: int, ranks: int, padding: bool) -> list[tuple[int, ...]]:
+    """Of some parameters, whose length together can be divided by ``ranks``, or cannot."""
+    rng = random.Random(seed)
+    shapes: list[tuple[int, ...]] = [(rng.randint(2, 9), rng.randint(2, 9)), (rng.randint(1, 9),)]
+    shapes += [tuple(rng.randint(1, 4) for _ in range(rng.randint(0, 3))) for _ in range(rng.randint(0, 3))]
+    rng.shuffle(shapes)
+    rest = -sum(_length(shape) for shape in shapes) % ranks
+    more = rest + rng.randint(1, ranks - 1) if padding and ranks > 1 else rest
+    return [*shapes, (more + ranks * rng.randint(1, 3),)]
+
+
+def _length(shape: Sequence[int]) -> int:
+    length = 1
+    for size in shape:
+        length *= size
+    return length
+
+
+def joined(tensors: Sequence[Tensor], ranks: int) -> Tensor:
+    """All of them in one flat tensor, with zeros at its end so that it can be cut into equal shards."""
+    import torch
+
+    flat = [one.detach().flatten() for one in tensors]
+    padding = -sum(one.numel() for one in flat) % ranks
+    return torch.cat([*flat, flat[0].new_zeros(padding)])
+
+
+def draw_gradients(parameters: Sequence[Any], seed: int) -> None:
+    """Give each a gradient; that of a matrix may not lie in one piece."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    for number, one in enumerate(parameters):
+        turned = one.dim() == 2 and number % 2 == seed % 2
+        shape = one.shape[::-1] if turned else one.shape
+        gradient = torch.randn(shape, generator=generator, dtype=torch.float64).to(one.dtype)
+        one.grad = gradient.t() if turned else gradient
+
+
+def world_sizes(played: Sequence[tuple[dict[str, Any], Any]]) -> str:
+    """For the figures: on how many ranks."""
+    return ", ".join(str(count) for count in dict.fromkeys(case["ranks"] for case, _ in played))

@@ -1,0 +1,127 @@
+"""Exercise 4: ``sharded_linear(x, shard, rows)``: a linear layer whose weight is gathered, used and freed, twice."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from utils.checks.contracts import Amount, Broken, Case, Contract, Facts, Rules, compare
+from utils.checks.sharded_data_parallel import layers
+
+
+def draw(rng: random.Random) -> list[Case]:
+    cases: list[Case] = []
+    for ranks in (3, 2, rng.choice((4, 5))):
+        for _ in range(2 if ranks == 3 else 1):
+            kind = "float64" if not cases else rng.choice(("float64", "float32"))
+            shape = {"rows": rng.randint(20, 40), "columns": rng.randint(20, 40), "batch": rng.randint(1, 6)}
+            cases.append({"ranks": ranks, "type": kind, **shape, "seed": rng.getrandbits(30)})
+    return cases
+
+
+def scene(case: Case, watch: Any, facts: Facts) -> None:
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+
+    from utils.checks.contracts import memory
+
+    rank, ranks, rows, columns = dist.get_rank(), case["ranks"], case["rows"], case["columns"]
+    dtype = getattr(torch, case["type"])
+    generator = torch.Generator().manual_seed(case["seed"])
+    weight = torch.randn(rows, columns, generator=generator, dtype=dtype)
+    flat = layers.joined([weight], ranks)
+    shard = nn.Parameter(flat.chunk(ranks)[rank].clone())
+    mine = torch.Generator().manual_seed(case["seed"] + 1 + rank)
+    x = torch.randn(case["batch"], columns, generator=mine, dtype=dtype).requires_grad_()
+    upstream = torch.randn(case["batch"], rows, generator=mine, dtype=dtype)
+    facts |= {"weight": weight, "x": x.detach().clone(), "upstream": upstream.clone(), "bytes": flat.nbytes}
+    living = memory.living(x, shard, upstream)
+    with living:
+        y = watch.call("sharded_linear", x=x, shard=shard, rows=rows)
+    if not isinstance(y, torch.Tensor):
+        facts["y"] = None
+        return
+    facts |= {"between": living.now(y), "y": y.detach().clone(), "connected": y.requires_grad}
+    if not y.requires_grad or y.shape != upstream.shape:
+        return
+    with living, watch.step("backward", x=x, shard=shard):
+        y.backward(upstream)
+    facts["dx"] = None if x.grad is None else x.grad.clone()
+    facts["dshard"] = None if shard.grad is None else shard.grad.clone()
+    y = None
+    facts["after"] = living.now(*(one for one in (x.grad, shard.grad) if one is not None))
+
+
+def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
+    ranks = len(world)
+    weight = world[0]["weight"].double()
+    wholes = [layers.joined([one["upstream"].double().t() @ one["x"].double()], ranks).chunk(ranks) for one in world]
+    for rank, facts in enumerate(world):
+        whole, dtype = facts["bytes"], facts["weight"].dtype
+        terms = [(facts["x"].double() @ weight.t()).to(dtype)]
+        yield from compare("value:0 y", "the output", facts["y"], terms, steps=200, rank=rank)
+        if facts["y"] is None:
+            return
+        if not facts["connected"]:
+            words = "the output has lost its way back: x and shard will get no gradient"
+            yield Broken("value:1 cut", words, rank=rank)
+            return
+        for when, words in (("between", "between forward and backward"), ("after", "after backward")):
+            if facts[when] >= whole // 2:
+                words = f"{words} the gathered weight is still held: free it, and gather it again when it is needed"
+                yield Broken("memory:whole", words, f"{facts[when]:,} bytes", f"less than {whole // 2:,}", rank=rank)
+        terms = [(facts["upstream"].double() @ weight).to(dtype)]
+        yield from compare("value:2 dx", "the gradient of x", facts["dx"], terms, steps=200, rank=rank)
+        mean = sum(one[rank] for one in wholes) / ranks
+        guesses = {
+            f"is the sum over the ranks: divide by the world size, {ranks}": mean * ranks,
+            "is this rank's own: nothing of the others has arrived": wholes[rank][rank],
+        }
+        what, beside = "the gradient of the shard", [one[rank] for one in wholes]
+        terms = [mean.to(dtype)]
+        yield from compare(
+            "value:3 shard", what, facts["dshard"], terms, 1.0, guesses, steps=200, beside=beside, rank=rank
+        )
+
+
+def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
+    whole, most = played[0][1][0]["bytes"], max(facts["between"] for _, world in played for facts in world)
+    return {
+        "layers": f"{len(played)}, on {layers.world_sizes(played)} ranks",
+        "a whole weight": f"{whole:,} bytes",
+        "held between forward and backward": f"at most {most:,} bytes",
+    }
+
+
+def _forward(case: Case, rank: int, facts: Facts) -> dict[str, Amount]:
+    return {"all_gather": Amount(1, facts["bytes"] // case["ranks"])}
+
+
+CONTRACT = Contract(
+    name="sharded_data_parallel.sharded_linear",
+    rules={
+        "sharded_linear": Rules(wire=_forward),
+        "backward": Rules(
+            changes=layers.GRADIENTS,
+            wire=lambda case, rank, facts: _forward(case, rank, facts) | {"reduce_scatter": Amount(1, facts["bytes"])},
+        ),
+    },
+    draw=draw,
+    scene=scene,
+    judge=judge,
+    mistakes=(
+        *layers.MISTAKES[:2],
+        ("memory:whole", "{}"),
+        *layers.MISTAKES[2:],
+        ("wire:*", "{}"),
+        ("value:*", "{}"),
+    ),
+    refused=(
+        *layers.REFUSED,
+        "torch.distributed.nn.functional.all_gather",
+        "torch.distributed.nn.functional.reduce_scatter",
+    ),
+    figures=figures,
+)

@@ -1,0 +1,95 @@
+"""Exercise 1: ``reduce_gradients(parameters)``: this rank's shard of the mean of all gradients."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from utils.checks.contracts import Amount, Broken, Case, Contract, Facts, Rules, compare
+from utils.checks.sharded_data_parallel import layers
+
+STEPS = 2
+
+
+def draw(rng: random.Random) -> list[Case]:
+    cases: list[Case] = []
+    for ranks in (3, 3, 2, rng.choice((4, 5))):
+        kind = "float64" if not cases else rng.choice(("float64", "float32"))
+        padding = "some" if len(cases) % 2 == 0 else "none"
+        cases.append({"ranks": ranks, "type": kind, "padding": padding, "seed": rng.getrandbits(30)})
+    return cases
+
+
+def scene(case: Case, watch: Any, facts: Facts) -> None:
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+
+    rank, ranks = dist.get_rank(), case["ranks"]
+    dtype = getattr(torch, case["type"])
+    shapes = layers.draw_shapes(case["seed"], ranks, case["padding"] == "some")
+    parameters = [nn.Parameter(torch.ones(shape, dtype=dtype)) for shape in shapes]
+    facts |= {"bytes": layers.joined(parameters, ranks).nbytes, "steps": []}
+    for step in range(STEPS):
+        layers.draw_gradients(parameters, case["seed"] + 100 * step + rank)
+        own = layers.joined([one.grad for one in parameters], ranks)
+        got = watch.call("reduce_gradients", parameters=parameters)
+        left = [number for number, one in enumerate(parameters) if one.grad is not None]
+        storage = got.untyped_storage().nbytes() if isinstance(got, torch.Tensor) else 0
+        got = got.detach().clone() if isinstance(got, torch.Tensor) else None
+        facts["steps"].append({"own": own, "got": got, "left": left, "storage": storage})
+
+
+def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
+    ranks = len(world)
+    for step in range(STEPS):
+        shards = [facts["steps"][step]["own"].chunk(ranks) for facts in world]
+        means = [sum(own[place].double() for own in shards) / ranks for place in range(ranks)]
+        for rank, facts in enumerate(world):
+            found, where = facts["steps"][step], {"rank": rank, "call": step}
+            guesses = {
+                f"is the sum over the ranks: divide by the world size, {ranks}": means[rank] * ranks,
+                "is cut out of this rank's own gradient: nothing of the others has arrived": shards[rank][rank],
+            }
+            guesses |= {f"is the shard of rank {other}": means[other] for other in range(ranks) if other != rank}
+            terms = [own[rank] for own in shards]
+            yield from compare("value:shard", "the shard", found["got"], terms, 1 / ranks, guesses, **where)
+            if found["left"]:
+                words = "the whole gradient is still there, in `.grad`: set it to None, or nothing is saved"
+                yield Broken("value:left", words, f"{len(found['left'])} gradients", "none", **where)
+            if found["storage"] > facts["bytes"] // ranks:
+                words = "the shard is a view into a larger tensor, all of which stays in memory with it"
+                yield Broken("value:view", words, f"{found['storage']:,} bytes", facts["bytes"] // ranks, **where)
+
+
+def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
+    facts = played[0][1][0]
+    return {
+        "world sizes": layers.world_sizes(played),
+        "handed in, in one reduce-scatter": f"{facts['bytes']:,} bytes of the first",
+        "kept": f"{facts['bytes'] // played[0][0]['ranks']:,} bytes",
+    }
+
+
+CONTRACT = Contract(
+    name="sharded_data_parallel.reduce_gradients",
+    rules={
+        "reduce_gradients": Rules(
+            changes=layers.GRADIENTS,
+            wire=lambda case, rank, facts: {"reduce_scatter": Amount(1, facts["bytes"])},
+        )
+    },
+    draw=draw,
+    scene=scene,
+    judge=judge,
+    mistakes=(
+        *layers.MISTAKES,
+        ("value:shard:none", "{}: return this rank's shard"),
+        ("value:shard:type", "{}: a flat tensor of a rank's share of the padded length"),
+        ("wire:pieces *", "{}: put all gradients into one flat tensor first"),
+        ("value:*", "{}"),
+    ),
+    refused=layers.REFUSED,
+    figures=figures,
+)
