@@ -75,7 +75,7 @@ CONTRACT = Contract(
     scene=scene,
     judge=judge,
     mistakes=(
-        *((f"value:{n}*", "{}") for n in range(3)),
+        *((f"value:{n}*", "{}") for n in range(2)),
         (
             "state:*.hooks.added",
             "the model still has a hook when the function returns, and goes on collecting: handle.remove()",
@@ -84,7 +84,7 @@ CONTRACT = Contract(
             "state:*.hooks.removed",
             "{}. Take away your own hook only: handle.remove()",
         ),
-        *((f"value:{n}*", "{}") for n in range(3, 7)),
+        *((f"value:{n}*", "{}") for n in range(2, 7)),
     ),
     figures=leaks.figures,
 )
