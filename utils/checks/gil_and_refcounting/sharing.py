@@ -17,6 +17,7 @@ PRELOAD = (
     "concurrent.futures.process",
     "multiprocessing.pool",
 )
+LEFT = "processes are left behind when run_parallel has returned: end them, and wait for them"
 ENDS = 60  # seconds in which a call comes to its end, however busy the machine is
 ERRORS = {one.__name__: one for one in (ValueError, KeyError, ZeroDivisionError, RuntimeError, OSError)}
 ANYTHING = (3, 3, [1, 2], None, "a", {"b": [3]}, (), 2.5, [1, 2])  # some are equal, some have no hash
@@ -56,6 +57,8 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         process_items.end_children()
         if isinstance(function, process_items.InStep):
             facts |= function.seen() | {"right": [function.result(item) for item in items]}
+        if facts["left"]:  # they would disturb the next case
+            watch.wire.stop("left", LEFT, everywhere=True)
 
 
 def _given(case: Case, dice: random.Random, folder: str) -> tuple[list[Any], Any]:
@@ -82,8 +85,7 @@ def _plain(result: Any) -> Any:
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     (facts,) = world
     if facts.get("left"):
-        words = "processes are left behind when run_parallel has returned: end them, and wait for them"
-        yield Broken("value:6 left", words, facts["left"], 0)
+        yield Broken("value:6 left", LEFT, facts["left"], 0)
     if "error" in case:
         if not facts["came out"]:
             words = "an item raises an error, and run_parallel returns as if nothing had happened: let it come out"
