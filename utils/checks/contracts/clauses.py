@@ -109,7 +109,7 @@ def _strangers(allowed: Mapping[str, Amount], record: Record) -> Iterator[tuple[
         f"{' and '.join(f'dist.{name}' for name in allowed)} is all that it may call" if allowed else "may call nothing"
     )
     for call in record.get("calls", ()):
-        if call["name"] not in allowed:
+        if call["name"] not in (*allowed, "new_group"):  # (a group that is new is seen around the call)
             name = call["name"] if call["name"].startswith("store") else f"dist.{call['name']}"
             yield f"wire:other {call['name']}", f"calls {name}, and {may}"
             return
@@ -157,7 +157,7 @@ def _one_kind(
     if amount.peer is not None and any(call["peer"] != amount.peer for call in calls):
         peers = sorted({str(call["peer"]) for call in calls})
         yield f"wire:peer {name}", f"calls {name} with another rank", ", ".join(peers), amount.peer
-    if not all(call["whole"] for call in calls):
+    if not amount.some and not all(call["whole"] for call in calls):
         yield f"wire:group {name}", f"calls {name} among some of the ranks only: all have to take part"
     if not all(call["main"] for call in calls):
         yield f"wire:thread {name}", f"calls {name} in another thread, so the ranks' order is left to luck"

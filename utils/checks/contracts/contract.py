@@ -44,12 +44,14 @@ class Amount:
         calls: at most so many.
         bytes: exactly so many, all calls together; between ``least`` and so many if ``least`` is given.
         peer: the root, receiver or sender that it has to be, if it matters.
+        some: whether some of the ranks may do it among themselves.
     """
 
     calls: int
     bytes: int
     least: int | None = None
     peer: int | None = None
+    some: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,7 @@ class Contract:
             said. ``{}`` stands for the sentence of the clause. (The clauses of ``OPENING`` come before them.)
         refused: ready-made answers; they do not work inside.
         figures: from all cases and worlds of facts, what is shown with ✓.
+        seconds: for the ranks of one size, however busy the machine is.
     """
 
     name: str
@@ -123,6 +126,7 @@ class Contract:
     mistakes: Sequence[tuple[str, str]] = ()
     refused: tuple[str, ...] = ()
     figures: Callable[[Sequence[tuple[Case, Sequence[Facts]]]], dict[str, Any]] = lambda _: {}
+    seconds: float = 60
 
 
 def most_telling(contract: Contract, case: Case, broken: Sequence[Broken]) -> Wrong:

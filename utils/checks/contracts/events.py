@@ -73,6 +73,11 @@ def not_the_answer() -> Iterator[None]:
         _inside.check = before
 
 
+def is_the_check() -> bool:
+    """Whether this thread is in such a block."""
+    return getattr(_inside, "check", False)
+
+
 def _audit(event: str, details: tuple[Any, ...]) -> None:
     if _heard is None or getattr(_inside, "check", False) or threading.get_ident() in _others:
         return

@@ -16,7 +16,6 @@ from utils.checks.sandbox import require_returned, run_to_the_ends
 from utils.checks.verdicts import Wrong
 
 SEED = "COURSE_SEED"  # an environment variable: other cases than usual
-SECONDS = 60  # for the ranks of one size, however busy the machine is
 
 
 def judge(contract: Contract, *answers: Answer, seed: int | None = None) -> dict[str, Any]:
@@ -58,7 +57,7 @@ def _play(contract: Contract, cases: list[Case], answers: Sequence[Answer]) -> I
     # (The folder is the judge's, who outlives a rank that is killed.)
     with tempfile.TemporaryDirectory(prefix="check-", ignore_cleanup_errors=True) as folder:
         played = contract.scene, cases, contract.refused, names, folder, *answers
-        ends = run_to_the_ends(in_rank, *played, ranks=ranks, timeout=SECONDS)
+        ends = run_to_the_ends(in_rank, *played, ranks=ranks, timeout=contract.seconds)
     found = require_returned(ends, f"The {ranks} ranks wait for each other, and nobody comes")
     for world in zip(*found, strict=False):
         yield list(world)

@@ -56,6 +56,7 @@ class Launch:
         asynchronous: whether it was called with async_op=True.
         whole: whether all ranks of the world take part.
         world: whether it goes over the group of the whole world.
+        members: the ranks that take part, of the world; empty for a message.
         main: whether the main thread began it.
         phase, ready: where the program was, and how many gradients were there, at the launch.
         waited: the same two at the first wait for it; None if nobody has waited.
@@ -72,6 +73,7 @@ class Launch:
     asynchronous: bool = False
     whole: bool = True
     world: bool = True
+    members: list[int] = field(default_factory=list)
     main: bool = True
     phase: str = ""
     ready: int = 0
@@ -108,6 +110,7 @@ class Launch:
             bool(getattr(options, "asyncOp", False)),
             name in MESSAGES or group.size() == dist.get_world_size(),
             group is dist.group.WORLD,
+            [] if name in MESSAGES else list(dist.get_process_group_ranks(group)),
             threading.current_thread() is threading.main_thread(),
             tag=int(arguments[-1]) if name in MESSAGES and len(arguments) > 1 else 0,
         )

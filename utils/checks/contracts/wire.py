@@ -19,11 +19,12 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import _disable_current_modes
 
-from utils.checks.contracts.events import not_the_answer
+from utils.checks.contracts.events import is_the_check, not_the_answer
 from utils.checks.contracts.launches import MESSAGES, METHODS, STORE, Launch, flat, swapped
 from utils.checks.contracts.messages import ENDS, Alone, Messages
 from utils.checks.inside import Outcome
 
+NEW_GROUP = "_new_group_with_tag"  # all ways of torch to make a group come through here
 OVER = "nothing more: its step is over"
 _TCP_INFO, _SENT_AT = 11, 200  # where Linux tells how many bytes a connection has sent
 
@@ -60,6 +61,7 @@ class Wire:
         places = [(group, name, self._noting(name)) for name in METHODS if name in vars(group)]
         kinds = [kind for kind in vars(dist).values() if isinstance(kind, type) and issubclass(kind, dist.Store)]
         places += [(k, name, self._storing(name, getattr(k, name))) for k in kinds for name in STORE if name in vars(k)]
+        places.append((dist.distributed_c10d, NEW_GROUP, self._grouping(getattr(dist.distributed_c10d, NEW_GROUP))))
         kept = [(owner, name, vars(owner)[name]) for owner, name, _ in places]
         self._originals = {name: getattr(group, name) for owner, name, _ in places if owner is group}
         for owner, name, ours in places:
@@ -99,6 +101,8 @@ class Wire:
         with self._quiet():
             while launch in self._open:
                 self._deliver_next()
+            if not launch.whole and launch.work is not None:
+                launch.work.wait()
             if launch.name in MESSAGES and launch.waited is None:
                 self._message(self._messages.finish, launch)
             if launch.waited is None:
@@ -148,8 +152,26 @@ class Wire:
 
         return noted
 
+    def _grouping(self, original: Any) -> Callable[..., Any]:
+        """All ranks make the same groups in the same order, unless only the members of a group meet."""
+
+        def grouped(ranks: Any = None, *arguments: Any, **named: Any) -> Any:
+            members = list(range(self._group.size())) if ranks is None else [int(rank) for rank in ranks]
+            alone = bool(named.get("use_local_synchronization", arguments[4] if len(arguments) > 4 else False))
+            with self._quiet():
+                while self._open:
+                    self._deliver_next()
+                if not alone:
+                    self._agree(f"a new_group of ranks {members}")
+                self.launches.append(Launch("new_group", 0, members=members, whole=not alone, waited=["", 0]))
+                return original(ranks, *arguments, **named)
+
+        return grouped
+
     def _storing(self, name: str, original: Any) -> Callable[..., Any]:
         def stored(store: Any, *arguments: Any, **named: Any) -> Any:
+            if is_the_check():
+                return original(store, *arguments, **named)
             nbytes = sum(len(one) for one in arguments if isinstance(one, str | bytes))
             self.launches.append(Launch(f"store.{name}", nbytes, waited=["", 0]))
             return original(store, *arguments, **named)

@@ -1,25 +1,25 @@
-"""What the check of this lab's last exercise runs in a process of its own: items that know who computes them, and when.
+"""In the rank: functions for items that note who computes them and when, and processes that wait in vain.
 
-It counts instead of measuring time: which process gets which item, and whether all processes work at once.
+They count instead of measuring time: which process gets which item, and whether all processes work at once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 import types
+from collections.abc import Iterator
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import Any
 
-from utils.checks.gil_and_refcounting.probes import raised_by
-from utils.checks.verdicts import Wrong
+from utils.checks.inside import Outcome
 
 THREADS = 3  # of torch in the process that calls: forked workers inherit them
 MEETING_S = 60.0  # right answers never wait so long
@@ -56,6 +56,11 @@ class InStep:
 
     def result(self, item: int) -> float:
         return item * item / 8
+
+    def seen(self) -> dict[str, Any]:
+        """One note for each call, and whether a process waited in vain for others."""
+        notes = [json.loads(path.read_text()) for path in Path(self.folder).glob("*.begun")]
+        return {"notes": notes, "alone": Path(self.folder, "alone").exists()}
 
     def _wait(self, pattern: str, count: int) -> None:
         """Until so many notes are there. Who has waited in vain tells the others, and they do not wait any more."""
@@ -97,72 +102,70 @@ class Family:
         return now - self.since > STILL_S
 
 
+class Large:
+    """Gives a result that fills every pipe, with the process that made it. Items may be anything."""
+
+    def __call__(self, item: Any) -> list[Any]:
+        return [os.getpid(), repr(item), "x" * 150_000]
+
+
 class Failing:
     """Fails for one item."""
 
-    def __init__(self, item: int) -> None:
-        self.item = item
+    def __init__(self, item: int, error: type[Exception]) -> None:
+        self.item, self.error = item, error
 
     def __call__(self, item: int) -> int:
         if item == self.item:
-            raise ValueError(f"item {item} cannot be computed")
+            raise self.error(f"item {item} cannot be computed")
         return item
 
 
-def processes(run_parallel: Any, items: list[int], workers: int) -> dict[str, Any]:
-    """Let the learner's function apply ``InStep`` to items.
+@contextlib.contextmanager
+def ended_when_still(seconds: float, looks: bool = True) -> Iterator[None]:
+    """In the ``with`` block a learner's code that waits for ever, with all its processes, is ended with a sentence.
 
-    Returns:
-        ``results`` and ``right``; ``notes``: one for each call (pid, item, thread, torch threads); ``alone``: whether
-        a process waited in vain for others; ``caller``: this process; ``threads``: torch's, here, afterwards;
-        ``left``: how many processes are still there.
+    Args:
+        seconds: after which it is ended anyway.
+        looks: whether to look if they do anything. (Items that look themselves would take that for work.)
     """
-    import torch
-
-    torch.set_num_threads(THREADS)
-    os.environ["OMP_NUM_THREADS"] = str(THREADS)  # what spawned workers begin with
-    _helpers_can_be_sent(run_parallel)
-    with tempfile.TemporaryDirectory(prefix="items-") as folder:
-        function = InStep(folder, items, workers)
-        results = run_parallel(function, list(items), workers)
-        left = _still_there()
-        return {
-            "results": results,
-            "right": [function.result(item) for item in items],
-            "notes": [json.loads(path.read_text()) for path in Path(folder).glob("*.begun")],
-            "alone": Path(folder, "alone").exists(),
-            "caller": os.getpid(),
-            "threads": torch.get_num_threads(),
-            "left": left,
-        }
-
-
-def failing_item(run_parallel: Any, seconds: int) -> str:
-    """The kind of error that comes out if one of four items fails, "" if none."""
     over, end = threading.Event(), time.monotonic() + seconds
+    words = "run_parallel waits for ever: neither this process nor one that it has started does anything any more"
 
     def too_long(*_: Any) -> None:
-        raise Wrong(
-            "one item raises an error, and run_parallel waits for ever: a worker that fails must not be waited for",
-            measured="nobody does anything any more",
+        raise Outcome(
+            "wrong", f"{words}. A worker that has failed, or that waits to get rid of its results, never ends"
         )
 
     def watch() -> None:
         family = Family(os.getpid())
         while not over.wait(0.1):
-            if family.is_still(but=set()) or time.monotonic() > end:
-                return os.kill(os.getpid(), signal.SIGALRM)
+            if (looks and family.is_still(but=set())) or time.monotonic() > end:
+                os.kill(os.getpid(), signal.SIGALRM)
+                over.wait(0.5)
+                return end_children()  # for whom a pool's exit would wait
 
-    _helpers_can_be_sent(run_parallel)
-    signal.signal(signal.SIGALRM, too_long)
-    threading.Thread(target=watch, daemon=True).start()
+    kept = signal.signal(signal.SIGALRM, too_long)
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
     try:
-        return raised_by(run_parallel, Failing(2), [3, 1, 2, 0], 2)
+        yield
     finally:
         over.set()
+        watcher.join()
+        signal.signal(signal.SIGALRM, kept)
 
 
-def _helpers_can_be_sent(answer: Any) -> None:
+def end_children() -> None:
+    """End what a learner's code has started."""
+    import psutil
+
+    for child in _children():
+        with contextlib.suppress(psutil.Error):
+            child.kill()
+
+
+def helpers_can_be_sent(answer: Any) -> None:
     """What stands beside the answer in the notebook is found here too, in ``__main__``: pickle looks for it there."""
     for name, value in list(getattr(answer.function, "__globals__", {}).items()):
         if isinstance(value, types.FunctionType | type) and value.__name__ == name:
@@ -172,25 +175,29 @@ def _helpers_can_be_sent(answer: Any) -> None:
                 vars(sys.modules["__main__"]).setdefault(name, value)
 
 
-def _still_there(seconds: float = 3.0) -> int:
+def still_there(seconds: float = 3.0) -> int:
     """How many child processes are still at work, after a moment to end. Helpers of Python and of the course aside."""
-    import psutil
-
-    from utils.ranks import starters
-
-    starters.shut_down()  # the course's own launcher keeps a process for the next launch
-    helpers = {_pid(forkserver._forkserver), _pid(resource_tracker._resource_tracker)}
     end = time.monotonic() + seconds
     while True:
         multiprocessing.active_children()  # asks those that have ended for their exit code
-        left = [child for child in psutil.Process().children(recursive=True) if child.pid not in helpers]
-        if not (left := [child for child in left if _works(child)]) or time.monotonic() > end:
+        if not (left := [child for child in _children() if _works(child)]) or time.monotonic() > end:
             return len(left)
         time.sleep(0.02)
 
 
+def _children() -> list[Any]:
+    """All descendants, but for the helpers that Python keeps, and the one that the course keeps for its next launch."""
+    import psutil
+
+    from utils.ranks import starters
+
+    helpers = {_pid(forkserver._forkserver), _pid(resource_tracker._resource_tracker), _pid(starters._zygote)}
+    return [child for child in psutil.Process().children(recursive=True) if child.pid not in helpers]
+
+
 def _pid(helper: Any) -> int | None:
-    return getattr(helper, "_forkserver_pid", None) or getattr(helper, "_pid", None)
+    names = ("_forkserver_pid", "_pid", "pid")
+    return next((pid for name in names if (pid := getattr(helper, name, None))), None)
 
 
 def _works(child: Any) -> bool:

@@ -1,0 +1,122 @@
+"""Exercise 1 of the lab on one node and several: from a place to a rank, and back."""
+
+# ruff: noqa: F401 (modules that changed answers use)
+import bisect
+import itertools
+import random
+
+from known_answers import right, wrong
+
+
+def rank_of(node_rank, local_rank, counts):
+    return sum(counts[:node_rank]) + local_rank
+
+
+def coordinates_of(rank, counts):
+    node, local = 0, rank
+    while local >= counts[node]:
+        local -= counts[node]
+        node += 1
+    return node, local, sum(counts)
+
+
+RANK = "    return sum(counts[:node_rank]) + local_rank"
+BACK = "    return node, local, sum(counts)"
+LOOP = "    while local >= counts[node]:\n        local -= counts[node]\n        node += 1\n"
+
+
+# --- right, and written differently
+
+right("a list comes back", {BACK: "    return [node, local, sum(counts)]"})
+
+
+@right("all places in a list")
+def all_places():
+    def places(counts):
+        return [(node, local) for node in range(len(counts)) for local in range(counts[node])]
+
+    def rank_of(node_rank, local_rank, counts):
+        return places(counts).index((node_rank, local_rank))
+
+    def coordinates_of(rank, counts):
+        return *places(counts)[rank], len(places(counts))
+
+    return rank_of, coordinates_of
+
+
+@right("where each node begins")
+def begins():
+    def rank_of(node_rank, local_rank, counts):
+        return [0, *itertools.accumulate(counts)][node_rank] + local_rank
+
+    def coordinates_of(rank, counts):
+        first = [0, *itertools.accumulate(counts)]
+        node = bisect.bisect_right(first, rank) - 1
+        return node, rank - first[node], first[-1]
+
+    return rank_of, coordinates_of
+
+
+@right("by counting, with recursion")
+def recursive():
+    def rank_of(node_rank, local_rank, counts):
+        return local_rank if node_rank == 0 else counts[0] + rank_of(node_rank - 1, local_rank, counts[1:])
+
+    def coordinates_of(rank, counts):
+        for node in range(len(counts)):
+            for local in range(counts[node]):
+                if rank_of(node, local, counts) == rank:
+                    return (node, local, sum(counts))
+
+    return rank_of, coordinates_of
+
+
+# --- wrong
+
+wrong(
+    "dealt like cards",
+    "like cards",
+    {RANK: "    return sum(min(c, local_rank) for c in counts) + sum(c > local_rank for c in counts[:node_rank])"},
+)
+wrong(
+    "all nodes like this one",
+    "add up how many processes",
+    {RANK: "    return node_rank * counts[node_rank] + local_rank"},
+)
+wrong("all nodes like the first", "not all are like the first", {RANK: "    return node_rank * counts[0] + local_rank"})
+wrong(
+    "times the number of nodes", "not by the number of nodes", {RANK: "    return node_rank * len(counts) + local_rank"}
+)
+wrong("the local rank only", "the local rank alone is not enough", {RANK: "    return local_rank"})
+wrong("counted from one", "ranks are counted from 0", {RANK: RANK + " + 1"})
+wrong("this node too", "own processes are not before it", {"[:node_rank]": "[: node_rank + 1]"})
+wrong("the mean", "is no whole number", {RANK: "    return node_rank * sum(counts) / len(counts) + local_rank"})
+wrong(
+    "the wrong way round",
+    "this is another process",
+    {RANK: "    return sum(counts) - 1 - sum(counts[:node_rank]) - local_rank"},
+)
+wrong(
+    "only small clusters", "this is another process", {RANK: "    return min(sum(counts[:node_rank]) + local_rank, 63)"}
+)
+wrong("a text", "this is another process", {RANK: "    return f'{sum(counts[:node_rank]) + local_rank}'"})
+wrong("nothing", "this is another process", {RANK: RANK.replace("return", "rank =")})
+wrong("counts are sorted", "changes the list `counts`", {RANK: "    counts.sort()\n" + RANK})
+wrong("swapped coordinates", "swapped in what you return", {BACK: "    return local, node, sum(counts)"})
+wrong("the number of nodes", "yours counts nodes", {BACK: BACK.replace("sum(counts)", "len(counts)")})
+wrong("divided by the first", "not all are like the first", {LOOP: "    node, local = divmod(rank, counts[0])\n"})
+wrong("divided by the nodes", "not by the number of nodes", {LOOP: "    node, local = divmod(rank, len(counts))\n"})
+wrong("dealt back like cards", "you deal the ranks out like cards", {
+    LOOP: "    order = sorted((k, n) for n in range(len(counts)) for k in range(counts[n]))\n    local, node = order[rank]\n"
+})  # fmt: skip
+wrong("coordinates from one", "counted from 0, yours from 1", {BACK: "    return node + 1, local + 1, sum(counts)"})
+wrong("one too late", "this is another process", {"while local >= counts[node]": "while local > counts[node]"})
+wrong("two numbers", "returns three numbers", {BACK: "    return node, local"})
+wrong("floats", "is no whole number", {BACK: "    return node / 1, local, sum(counts)"})
+wrong(
+    "counts are used up",
+    "raised IndexError",
+    {LOOP: "    while local >= counts[0]:\n        local -= counts.pop(0)\n        node += 1\n"},
+)
+wrong("for ever", "a loop without end", {LOOP: "    while local >= counts[node]:\n        node = 0\n"})
+wrong("seeds the random numbers", "random numbers other", {BACK: "    random.seed(0)\n" + BACK})

@@ -1,9 +1,0 @@
-REJECTED_WITH = "Divide by the processes per node, not by the number of nodes"
-
-
-def rank_of(node_rank, local_rank, nodes, per_node):
-    return node_rank * per_node + local_rank
-
-
-def coordinates_of(rank, nodes, per_node):
-    return *divmod(rank, nodes), nodes * per_node
