@@ -22,7 +22,12 @@ def random_search(objective, low, high, batch_sizes, trials, rng):
 
 EXPONENT = "        exponent = rng.uniform(math.log10(low), math.log10(high))\n"
 LR = "        lr = min(max(10**exponent, low), high)  # rounding must not lead outside\n"
-EQUAL: dict[str, str] = {}
+EQUAL = {
+    "16: arguments of `rng.uniform(math.log10(low), math.log10(high))` swapped": "the same distribution",
+    "17: arguments of `min(max(10 ** exponent, low), high)` swapped": "min has no order",
+    "17: arguments of `max(10 ** exponent, low)` swapped": "max has no order",
+    "20: other comparison in `loss < lowest`": "of equal losses, either may be returned",
+}
 
 
 # --- right, and written differently
