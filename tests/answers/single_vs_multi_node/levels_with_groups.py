@@ -102,7 +102,9 @@ wrong("never waited for", "never waits for", {ACROSS: ACROSS.replace("cross_grou
 wrong("waited for too late", "of this node only", {
     ACROSS: "    work = dist.all_reduce(share, group=cross_group, async_op=True)\n", GATHER: GATHER + "\n    work.wait()"
 })  # fmt: skip
-wrong("a group of its own in each call", "leaves the process groups other", {SCATTER: "    dist.new_group()\n" + SCATTER})
+wrong(
+    "a group of its own in each call", "leaves the process groups other", {SCATTER: "    dist.new_group()\n" + SCATTER}
+)
 wrong("the leader alone goes across", "more bytes go between the nodes", {
     SCATTER + ACROSS + GATHER: "    dist.all_reduce(tensor, group=node_group)\n"
     "    tensor *= node_group.rank() == 0\n    dist.all_reduce(tensor, group=cross_group)\n    dist.all_reduce(tensor, group=node_group)"

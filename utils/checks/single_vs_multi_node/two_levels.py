@@ -45,7 +45,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
 
 
 def _sent(call: Facts) -> float:
-    """Bytes that a rank sends in a collective that goes as a ring, as lecture 05 counts them."""
+    """Bytes that a rank sends in a collective that goes as a ring, as the lecture on all-reduces counts them."""
     size, nbytes = len(call["members"]), call["bytes"]
     if call["name"] == "all_reduce":
         return 2 * (size - 1) / size * nbytes
