@@ -189,8 +189,9 @@ class Wire:
         launch = self._open[0]
         self._agree(str(launch))
         self._open.pop(0)
+        begun = _begun()
         launch.work = launch.start() if launch.start else None
-        self._really += launch.world
+        self._really += _begun() - begun  # gloo makes a reduce_scatter from a list of as many as there are ranks
         if launch.work is not None:
             launch.work.wait()
 
