@@ -19,11 +19,6 @@ def added_references(situation):
     return after - before
 
 
-EQUAL = {
-    "12: 3 → 4": "a tensor of another size",
-    "12: 3 → 2": "a tensor of another size",
-    "11: without `del kept`": "the name goes when the function returns",
-}
 NEW = "    a = torch.zeros(3)\n"
 BEFORE = "    before = sys.getrefcount(a)\n"
 CALL = "    kept = situation(a)\n"
