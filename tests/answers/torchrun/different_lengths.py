@@ -150,6 +150,6 @@ wrong("messages", "collectives are enough", {
     "    works += [dist.irecv(parts[n], n) for n in range(world_size) if n != me]\n"
     "    for work in works:\n        work.wait()\n"
 })  # fmt: skip
-wrong("a file for each rank", "writes a file", {
+wrong("a file for each rank", "leaves the files in its folder other than before", {
     PADDED: PADDED + "    torch.save(predictions, f'part_{dist.get_rank()}.pt')\n"
 })  # fmt: skip

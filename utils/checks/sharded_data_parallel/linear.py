@@ -113,6 +113,7 @@ CONTRACT = Contract(
     judge=judge,
     mistakes=(
         *layers.MISTAKES[:2],
+        ("wire:unwaited *", "{}"),  # what is on its way is held by whoever carries it
         ("memory:whole", "{}"),
         *layers.MISTAKES[2:],
         ("wire:*", "{}"),
