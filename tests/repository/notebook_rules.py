@@ -85,6 +85,15 @@ def pictures_have_words(notebook: Any) -> list[str]:
     return faults
 
 
+def fences_stand_alone(notebook: Any) -> list[str]:
+    """A line of three backquotes opens or closes code; in the middle of a line, code becomes prose."""
+    return [
+        f"cell {number}: ``` stands alone on its line, once before and once after the code"
+        for number, cell in markdown_cells(notebook)
+        if cell.source.count("```") != 2 * len(re.findall(r"^```\w*\n(?:.*\n)*?```$", cell.source, re.MULTILINE))
+    ]
+
+
 def stored_by_make_execute(notebook: Any) -> list[str]:
     """No timing, no widget state, streams joined: what only adds noise to a diff."""
     faults = [

@@ -177,7 +177,7 @@ wrong("always Adam", "optimizer state", {"state * gradients": "2 * gradients"})
 wrong("four bytes a number", "the parameters", {"one.nbytes": "4 * one.numel()"})
 wrong(
     "the state in one tensor",
-    "rounded by itself",
+    "bytes of the optimizer state are not what the GPU's ledger counts",
     {"state * gradients": "blocks(state * sum(one.nbytes for one in trainable))"},
 )
 wrong(
@@ -190,7 +190,7 @@ wrong(
 )
 wrong(
     "the hook of whole modules",
-    "backward keeps",
+    "which was left behind",
     {
         "with saved_tensors_hooks(pack, lambda tensor: tensor):": "for module in model.modules():\n        module.register_forward_hook(lambda m, i, out: (pack(out), None)[1])\n    if True:"
     },
