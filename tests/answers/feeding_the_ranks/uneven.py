@@ -315,7 +315,7 @@ def all_gradients():
     return (train_uneven,)
 
 
-wrong("a group in each call", "leaves the process groups other", {BATCHES: BATCHES + "    dist.new_group()\n"})
+wrong("a group in each call", "more collectives than needed", {BATCHES: BATCHES + "    dist.new_group()\n"})
 wrong("a file", "writes a file", {BATCHES: BATCHES + "    open('steps', 'w').close()\n"})
 
 
