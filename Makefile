@@ -47,7 +47,7 @@ FRAMEWORKS := frameworks tests-frameworks notebooks-frameworks
 NUMERIC    := $(patsubst %,'numeric %',MKL_CBWR=COMPATIBLE MKL_CBWR=AVX2 ATEN_CPU_CAPABILITY=default \
     ONEDNN_MAX_CPU_ISA=SSE41 COURSE_WITHOUT_ONEDNN=1)
 
-.PHONY: help setup lab test test-frameworks test-numeric test-all test-gpu lint tests notebooks extras numeric frameworks \
+.PHONY: help setup lab test test-frameworks test-numeric test-all test-gpu lint tests notebooks extras answers numeric frameworks \
     tests-frameworks notebooks-frameworks execute labs grade mutants new-lab durations lock benchmarks \
     book book-epub book-strings clean
 
@@ -106,11 +106,14 @@ notebooks: setup  ## execute every lecture and solution, and compare with what i
 	$(PYTEST) $(filter-out $(EXTRA:%=notebooks/%),$(wildcard notebooks/*.ipynb)) \
 	    $(filter-out $(EXTRA:%=solutions/%),$(wildcard solutions/*.ipynb)) -- $(NBVAL)
 
-extras: $(VENV)/.book  ## what takes long: browser, web book, Slurm, torchrun, benchmarks, all known answers
+extras: $(VENV)/.book  ## what takes long: browser, web book, Slurm, torchrun, benchmarks, more known answers
 	$(PYTEST) tests -- $(DEALT) -m "extras and not frameworks"
 
 numeric: setup  ## the numeric tests once: make numeric MKL_CBWR=COMPATIBLE
 	$(PYTEST) tests -- -q $(DEALT) -m "numeric and not frameworks"
+
+answers: setup  ## judge all known answers of the labs (but those that need the frameworks): half an hour on two cores
+	COURSE_ALL_ANSWERS=1 $(PYTEST) tests/checks/test_labs.py -- $(DEALT) -m "not frameworks"
 
 frameworks: $(VENV)/.frameworks  ## add MPI, Horovod, TensorFlow and Ray, for the lectures and labs that need them
 

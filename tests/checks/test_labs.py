@@ -5,6 +5,8 @@ A new lab adds files only: its solution, its module of checks, its wrong and rig
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
@@ -28,12 +30,17 @@ each_lab = pytest.mark.parametrize("lab", LABS)
 
 
 FEW = {"right": 1, "wrong": 1}
-"""So many answers of an exercise are judged in each `make test`; the others, a thousand processes, are `extras`."""
+"""So many answers of an exercise are judged in each `make test`; more of them are `extras`."""
+
+MOST = 8 if not os.environ.get("COURSE_ALL_ANSWERS") else 1000
+"""So many wrong answers of an exercise are judged, from all parts of its file; `make answers` judges all."""
 
 
 def _dealt(item: Any, kind: str, answers: Sequence[Any], name: Callable[[Any], str]) -> list[Any]:
     """Parameters of a test: all answers of a kind to an exercise. (The official one is judged in its notebook too.)"""
     answers = sorted(answers, key=lambda answer: name(answer) == "right")
+    if kind == "wrong":
+        answers = answers[:: math.ceil(len(answers) / MOST) or 1]
     return [
         pytest.param(
             answer, item, id=f"{item.lab}-{item.name}-{name(answer)}", marks=[pytest.mark.extras] * (n >= FEW[kind])
