@@ -102,7 +102,8 @@ def main(args: argparse.Namespace) -> None:
 
 def join() -> torch.device:
     """Meet the other ranks; a program that was started by hand is a world of one. Returns this rank's device."""
-    local_rank, local_ranks = (int(os.environ.get(name, value)) for name, value in LOCAL.items())
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     use_gpus = torch.cuda.is_available() and torch.cuda.device_count() >= local_ranks
     device = torch.device("cuda", local_rank) if use_gpus else torch.device("cpu")
     if use_gpus:
@@ -115,9 +116,6 @@ def join() -> torch.device:
     else:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     return device
-
-
-LOCAL = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
 
 
 def indices(length: int, start: int, count: int, seed: int) -> torch.Tensor:

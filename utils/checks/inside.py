@@ -191,12 +191,6 @@ def open_answer(name: str, payload: bytes, sources: dict[str, str]) -> OpenAnswe
     return _opened[-1]
 
 
-def refuse_modules(*names: str, error: type[Wrong] = Wrong) -> None:
-    """Raise Wrong if the answer has imported one of these modules of the course, which do the exercise."""
-    if name := next((name for name in names if name in sys.modules), ""):
-        raise error(f"the answer uses {name}, where the course keeps its own: write it yourself, that is the point.")
-
-
 class _Nowhere(io.TextIOBase):
     """Swallows what a learner's function prints, so that a million lines cost nothing."""
 

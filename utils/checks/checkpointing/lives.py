@@ -21,7 +21,7 @@ from typing import Any
 
 from utils.checks.checkpointing.folder_events import FolderEvents
 from utils.checks.inside import Outcome
-from utils.checks.verdicts import NotStarted, Wrong, raised_from
+from utils.checks.verdicts import NotStarted, Wrong
 
 LOOK, STILL = 0.5, 10  # seconds between two looks, and so many looks without a note or any computing are a standstill
 FAILED = 3  # exit code of a process whose answer raised
@@ -228,11 +228,6 @@ def first_failure(lives: list[Life]) -> dict[str, str] | None:
     """The record of the process that failed first (the others may have failed because of it)."""
     failed = [note for life in lives for note in life.of("failed")]
     return min(failed, key=lambda note: note["t"])["record"] if failed else None
-
-
-def raise_failure(record: dict[str, str], before: str = "") -> None:
-    """Raise what a process failed with, with words in front."""
-    raise raised_from(record | {"sentence": before + record["sentence"]})
 
 
 def join_group(store: str, rank: int, size: int) -> None:
