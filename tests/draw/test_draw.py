@@ -64,6 +64,8 @@ DIAGRAMS = {
     ),
     "cluster_topology_3x1": lambda: draw.cluster_topology(3, 1, "A100", None, links.ETHERNET_25),
     "words": draw.words,
+    "agents_and_workers": draw.agents_and_workers,
+    "decisions": lambda: draw.decisions("Who was it?", [("Is one gone?", "It was that one.")] * 3, "Run it again."),
     "three_setups": draw.three_setups,
     "three_setups_cpu": lambda: draw.three_setups(kind="CPU"),
     "topology": draw.topology,

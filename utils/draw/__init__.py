@@ -19,6 +19,7 @@ from utils.draw.charts import bars, lines, loss_curves, stacked_bars
 from utils.draw.clusters import cluster_topology, topology
 from utils.draw.collectives import collectives
 from utils.draw.hardware import machine
+from utils.draw.launching import agents_and_workers, decisions
 from utils.draw.memory import MemorySeries
 from utils.draw.memory_at_peak import memory_at_peak
 from utils.draw.memory_over_time import memory_over_time
@@ -35,6 +36,7 @@ __all__ = [
     "Picture",
     "Series",
     "Span",
+    "agents_and_workers",
     "all_reduce_algorithms",
     "all_reduce_on_nodes",
     "all_reduce_times",
@@ -42,6 +44,7 @@ __all__ = [
     "bars",
     "cluster_topology",
     "collectives",
+    "decisions",
     "from_figure",
     "lines",
     "loss_curves",
