@@ -17,7 +17,7 @@ from utils.course.notebooks import MAY_RAISE, ROOT, WIDGET, as_text
 
 Rule = Callable[[Any], list[str]]
 
-MOST_BYTES = 500_000
+MOST_BYTES = 800_000  # an interactive figure holds all its pictures, so that it needs no kernel
 _DATA_URL = re.compile(r"data:[\w/+.-]+;base64,[A-Za-z0-9+/=\s]*")
 _MACHINE_PATH = re.compile(
     r"(?<![\w.:/~-])/(?:home|root|work|tmp)\b(?!\.)|/Users/|[A-Za-z]:\\+Users|/var/folders/|ipykernel_\d+"
