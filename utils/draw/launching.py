@@ -56,7 +56,7 @@ def decisions(title: str, steps: Sequence[tuple[str, str]], otherwise: str) -> P
     """
     left, width, answer, high, step = 20, 370, 470, 58, 78
     told = " ".join(f"{question} If yes: {todo}" for question, todo in steps)
-    canvas = Canvas(930, 66 + step * len(steps) + 50, title, f"{title}. {told} If none of these: {otherwise}")
+    canvas = Canvas(930, 66 + step * len(steps) + 50, title, f"{title} {told} If none of these: {otherwise}")
     for number, (question, todo) in enumerate(steps):
         top = 54 + number * step
         canvas.box(left, top, width, high, wrap(question, width - 16, 14, bold=True), palette.PROCESS, bold=True)
