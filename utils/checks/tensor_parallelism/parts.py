@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,10 +12,12 @@ if TYPE_CHECKING:
 
 GRADIENTS = ("*.grad", "*.grad.*")
 REFUSED = tuple(f"torch.distributed.nn.functional.{name}" for name in ("all_gather", "all_reduce", "reduce_scatter"))
+ROUNDS = 2  # so often each case is played with the same tensors: what an answer keeps from before shows then
 ROUNDINGS = 400  # about how many follow each other in one of these exercises
 MISTAKES: tuple[tuple[str, str], ...] = (
     ("wire:disagree", "{}. All ranks have to call the same, on tensors of the same size, in the same order"),
     ("wire:hidden", "{}"),
+    ("state:*", "{}"),
     ("wire:unwaited *", "{}"),
     ("wire:changed *", "{}"),
 )
@@ -27,6 +29,14 @@ def randn(generator: Generator, shape: Sequence[int], dtype: Any) -> Tensor:
     import torch
 
     return torch.randn(tuple(shape), generator=generator, dtype=torch.float64).to(dtype)
+
+
+def rounds(*leaves: Tensor) -> Iterator[int]:
+    """Each round begins without gradients."""
+    for number in range(ROUNDS):
+        for one in leaves:
+            one.grad = None
+        yield number
 
 
 def note_gradients(facts: Facts, **leaves: Tensor) -> None:

@@ -43,14 +43,16 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     facts |= {"x": x.detach().clone(), "weight": weight.detach().clone(), "upstream": upstream.clone()}
     facts |= {"bytes": x.nbytes, "bytes of weight": weight.nbytes}
     living = memory.living(x, weight, upstream)
-    with living:
-        y = watch.call("sequence_norm", x=x, weight=weight, eps=case["eps"])
-    if not parts.usable(facts, "y", y) or y.shape != upstream.shape:
-        return
-    facts["between"] = living.now(y)
-    with watch.step("backward", x=x, weight=weight, upstream=upstream):
-        y.backward(upstream)
-    parts.note_gradients(facts, x=x, weight=weight)
+    for _ in parts.rounds(x, weight):
+        with living:
+            y = watch.call("sequence_norm", x=x, weight=weight, eps=case["eps"])
+        if not parts.usable(facts, "y", y) or y.shape != upstream.shape:
+            return
+        facts["between"] = living.now(y)
+        with watch.step("backward", x=x, weight=weight, upstream=upstream):
+            y.backward(upstream)
+        parts.note_gradients(facts, x=x, weight=weight)
+        y = None
 
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
@@ -139,9 +141,9 @@ CONTRACT = Contract(
         ("wire:other *", "{}"),
         ("wire:none reduce_scatter", "{}"),
         ("value:3 *", "{}"),
+        ("value:*", "{}"),
         ("wire:*", "{}"),
         ("memory:*", "{}"),
-        ("value:*", "{}"),
     ),
     refused=parts.REFUSED,
     figures=figures,

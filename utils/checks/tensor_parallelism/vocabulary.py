@@ -45,15 +45,18 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     upstream = torch.tensor(0.5 + case["seed"] % 5, dtype=dtype)
     facts["upstream"] = float(upstream)
     living = memory.living(scores, targets)
-    with watch.step("vocabulary_loss", scores=scores, targets=targets), living:  # (the snapshots are not the answer's)
-        loss = watch.answers["vocabulary_loss"](scores, targets, start)
-    facts["most"] = living.most
-    if not parts.usable(facts, "loss", loss) or loss.dim():
-        return
-    facts["between"] = living.now()
-    with watch.step("backward", scores=scores, targets=targets):
-        loss.backward(upstream)
-    parts.note_gradients(facts, scores=scores)
+    for _ in parts.rounds(scores):
+        # (The snapshots are not the answer's: ``living`` stands inside.)
+        with watch.step("vocabulary_loss", scores=scores, targets=targets), living:
+            loss = watch.answers["vocabulary_loss"](scores, targets, start)
+        facts["most"] = living.most
+        if not parts.usable(facts, "loss", loss) or loss.dim():
+            return
+        facts["between"] = living.now()
+        with watch.step("backward", scores=scores, targets=targets):
+            loss.backward(upstream)
+        parts.note_gradients(facts, scores=scores)
+        loss = None
 
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
@@ -148,8 +151,8 @@ CONTRACT = Contract(
         ("value:1 *", "{}"),
         ("memory:*", "{}"),
         ("wire:other *", "{}"),
-        ("wire:*", "{}"),
         ("value:*", "{}"),
+        ("wire:*", "{}"),
     ),
     refused=parts.REFUSED,
     figures=figures,
