@@ -20,7 +20,7 @@ def draw(rng: random.Random) -> list[Case]:
         for kind in kinds:
             dtype = "float32" if kind.startswith("very") else rng.choice(("float64", "float32"))
             columns = [rng.randint(30, 60) for _ in range(ranks)]
-            case = {"ranks": ranks, "type": dtype, "scores": kind, "tokens": rng.randint(2, 12)}
+            case = {"ranks": ranks, "type": dtype, "scores": kind, "tokens": rng.randint(8, 20)}
             cases.append(case | {"columns": columns, "seed": rng.getrandbits(30)})
     return cases
 
