@@ -43,6 +43,17 @@ SHARED = "    shared = CopyToRanks.apply(weight)\n"
 TURN_X = "        x = x.transpose(0, 1).contiguous()\n"
 TURN_GRADIENT = "        gradient = gradient.transpose(0, 1).contiguous()\n"
 SCATTER = "        dist.reduce_scatter_single(part, gradient)\n"
+EQUAL = {
+    "13: without `gradient = gradient.clone()`": "the gradient that arrives here is nobody else's",
+    "9: forward with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "autograd sets the mode itself, before and after",
+    "13: backward with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "autograd sets the mode itself, before and after",
+    "21: forward with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "autograd sets the mode itself, before and after",
+    "28: backward with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "autograd sets the mode itself, before and after",
+    "25: arguments of `whole.transpose(0, 1)` swapped": "the same",
+    "32: arguments of `part.transpose(0, 1)` swapped": "the same",
+    "22: arguments of `x.transpose(0, 1)` swapped": "the same",
+    "29: arguments of `gradient.transpose(0, 1)` swapped": "the same",
+}
 
 
 # --- right, and written differently

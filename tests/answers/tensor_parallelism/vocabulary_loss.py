@@ -34,6 +34,13 @@ SHIFT = "    scores = scores - largest[:, None]\n"
 TOTAL = "    total = SumOverRanks.apply(scores.exp().sum(1))\n"
 FOUND = "    found = scores.gather(1, place.masked_fill(elsewhere, 0)[:, None])[:, 0].masked_fill(elsewhere, 0.0)\n"
 RESULT = "    return (total.log() - SumOverRanks.apply(found)).mean()\n"
+EQUAL = {
+    "9: without `y = y.clone()`": "the sums are nobody else's",
+    "9: forward with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "autograd sets the mode itself, before and after",
+    "15: backward with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "autograd sets the mode itself, before and after",
+    "26: 0 → -1": "the last of one column is the first",
+    "26: 0 → 1": "any place will do where the target is elsewhere",
+}
 
 
 # --- right, and written differently

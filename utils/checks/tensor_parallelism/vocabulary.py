@@ -37,7 +37,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     if case["scores"].startswith("very"):
         whole += 1000 if case["scores"] == "very large" else -1000
     if case["scores"] == "largest on one rank":
-        whole[:, : columns[0]] += 60
+        whole[:, : columns[0]] += 1000
     targets = torch.randint(sum(columns), (case["tokens"],), generator=generator)
     start = sum(columns[:rank])
     scores = whole[:, start : start + columns[rank]].clone().requires_grad_()
@@ -108,7 +108,7 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
                 [right.to(dtype)],
                 1.0,
                 guesses,
-                steps=parts.ROUNDINGS * (200 if case["scores"].startswith("very") else 1),  # exp of rounded scores
+                steps=parts.ROUNDINGS * (1 if case["scores"] == KINDS[0] else 200),  # exp of rounded scores
                 beside=beside,
                 rank=rank,
             )
