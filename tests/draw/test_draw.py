@@ -75,6 +75,7 @@ DIAGRAMS = {
     "parallelism_map": draw.parallelism_map,
     "parallelism_map_2": lambda: draw.parallelism_map(["data", "tensor"]),
     "collectives": draw.collectives,
+    "cut_pair": draw.cut_pair,
     "machine_here": lambda: draw.machine(HERE),
     "machine_big": lambda: draw.machine(BIG),
     "machine_unknown": lambda: draw.machine(NOTHING),
