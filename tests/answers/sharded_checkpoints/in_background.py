@@ -1,4 +1,4 @@
-"""Exercise 3 of the lab on sharded checkpoints: a save in the background that is safe."""
+"""Exercise 2 of the lab on sharded checkpoints: a save in the background that is safe."""
 
 # ruff: noqa: F401 (modules that changed answers use)
 import concurrent.futures
@@ -170,7 +170,7 @@ wrong("no copy", "the file holds the state after the training went on", {COPY: "
 wrong("the dictionary alone is copied", "the file holds the state after the training went on", {
     COPY: "args=(dict(state), path)"
 })  # fmt: skip
-wrong("detached, not cloned", "the file holds the state after the training went on", {"value.clone()": "value.detach()"})
+wrong("detached, not cloned", "is everything copied, deep inside too", {"value.clone()": "value.detach()"})
 wrong("lists are not copied", "does not hold the state of the call", {
     "    return [copied(one) for one in value] if isinstance(value, list) else value\n": "    return value\n"
 })  # fmt: skip

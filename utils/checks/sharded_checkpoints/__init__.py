@@ -1,7 +1,8 @@
 """The exercises of this lab: shards cut anew by hand, DCP in use, a save in the background that is safe.
 
 resharding.py     reshard: which bytes are read
-in_background.py  in_background: saves while the training goes on; slow_disk.py waits for the check
+in_background.py  in_background: saves while the training goes on; slow_disk.py waits for the check, states.py has what
+                  is saved, background_verdicts.py judges
 """
 
 from __future__ import annotations
