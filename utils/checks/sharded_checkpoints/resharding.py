@@ -1,4 +1,4 @@
-"""Exercise 4: ``load(store, rank, world_size)``: of what N ranks have saved, the rows of one of M, and no byte more."""
+"""Exercise 1: ``load(store, rank, world_size)``: of what N ranks have saved, the rows of one of M, and no byte more."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
 
 
 CONTRACT = Contract(
-    name="checkpointing.reshard",
+    name="sharded_checkpoints.reshard",
     rules={"load": Rules(allows=("course:utils.training.sharded_store",))},
     draw=draw,
     scene=scene,

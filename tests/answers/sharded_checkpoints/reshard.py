@@ -1,4 +1,4 @@
-"""Exercise 4 of the lab on checkpoints: what N ranks have saved is loaded by M."""
+"""Exercise 1 of the lab on sharded checkpoints: what N ranks have saved is loaded by M."""
 
 # ruff: noqa: F401 (modules that changed answers use)
 import itertools
