@@ -438,6 +438,20 @@ def test_the_pictures_of_memory_say_what_was_counted():
     del x
 
 
+@pytest.mark.parametrize("numbers", [True, False])
+def test_resize_in_place_keeps_the_memory_of_a_smaller_shape_and_takes_more_for_a_larger_one(numbers):
+    with simgpu.cluster(gpus_per_node=1, numbers=numbers):
+        x = torch.ones(256, device="simgpu:0")
+        view = x
+        x.resize_(2, 64)
+        assert (tuple(x.shape), allocated()) == ((2, 64), [1024])
+        x.resize_(2, 1024).add_(1)
+        assert view is x and x.stride() == (1024, 1)
+        assert allocated() == [8192]
+        if numbers:
+            assert x[0, :128].tolist() == [2.0] * 128
+
+
 # --- What the caching allocator keeps -----------------------------------------------------------------------
 
 

@@ -92,6 +92,22 @@ def test_every_collective_gives_what_gloo_gives_on_the_cpu(world):
         torch.testing.assert_close(simulated, on_cpu, rtol=0, atol=0)
 
 
+def premultiplied():
+    device = join()
+    rank, size = dist.get_rank(), dist.get_world_size()
+    half, own = dist._make_nccl_premul_sum(0.5), dist._make_nccl_premul_sum(rank + 1.0)
+    reduced = torch.arange(3.0, device=device) + rank
+    dist.all_reduce(reduced, half)
+    given, part = torch.ones(2 * size, device=device), torch.zeros(2, device=device)
+    dist.reduce_scatter_tensor(part, given, op=own)
+    dist.all_reduce(given)  # what was read is as before, and the next sum is a plain one
+    return reduced.tolist(), part.tolist(), given[0].item()
+
+
+def test_a_premultiplied_sum_multiplies_what_each_rank_gives(world):
+    assert world.run(premultiplied) == [([3.0, 5.0, 7.0], [10.0, 10.0], 4.0)] * RANKS
+
+
 def with_shapes_only():
     device = join(numbers=False)
     counts = torch.tensor([dist.get_rank(), 7], device=device)
