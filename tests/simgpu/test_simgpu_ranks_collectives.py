@@ -168,7 +168,7 @@ def test_a_collective_begins_when_the_last_rank_is_ready_and_wait_orders_streams
         assert min(start for name, start, _ in everything if name == "add") >= ended
 
 
-def alike_each_time(busy):
+def alike_each_time(busy, times=5):
     import threading
 
     stop = threading.Event()
@@ -176,7 +176,7 @@ def alike_each_time(busy):
         threading.Thread(target=lambda: [sum(range(1000)) for _ in iter(stop.is_set, True)], daemon=True).start()
     device = join()
     found = set()
-    for _ in range(5):
+    for _ in range(times):
         with simgpu.profile() as prof:
             x = torch.ones(100 * (dist.get_rank() + 1), 100, device=device) @ torch.ones(100, 3000, device=device)
             works = [dist.all_reduce(torch.ones(10_000 * i, device=device), async_op=True) for i in (3, 1, 2)]
@@ -191,8 +191,12 @@ def alike_each_time(busy):
     return found
 
 
-def test_the_same_program_gives_the_same_timeline_each_time_also_beside_busy_threads(world):
-    quiet, busy = world.run(alike_each_time, False), world.run(alike_each_time, True)
+@pytest.mark.parametrize("times", [5, pytest.param(50, marks=pytest.mark.extras)])
+def test_the_same_program_gives_the_same_timeline_each_time_also_beside_busy_threads(world, times):
+    quiet, busy = (
+        world.run(alike_each_time, False, 50),
+        world.run(alike_each_time, True, 50),
+    )  # both cores: four threads
     assert [len(found) for found in quiet] == [1] * RANKS
     assert busy == quiet
 
