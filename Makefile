@@ -180,6 +180,7 @@ benchmarks: setup  ## print this project's figures beside its peers'
 	$(RUN) benchmarks/all_reduce.py
 	$(RUN) benchmarks/ddp.py
 	$(RUN) benchmarks/simgpu.py
+	$(RUN) benchmarks/simgpu_ranks.py
 	$(RUN) benchmarks/simgpu_vs_published.py
 	$(RUN) benchmarks/simgpu_vs_hardware.py
 
