@@ -41,6 +41,14 @@ COLUMNS = "    return CopyToRanks.apply(x) @ weight.t() + bias\n"
 ROWS = "    return SumOverRanks.apply(part @ weight.t()) + bias\n"
 COPY_BACK = "        gradient = gradient.clone()\n        dist.all_reduce(gradient)\n        return gradient\n"
 SUM = "        y = y.clone()\n        dist.all_reduce(y)\n        return y\n"
+EQUAL = {
+    "13: without `gradient = gradient.clone()`": "the gradient that arrives here is nobody else's",
+    "21: without `y = y.clone()`": "the product is nobody else's",
+    "9: forward with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "autograd sets the mode itself, before and after",
+    "13: backward with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "autograd sets the mode itself, before and after",
+    "21: forward with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "autograd sets the mode itself, before and after",
+    "27: backward with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "autograd sets the mode itself, before and after",
+}
 
 
 # --- right, and written differently

@@ -49,6 +49,16 @@ OUT = "        self.out = torch.nn.Parameter(out.chunk(ranks, dim=1)[rank].clone
 TOGETHER = "        together = CopyToRanks.apply(x) @ self.qkv.t()\n"
 RESULT = "        return SumOverRanks.apply(found.transpose(1, 2).flatten(2) @ self.out.t())\n"
 SPLIT = "        q, k, v = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in together.chunk(3, dim=2))\n"
+EQUAL = {
+    "13: without `gradient = gradient.clone()`": "the gradient that arrives here is nobody else's",
+    "21: without `y = y.clone()`": "the product is nobody else's",
+    "9: forward with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "autograd sets the mode itself, before and after",
+    "13: backward with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "autograd sets the mode itself, before and after",
+    "21: forward with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "autograd sets the mode itself, before and after",
+    "27: backward with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "autograd sets the mode itself, before and after",
+    "41: arguments of `part.unflatten(2, (self.heads, -1)).transpose(1, 2)` swapped": "the same",
+    "43: arguments of `found.transpose(1, 2)` swapped": "the same",
+}
 
 
 # --- right, and written differently
