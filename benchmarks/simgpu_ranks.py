@@ -26,7 +26,7 @@ from utils.ranks import World
 from utils.training import models
 from utils.training.models import GPTConfig
 
-ROUNDS, QUICK_ROUNDS = 15, 1
+ROUNDS, QUICK_ROUNDS = 7, 1
 RANKS = 4
 DEVICES = {"module": "utils.simgpu.distributed.cells", "gpu": "H100", "network": "", "shapes": False}
 CONFIG = GPTConfig(layers=4, heads=4, width=256, vocabulary=4096, context=256)
