@@ -48,21 +48,23 @@ def _wrong_weights(case: Case, found: Sequence[Facts], weights: list[ndarray]) -
     elif not found[0]["broadcast"]:
         yield Broken(
             "value:start",
-            "each worker starts with other weights, and equal gradients do not make them equal: give all the weights of "
-            "worker 0 before the first step",
+            "each worker starts with other weights, and equal gradients do not make them equal: give all the weights "
+            "of worker 0 before the first step",
             f"{max(abs(one - weights[0]).max() for one in weights):.2g} apart at the end",
             "equal weights",
         )
     for scale, sentence in (
         (1, f"the learning rate {case['lr']:g} suits one worker's batch of {case['batch']}: with {workers} workers the "
          f"batch is {workers} times as large, and the rate should be too"),
-        (workers**2, f"the steps are {workers} times too long: are the gradients added up, and the rate scaled as well? "
-         "One of the two is enough"),
+        (workers**2, f"the steps are {workers} times too long: are the gradients added up, and the rate scaled as "
+         "well? One of the two is enough"),
     ):  # fmt: skip
         if _near(weights[0], horovod(case, scale)[1]):
             yield Broken("value:rate", sentence)
     if any(not _near(one, [weights[0]]) for one in weights):
-        words = "the workers have different weights at the end: were all of them given those of worker 0, parameters and "
+        words = (
+            "the workers have different weights at the end: were all of them given those of worker 0, parameters and "
+        )
         yield Broken("value:different", f"{words}biases, and does every step use the averaged gradients?")
     yield Broken("value:weights", "the final weights are not those of one process with the whole batch")
 
@@ -109,10 +111,10 @@ def judge_tensorflow(case: Case, found: Sequence[Facts]) -> Iterator[Broken]:
             yield from _losses(facts["logged"], right[0])
         return
     for scale, sentence in (
-        (replicas, "the steps are as many times too long as there are replicas: gradients are added up, so each replica "
-         "divides the sum of its losses by the samples of the whole batch"),
-        (1 / replicas, "the steps are as many times too short as there are replicas: the loss is divided by the samples "
-         "of the whole batch, and the gradients are averaged on top of it"),
+        (replicas, "the steps are as many times too long as there are replicas: gradients are added up, so each "
+         "replica divides the sum of its losses by the samples of the whole batch"),
+        (1 / replicas, "the steps are as many times too short as there are replicas: the loss is divided by the "
+         "samples of the whole batch, and the gradients are averaged on top of it"),
     ):  # fmt: skip
         if _near(got, tensorflow(case, scale)[1]):
             yield Broken("value:rate", sentence)

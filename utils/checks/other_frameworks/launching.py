@@ -18,8 +18,9 @@ from utils.launchers import namespaces, processes
 from utils.launchers.frameworks import tf_roles
 
 MARK = "COURSE_OTHER_FRAMEWORKS"  # this environment variable holds the pid of whoever started it all, and a random part
-SECONDS = 100.0  # for all; five are enough on a quiet machine
+SECONDS = 250.0  # for all; five are enough on a quiet machine, and those that wait for each other are found by then
 STILL = 12.0  # seconds without a sign of life from any worker, nor work for the processor: they wait for each other
+MIRRORED = "the process with several replicas"
 GRACE = 1.0  # seconds for the others, when one has failed
 _COMMANDS = {
     "mpi": ["mpiexec", "-n", "{ranks}"],
