@@ -226,10 +226,6 @@ def test_a_wrong_number_is_named_if_a_mistake_explains_it():
 
 
 # ---------------------------------------------------------------------- the sentence
-def _contract(*mistakes):
-    return Contract("lab.toy", {}, lambda rng: [], lambda *_: None, lambda *_: (), mistakes=mistakes)
-
-
 CASE = {"ranks": 3, "type": "float64", "seed": 9, "drawn": 4, "caps": [1, 2]}
 
 
