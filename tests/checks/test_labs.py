@@ -14,6 +14,7 @@ from typing import Any
 
 import labs_support as support
 import pytest
+from kernel_support import Kernel
 
 from utils.checks import exercise
 from utils.checks.framework import all_exercises, lab_modules
@@ -120,10 +121,17 @@ def test_the_solution_shows_that_every_check_passes(lab):
     assert {name: text for name, text in shown.items() if not text.startswith("✓ right")} == {}
 
 
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory):
+    """One for all labs, in one process (see dealing.py): each would take 4 s of CPU to import torch, twice."""
+    with Kernel(COURSE_PROGRESS=str(tmp_path_factory.mktemp("learner") / "progress.json")) as kernel:
+        yield kernel
+
+
 @each_lab
-def test_the_unsolved_lab_runs_and_every_exercise_is_not_started(lab):
-    """Also that no cell fails, unless it is meant to: the run would end there. So nbval need not run labs as well."""
-    shown = support.shown_verdicts(support.run_notebook(outline.notebook(lab, "labs")))
+def test_the_unsolved_lab_runs_and_every_exercise_is_not_started(lab, kernel):
+    """Also that no cell fails, unless it is meant to. So nbval need not run labs as well."""
+    shown = support.shown_verdicts(support.run_notebook(outline.notebook(lab, "labs"), kernel))
     assert shown == {exercise.name: "○ not started" for exercise in EXERCISES if exercise.lab == lab}
 
 

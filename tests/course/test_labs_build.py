@@ -12,6 +12,7 @@ import labs_support as support
 import nbformat
 import pytest
 import toy_lab
+from kernel_support import Kernel
 
 from utils.course.__main__ import main
 from utils.course.build import LabError, build, differences, lab_from
@@ -205,9 +206,10 @@ def test_the_unsolved_lab_runs_green_and_the_solution_passes(course, monkeypatch
     )
     monkeypatch.setenv("COURSE_PROGRESS", str(course / "progress.json"))
     build(*folders(course))
-    unsolved = support.shown_verdicts(support.run_notebook(course / "labs" / "98_toy.ipynb"))
+    with Kernel() as kernel:
+        unsolved = support.shown_verdicts(support.run_notebook(course / "labs" / "98_toy.ipynb", kernel))
+        solution = support.shown_verdicts(support.run_notebook(course / "solutions" / "98_toy.ipynb", kernel))
     assert unsolved == dict.fromkeys(("add", "mean_over_ranks", "there_and_back"), "○ not started")
-    solution = support.shown_verdicts(support.run_notebook(course / "solutions" / "98_toy.ipynb"))
     assert solution == {
         "add": "✓ right: cases: 3",
         "mean_over_ranks": "✓ right: all-reduces: 1",

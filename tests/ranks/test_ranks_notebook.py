@@ -17,6 +17,8 @@ from kernel_support import Kernel, as_text
 from nbclient import NotebookClient
 from ranks_support import descendants, eventually, gone
 
+from utils.ranks.options import torch_modules
+
 
 @pytest.fixture(scope="module")
 def kernel():
@@ -37,6 +39,26 @@ def test_the_last_value_is_the_cells_result_and_keeps_its_shape(kernel):
     lines = outputs[0]["data"]["text/plain"].split("\n")
     assert [lines[0], lines[2]] == [even, odd]
     assert lines[1].index("[0, 0]") == even.index("[0, 0]")
+
+
+def test_parts_of_torch_that_the_first_cell_imports_are_imported_once_and_not_by_each_rank(kernel):
+    there = "'torch.utils.mobile_optimizer' in sys.modules"
+    cell = f"%%ranks -n 3\nimport sys\nthere = {there}\nimport torch.utils.mobile_optimizer\nthere"
+    assert kernel.text(cell).splitlines()[-1] == "ranks 0–2: True"
+
+
+@pytest.mark.parametrize(
+    ("source", "modules"),
+    [
+        ("import torch, json, torch.fx", ["torch.fx"]),
+        ("def f():\n    from torch.distributed.fsdp import fully_shard", ["fsdp", "fsdp.fully_shard"]),
+        ("from .torch import x\nfrom torchy import y\noptimum = 3", []),
+        ("o = torch.optim.SGD(p, lr=1)", ["torch._dynamo"]),
+        ("DDP = torch.nn.parallel.DistributedDataParallel", ["torch._dynamo"]),
+    ],
+)
+def test_which_parts_of_torch_a_cell_will_import_is_read_in_its_source(source, modules):
+    assert torch_modules(source) == [re.sub("^fsdp", "torch.distributed.fsdp", module) for module in modules]
 
 
 def test_a_failing_cell_fails_the_kernel_and_the_next_one_works(kernel):

@@ -19,6 +19,7 @@ import ast
 import linecache
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,15 @@ class Variant:
 
 @dataclass(frozen=True)
 class Known:
-    """A known answer: its name, the functions, and which part of the check's sentence is meant for it."""
+    """A known answer: its name, what makes its functions, and which part of the check's sentence is meant for it."""
 
     name: str
-    functions: Mapping[str, Any]
+    make: Callable[[], Mapping[str, Any]]
     says: str = ""
+
+    @cached_property
+    def functions(self) -> Mapping[str, Any]:
+        return self.make()  # (later: of 1,900 answers that are collected few are judged)
 
     @property
     def kind(self) -> str:
@@ -72,29 +77,33 @@ def load(path: Path, names: Sequence[str]) -> list[Known]:
     variants = list(_found)
     assert len({one.name for one in variants}) == len(variants), f"{path}: two variants have the same name"
     text, usual = right_text(path), {name: given[name] for name in names}
-    found = [Known("right", usual)]
-    for one in variants:
+
+    def of(one: Variant, changed: str) -> dict[str, Any]:
         if one.make is not None:
             functions = {function.__name__: function for function in one.make()}
         else:
-            changed = text
-            for old, new in (one.change or {}).items():
-                assert old in changed, f"{path}: {one.name!r} changes {old!r}, which is not there"
-                changed = changed.replace(old, new)
             functions = run(changed, f"{path}:{one.name}")
-        found.append(Known(one.name, {name: functions.get(name, usual[name]) for name in names}, one.says))
+        return {name: functions.get(name, usual[name]) for name in names}
+
+    found = [Known("right", lambda: usual)]
+    for one in variants:
+        changed = text
+        for old, new in (one.change or {}).items():
+            assert old in changed, f"{path}: {one.name!r} changes {old!r}, which is not there"
+            changed = changed.replace(old, new)
+        found.append(Known(one.name, partial(of, one, changed), one.says))
     return found
 
 
 def right_text(path: Path) -> str:
     """The right answer alone: imports, functions and classes, without the variants and the texts that they change."""
     text = path.read_text(encoding="utf-8")
-    parts = []
+    lines, parts = text.splitlines(), []
     for node in ast.parse(text).body:
         ours = isinstance(node, ast.ImportFrom) and node.module == __name__
         ours |= isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).isupper()
         if not (ours or isinstance(node, ast.Expr) or getattr(node, "decorator_list", None)):
-            parts.append(ast.get_source_segment(text, node) or "")
+            parts.append("\n".join(lines[node.lineno - 1 : node.end_lineno]))
     return "\n\n\n".join(parts) + "\n"
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import known_answers
 import nbformat
+from kernel_support import Kernel, as_text
 from known_answers import Known
 
 from utils.checks.framework import Exercise
@@ -109,12 +110,17 @@ def shown_verdicts(notebook: Path | Any) -> dict[str, str]:
     return shown
 
 
-def run_notebook(path: Path, timeout: float = 120) -> Any:
-    """Execute a notebook where it is, without changing the file."""
-    from nbclient import NotebookClient
+def run_notebook(path: Path, kernel: Kernel, timeout: float = 120) -> Any:
+    """Execute a notebook in its folder and in this kernel, without variables of an earlier one; not in its file.
 
+    Raises:
+        AssertionError: a cell fails that is not meant to.
+    """
     notebook = nbformat.read(path, as_version=4)
-    client = NotebookClient(
-        notebook, timeout=timeout, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
-    )
-    return client.execute()
+    kernel.run(f"%reset -f\n%cd -q {path.parent}")
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = nbformat.from_dict(kernel.run(cell.source, timeout))
+            failed = any(output.output_type == "error" for output in cell.outputs)
+            assert not failed or "raises-exception" in cell.metadata.get("tags", ()), as_text(cell.outputs)
+    return notebook

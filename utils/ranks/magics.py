@@ -9,6 +9,7 @@ import argparse
 import atexit
 import difflib
 import re
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -18,7 +19,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from utils.ranks import devices, starters
 from utils.ranks.errors import BadRequest
-from utils.ranks.options import OPTIONS, check_source, parse, rank_list
+from utils.ranks.options import OPTIONS, check_source, parse, rank_list, torch_modules
 from utils.ranks.processes import check_gpus, check_shape
 from utils.ranks.status import Status, world_status
 from utils.ranks.views import Held, Values, default_view, show
@@ -95,7 +96,7 @@ class RanksMagics(Magics):
         shape = self._shape(options)
         check_shape(*shape[:3])
         only = None if options.only is None else rank_list(options.only, shape[0])
-        world = self._world_of(shape)
+        world = self._world_of(shape, torch_modules(source))
         timeout = DEFAULT_TIMEOUT if options.timeout is None else options.timeout
         if timeout < 0:
             raise BadRequest("--timeout takes seconds: a positive number, or 0 for no limit.")
@@ -120,7 +121,7 @@ class RanksMagics(Magics):
             size = options.n
         return size, options.nodes or nodes if options.nodes != 0 else 0, options.backend or backend, given
 
-    def _world_of(self, shape: Shape) -> World:
+    def _world_of(self, shape: Shape, imports: Sequence[str] = ()) -> World:
         former, note = self.world, ""
         if former is not None and former.open:
             if dead := former.dead_ranks():
@@ -134,7 +135,7 @@ class RanksMagics(Magics):
         check_gpus(*shape[:3])  # what can be refused is refused while the former world is still there …
         self.close()  # … and its memory is free before the new one takes its own
         *processes, given = shape
-        self.world = World(*processes, devices=given)
+        self.world = World(*processes, devices=given, imports=imports)
         self._wanted = shape
         for line in (note, self.world.note):
             if line:

@@ -76,3 +76,17 @@ def check_source(source: str) -> None:
                 "give it a cell of its own."
             ) from None
         raise CellSyntaxError(error) from None
+
+
+def torch_modules(source: str) -> list[str]:
+    """Parts of torch that this code will import: imported once before ranks are forked, each need not import them.
+
+    The first optimizer and DDP import torch's compiler (torch 2.13: 800 modules, a second), so their names count too.
+    """
+    wanted = {"torch._dynamo"} if re.search(r"\boptim\b|DistributedDataParallel", source) else set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            wanted |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            wanted |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return sorted(module for module in wanted if module.startswith("torch."))

@@ -7,6 +7,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,6 +111,7 @@ class Processes:
         nodes: int,
         backend: str,
         devices: dict[str, Any] | None,
+        imports: Sequence[str],
         flag: InterruptFlag,
     ) -> None:
         self.handles: list[RankHandle] = []
@@ -126,8 +128,7 @@ class Processes:
             "folder": os.getcwd(),
             "path": sys.path,
         }
-        if devices:
-            starter.preload("torch._dynamo", devices["module"])
+        starter.preload(*imports, *(("torch._dynamo", devices["module"]) if devices else ()))
         try:
             for rank in range(size):
                 self._start_one(starter, {"rank": rank, **config})

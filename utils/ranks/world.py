@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import pickle
 import threading
@@ -38,6 +39,7 @@ class World:
         start: "fork" or "spawn"; by default fork on Linux.
         timeout: seconds that a function, or a cell that is told nothing else, may take; None or 0 for no limit.
         devices: options for devices from elsewhere: see ``utils.ranks.devices``.
+        imports: modules that the ranks will import: where ranks are forked, imported once before.
 
     Raises:
         BadRequest: the world cannot be had; the text says why and what to do.
@@ -53,6 +55,7 @@ class World:
         start: str | None = None,
         timeout: float | None = DEFAULT_TIMEOUT,
         devices: dict[str, Any] | None = None,
+        imports: Sequence[str] = (),
     ) -> None:
         check_shape(size, nodes, backend)
         self.size, self.nodes, self.timeout, self.devices_from = size, nodes, timeout, devices
@@ -62,13 +65,14 @@ class World:
         self._busy, self._group_lost = threading.Lock(), False
         self._flag: InterruptFlag | None = None  # of the command that runs now
         self.last_failure: tuple[list[str], list[Output]] | None = None  # what it said, and what ranks had printed
-        shape, reason = (size, nodes, backend, devices), ""
+        reason = ""
         with interrupts() as flag:
+            wanted = (size, nodes, backend, devices, imports, flag)
             try:
-                self._processes = Processes(starters.starter(start or starters.default_method()), *shape, flag)
+                self._processes = Processes(starters.starter(start or starters.default_method()), *wanted)
             except starters.CannotFork as error:
                 reason = f"The ranks are started as new processes, which is slower: {error}."
-                self._processes = Processes(starters.starter("spawn"), *shape, flag)
+                self._processes = Processes(starters.starter("spawn"), *wanted)
         self.backend = self._processes.backend
         self.note = " ".join(filter(None, (reason, self._processes.note, hidden_module())))
 
@@ -136,8 +140,7 @@ class World:
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
         """Call ``function(*args, **kwargs)`` on every rank; return what each returned, rank 0 first.
 
-        The function may be defined in a notebook cell; on a rank it finds rank, world_size, device, torch, dist, ….
-        It raises what ``run_cell`` raises.
+        A function of a notebook finds rank, world_size, device, torch, dist, …; it raises what ``run_cell`` raises.
         """
         return self._call(function, args, kwargs)()
 
@@ -199,9 +202,8 @@ class World:
         ranks = list(range(self.size)) if only is None else sorted(set(only))
         wrong = [rank for rank in ranks if not 0 <= rank < self.size]
         if wrong or not ranks:
-            raise BadRequest(
-                f"This world has ranks 0 to {self.size - 1}; there is no {label(wrong) if wrong else 'rank'}."
-            )
+            missing = label(wrong) if wrong else "rank"
+            raise BadRequest(f"This world has ranks 0 to {self.size - 1}; there is no {missing}.")
         return ranks
 
     def _begin(
@@ -246,10 +248,8 @@ class World:
         handles = self._processes.handles
         gathering = Gathering(handles, ranks, number, timeout, transcript, flag, lambda: view.update(transcript))
         for rank in ranks:
-            try:
+            with contextlib.suppress(OSError):  # dead: the gathering finds out how
                 handles[rank].channel.send({"cell": number, "notes": [h.note for h in handles], **message}, blob)
-            except OSError:
-                pass  # dead: the gathering finds out how
         outcomes = gathering.run()
         transcript.finish()
         view.finish(transcript)
