@@ -94,6 +94,10 @@ def fences_stand_alone(notebook: Any) -> list[str]:
     ]
 
 
+def has_no_empty_text(notebook: Any) -> list[str]:
+    return [f"cell {number} has no text" for number, cell in markdown_cells(notebook) if not cell.source.strip()]
+
+
 def stored_by_make_execute(notebook: Any) -> list[str]:
     """No timing, no widget state, streams joined: what only adds noise to a diff."""
     faults = [

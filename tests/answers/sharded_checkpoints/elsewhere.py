@@ -34,7 +34,7 @@ SAVE = '    dcp.save({"model": parameters, "optimizer": adam}, checkpoint_id=fol
 LOAD = '    dcp.load({"model": parameters, "optimizer": adam}, checkpoint_id=folder)\n'
 SET = "    set_state_dict(model, optimizer, model_state_dict=parameters, optim_state_dict=adam)\n"
 FULL = "options=StateDictOptions(full_state_dict=True, cpu_offload=True)"
-GOT = '    parameters, adam = get_state_dict(model, optimizer)\n    dcp.save'
+GOT = "    parameters, adam = get_state_dict(model, optimizer)\n    dcp.save"
 
 
 @right("a Stateful object, which DCP asks itself")

@@ -202,7 +202,11 @@ wrong("the temporary file is elsewhere", "a name in another folder", {
 })  # fmt: skip
 wrong("the error dies with the thread", "the next", {"            self.error = error\n": ""})
 wrong("only exceptions are caught", "the next", {"except BaseException as error": "except Exception as error"})
-wrong("another error", "raises something else", {"            raise error\n": '            raise RuntimeError("failed") from error\n'})
+wrong(
+    "another error",
+    "raises something else",
+    {"            raise error\n": '            raise RuntimeError("failed") from error\n'},
+)
 wrong("the error comes again and again", "comes out a second time", {TAKE: "        error = self.error\n"})
 wrong("only wait() tells", "save() says nothing", {
     WAIT: "        if self.thread is not None:\n            self.thread.join()\n        self.thread = threading"
