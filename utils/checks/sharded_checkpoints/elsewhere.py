@@ -237,11 +237,9 @@ def _judge_loaded(case: Case, facts: Facts) -> Iterator[Broken]:
 
 
 def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
-    _case, world = played[0]
     return {
         "ranks": ", ".join(f"{case['saved by']} → {case['loaded by']}" for case, _ in played),
         "bit for bit": "parameters, Adam's state, learning rate",
-        "largest of the files": f"{max(world[0]['files']):,} bytes of {sum(world[0]['files']):,}",
     }
 
 
