@@ -282,16 +282,13 @@ def test_train_py_gives_the_same_losses_under_torchrun_and_ray(here: Here, tmp_p
     assert losses["ray"][60] < losses["ray"][5] / 2
 
 
-def test_a_private_ray_is_started_by_ones_own_hand_and_cleared_away() -> None:
-    ray = pytest.importorskip("ray")
-    with pytest.raises(ZeroDivisionError), ray_here.private():
+def test_a_private_ray_that_was_not_started_leaves_nothing() -> None:
+    pytest.importorskip("ray")
+    with pytest.raises(ZeroDivisionError), ray_here.private() as settings:
         folder = ray_here.storage().parent
-        1 / 0  # noqa: B018
+        assert settings["_temp_dir"] == str(folder) and folder.is_dir()
+        raise ZeroDivisionError
     assert not folder.exists()
-    with ray_here.private() as settings:
-        ray.init(num_cpus=1, **settings)
-    assert ray.get(ray.remote(lambda: 7).remote()) == 7 and ray_here.storage().is_dir()
-    ray_here.stop()
     with pytest.raises(RuntimeError, match="there is no Ray"):
         ray_here.storage()
 
