@@ -11,16 +11,17 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from published import ManyGPUs
+from published_many import ManyGPUs
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from utils import simgpu
+from utils.simgpu.hardware import GPU
 from utils.simgpu.hardware import gpu as kind_of_gpu
 from utils.training import models
-from utils.training.models import GPTConfig
+from utils.training.models import LLAMA_8B, LLAMA_70B, GPTConfig, LlamaConfig
 
 RESNETS = {"resnet50": (3, 4, 6, 3), "resnet101": (3, 4, 23, 3), "resnet152": (3, 8, 36, 3)}
 LENGTH = 2048
@@ -35,6 +36,19 @@ MPTS = {
     "mpt 13b": (5120, 40, 40),
 }
 """Width, heads, layers. (Ours has learned positions where theirs adds biases to attention: nearly the same work.)"""
+LLAMAS = {
+    "llama3 8b": LLAMA_8B,
+    "llama3 70b": LLAMA_70B,
+    "llama2 13b": LlamaConfig(40, 40, 40, 5120, 13_824, vocabulary=32_000),
+    "llama2 70b": LlamaConfig(80, 64, 8, 8192, 28_672, vocabulary=32_000),
+}
+
+
+def length_of(row: ManyGPUs) -> int:
+    """Tokens of a sequence; an image counts as one."""
+    if row.model in RESNETS:
+        return 1
+    return LENGTH if row.model in MPTS else 4096 if row.model.startswith("llama2") else 8192
 
 
 def _images(row: ManyGPUs) -> Callable[[], None]:
@@ -57,16 +71,23 @@ def _images(row: ManyGPUs) -> Callable[[], None]:
     return step
 
 
-def _sharded(row: ManyGPUs) -> Callable[[], None]:
+def _language_model(row: ManyGPUs) -> nn.Module:
+    if row.model in LLAMAS:
+        return models.Llama(replace(LLAMAS[row.model], checkpointing=row.checkpointing))
     width, heads, layers = MPTS[row.model]
-    config = GPTConfig(layers, heads, width, vocabulary=50_368, context=LENGTH)
-    with torch.device("simgpu"):
-        model = models.GPT(config)
-        tokens = torch.zeros(row.batch, LENGTH, dtype=torch.long)
+    return models.GPT(GPTConfig(layers, heads, width, vocabulary=50_368, context=LENGTH))
+
+
+def _sharded(row: ManyGPUs) -> Callable[[], None]:
+    with torch.device("meta"):
+        model = _language_model(row)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for block in model.blocks:
         fully_shard(block, mp_policy=policy)
     fully_shard(model, mp_policy=policy)
+    model.to_empty(device="simgpu")
+    with torch.device("simgpu"):
+        tokens = torch.zeros(row.batch, length_of(row), dtype=torch.long)
     optimizer = torch.optim.AdamW(model.parameters())
 
     def step() -> None:
@@ -81,10 +102,10 @@ def _sharded(row: ManyGPUs) -> Callable[[], None]:
 
 def seconds_of_a_step(row: ManyGPUs, samples_per_s: float) -> float:
     """From the images or tokens of one GPU in a second."""
-    return row.times * row.batch * (1 if row.model in RESNETS else LENGTH) / samples_per_s
+    return row.times * row.batch * length_of(row) / samples_per_s
 
 
-def network_options(network: tuple[float, int] | None, gpu: str) -> dict[str, Any]:
+def network_options(network: tuple[float, int] | None, gpu: str | GPU) -> dict[str, Any]:
     """For a cluster: Gbit/s of each network card, and how many a node has; none of that: what the GPU's kind says."""
     if network is None:
         return {}
@@ -92,11 +113,15 @@ def network_options(network: tuple[float, int] | None, gpu: str) -> dict[str, An
     return {"nics_per_node": cards, "network": replace(kind_of_gpu(gpu).network, bytes_per_s=gigabits * 1e9 / 8)}
 
 
-def simulate_many(row: ManyGPUs) -> float:
-    """Seconds of one step."""
-    with simgpu.one_of(row.nodes * row.per_node, row.gpu, row.nodes, **network_options(row.network, row.gpu)):
+def simulate_many(row: ManyGPUs) -> tuple[float, float]:
+    """Seconds of one step, and what torch's caching allocator reserves at most, in GiB."""
+    options = network_options(row.network, row.gpu) | {"memory": 200 * 2**30}  # what does not fit has a time, too
+    with (
+        simgpu.one_of(row.nodes * row.per_node, row.gpu, row.nodes, **options),
+        simgpu.profile() as whole,
+    ):
         step = _images(row) if row.model in RESNETS else _sharded(row)
         step()  # buckets are made anew, and the optimizer's state comes, with the first one
         with simgpu.profile() as prof:
             step()
-        return prof.elapsed
+    return prof.elapsed, whole.peak_reserved(0, expandable=True) / 2**30

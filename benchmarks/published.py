@@ -100,67 +100,6 @@ STEPS = (
 
 
 @dataclass(frozen=True)
-class ManyGPUs:
-    """Training steps on several GPUs, one rank for each.
-
-    Args:
-        model: a name that ``many_gpus`` knows: a ResNet under DistributedDataParallel, an MPT under FSDP2.
-        gpu: the simulated kind.
-        nodes, per_node: how many nodes, and GPUs of each.
-        batch: images or sequences of one GPU, at once.
-        precision: "fp32", "tf32", "amp" (autocast to fp16), or "bf16" (parameters sharded in fp32, computed in bf16).
-        rate: images (MPT: tokens) of one GPU in a second.
-        channels_last: layout of images.
-        times: micro-batches of a step.
-        network: Gbit/s of each network card, and how many a node has; None: the simulated kind's own.
-    """
-
-    model: str
-    gpu: str
-    nodes: int
-    per_node: int
-    batch: int
-    precision: str
-    rate: float
-    year: int
-    source: str
-    channels_last: bool = False
-    times: int = 1
-    network: tuple[float, int] | None = None
-
-
-FOUNDRY = "mosaicml/llm-foundry, scripts/train/benchmarking/README.md, torch 1.13 to 2.1"
-FOUR_CARDS = (100.0, 4)
-"""The network of PyTorch's own measurements of DistributedDataParallel."""
-
-MANY_GPUS = (
-    ManyGPUs("resnet50", "V100", 1, 8, 32, "fp32", 32 / 0.104, 2019, DDP),
-    ManyGPUs("resnet50", "V100", 2, 8, 32, "fp32", 32 / 0.104, 2019, DDP, network=FOUR_CARDS),
-    ManyGPUs("resnet101", "V100", 1, 2, 32, "fp32", 32 / 0.176, 2019, DDP),
-    ManyGPUs("resnet101", "V100", 1, 8, 32, "fp32", 32 / 0.179, 2019, DDP),
-    ManyGPUs("resnet101", "V100", 2, 8, 32, "fp32", 32 / 0.179, 2019, DDP, network=FOUR_CARDS),
-    ManyGPUs("resnet50", "V100", 1, 8, 112, "fp32", 2855 / 8, 2021, RESNET),
-    ManyGPUs("resnet50", "V100", 1, 8, 256, "amp", 8056 / 8, 2021, RESNET, channels_last=True),
-    ManyGPUs("resnet50", "A100", 1, 8, 256, "tf32", 7248 / 8, 2021, RESNET),
-    ManyGPUs("resnet50", "A100", 1, 8, 256, "amp", 16621 / 8, 2021, RESNET, channels_last=True),
-    ManyGPUs("mpt 125m", "A100", 1, 8, 32, "bf16", 141_737, 2023, FOUNDRY, times=2),
-    ManyGPUs("mpt 350m", "A100", 1, 8, 32, "bf16", 58_782, 2023, FOUNDRY, times=2),
-    ManyGPUs("mpt 760m", "A100", 1, 8, 24, "bf16", 32_434, 2023, FOUNDRY, times=2),
-    ManyGPUs("mpt 1b", "A100", 1, 8, 14, "bf16", 20_513, 2023, FOUNDRY, times=4),
-    ManyGPUs("mpt 3b", "A100", 1, 8, 10, "bf16", 10_811, 2023, FOUNDRY, times=2),
-    ManyGPUs("mpt 7b", "A100", 1, 8, 6, "bf16", 4_641, 2023, FOUNDRY, times=2),
-    ManyGPUs("mpt 13b", "A100", 1, 8, 2, "bf16", 2_262, 2023, FOUNDRY, times=3),
-    ManyGPUs("mpt 760m", "H100", 1, 8, 24, "bf16", 63_147, 2024, FOUNDRY, times=2),
-    ManyGPUs("mpt 1b", "H100", 1, 8, 14, "bf16", 45_455, 2024, FOUNDRY),
-    ManyGPUs("mpt 7b", "H100", 1, 8, 6, "bf16", 10_643, 2024, FOUNDRY),
-    ManyGPUs("mpt 13b", "H100", 1, 8, 2, "bf16", 4_792, 2024, FOUNDRY),
-    ManyGPUs("mpt 1b", "H100", 8, 8, 20, "bf16", 44_402, 2024, FOUNDRY),
-    ManyGPUs("mpt 13b", "H100", 8, 8, 2, "bf16", 4_800, 2024, FOUNDRY),
-    ManyGPUs("mpt 7b", "H100", 64, 8, 6, "bf16", 9_670, 2024, FOUNDRY),
-)
-
-
-@dataclass(frozen=True)
 class Collective:
     """A collective of nccl-tests, float, sum.
 

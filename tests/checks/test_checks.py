@@ -15,7 +15,7 @@ import cloudpickle
 import pytest
 import toy_checks as check
 
-from utils.checks import NotStarted, Wrong, exercise, run, run_cases
+from utils.checks import NotStarted, Wrong, exercise, run
 from utils.checks.answers import Answer
 from utils.checks.inside import OpenAnswer
 
@@ -70,13 +70,13 @@ def test_a_half_written_answer_is_not_started_either():
 
 def test_a_wrong_answer_says_what_was_measured_and_expected():
     verdict = check.add(lambda a, b: a + b + 3)
-    assert said(verdict) == "✗ wrong: Did you add the numbers?: 2.0 times too large (measured: 6; expected: 3)"
+    assert said(verdict) == "✗ wrong: Did you add the numbers? (measured: 6; expected: 3)"
     assert not verdict
 
 
 def test_several_functions_are_judged_together():
     assert check.there_and_back(lambda x: x[::-1], lambda x: x[::-1])
-    assert "entry 0 is" in said(check.there_and_back(lambda x: x[::-1], lambda x: x[:]))
+    assert "measured: [2, 1, 3]" in said(check.there_and_back(lambda x: x[::-1], lambda x: x[:]))
 
 
 def test_an_answer_on_ranks_finds_the_names_that_ranks_have():
@@ -129,18 +129,6 @@ def divides_by_zero(a, b):
         b += 1
 
 
-def forgets_to_return(a, b):
-    a + b
-
-
-def returns_a_generator(a, b):
-    yield a + b
-
-
-def returns_a_lock(a, b):
-    return [threading.Lock()]
-
-
 def replaces_builtins(a, b):
     import builtins
 
@@ -173,24 +161,21 @@ def needs_a_lock(a, b):
 @pytest.mark.parametrize(
     ("answer", "sentence"),
     [
-        (endless, "add(1, 2) was not finished after 2 s: is there a loop that never ends?"),
-        (leaves_the_program, "add(1, 2) calls sys.exit(), in line {line}: `sys.exit()`, which ends the whole"),
-        (ends_the_process, "add(1, 2) ended its process (exit code 0)."),
-        (reads_address_zero, "add(1, 2) ended its process (killed by SIGSEGV)."),
-        (kills_itself, "add(1, 2) ended its process (killed by SIGKILL"),
-        (interrupts_itself, "add(1, 2) raised KeyboardInterrupt, in line {line}: `raise KeyboardInterrupt`."),
-        (divides_by_zero, "add(1, 2) raised ZeroDivisionError: division by zero, in line {line}: `return a / 0`."),
-        (forgets_to_return, "add(1, 2) returned None: is the `return` missing?"),
-        (returns_a_generator, "add(1, 2) returned a generator, which cannot leave the process that made it"),
-        (returns_a_lock, "add(1, 2) returned a list with a lock, which cannot leave"),
+        (endless, "add was not finished after 2 s: is there a loop that never ends?"),
+        (leaves_the_program, "add calls sys.exit(), in line {line}: `sys.exit()`, which ends the whole"),
+        (ends_the_process, "add ended its process (exit code 0)."),
+        (reads_address_zero, "add ended its process (killed by SIGSEGV)."),
+        (kills_itself, "add ended its process (killed by SIGKILL"),
+        (interrupts_itself, "add raised KeyboardInterrupt, in line {line}: `raise KeyboardInterrupt`."),
+        (divides_by_zero, "add raised ZeroDivisionError: division by zero, in line {line}: `return a / 0`."),
         (replaces_builtins, "replaces the builtin isinstance for the whole process"),
         (replaces_a_torch_function, "replaces torch.equal for the whole process"),
-        (calls_itself, "add(1, 2) raised RecursionError: maximum recursion depth exceeded"),
-        (raises_from_torch, "add(1, 2) raised NotImplementedError: Cannot copy out of meta tensor"),
+        (calls_itself, "add raised RecursionError: maximum recursion depth exceeded"),
+        (raises_from_torch, "add raised NotImplementedError: Cannot copy out of meta tensor"),
         (needs_a_lock, "add uses something from the notebook that cannot be sent to another process"),
         (3, "give the check the function add itself, without calling it"),
         (None, "give the check the function add itself, without calling it"),
-        (lambda a: a, "add(1, 2) raised TypeError"),
+        (lambda a: a, "add raised TypeError"),
     ],
     ids=lambda value: getattr(value, "__name__", None) or str(value)[:20],
 )
@@ -220,19 +205,6 @@ def test_a_million_printed_lines_harm_nobody(capfd):
 def test_the_wrong_number_of_functions_is_named():
     assert "this check takes 2 functions: check.there_and_back(pack, unpack)" in said(check.there_and_back(abs))
     assert "this check takes 1 function: check.add(add)" in said(check.add())
-
-
-def test_arguments_that_change_are_noticed_unless_they_may():
-    def double(numbers):
-        numbers.append(1)
-        return 2 * numbers
-
-    answer = Answer.of(double, "double")
-    with pytest.raises(Wrong, match=r"double\(\[1\]\) changes its first argument; .* \(now: \[1, 1\]\)"):
-        run(answer, [1])
-    mine = [1]
-    assert run(answer, mine, changes_arguments=True) == [1, 1, 1, 1]
-    assert mine == [1], "the check's own list is out of reach"
 
 
 def test_a_rank_that_never_comes_ends_in_the_table_of_waiting_ranks():
@@ -329,15 +301,3 @@ def test_a_method_that_fails_speaks_for_its_class():
 def _make_and_call(maker, x):
     assert isinstance(maker, OpenAnswer)
     return maker()(x)
-
-
-def test_many_cases_run_in_one_launch_and_the_failing_one_is_named():
-    def f(x):
-        return [os.getpid(), 12 // x]
-
-    answer = Answer.of(f, "f")
-    results = run_cases(answer, [(1,), (2,), (3,)], ranks=2)
-    assert [[value for _, value in per_rank] for per_rank in results] == [[12, 12], [6, 6], [4, 4]]
-    assert len({pid for per_rank in results for pid, _ in per_rank}) == 2
-    with pytest.raises(Wrong, match=r"^f\(0\) raised ZeroDivisionError"):
-        run_cases(answer, [(1,), (0,)])

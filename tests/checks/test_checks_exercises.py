@@ -1,4 +1,4 @@
-"""Exercises: how they are defined and found, and how files of known answers are judged."""
+"""Exercises: how they are defined and found, and how known answers are judged."""
 
 from __future__ import annotations
 
@@ -18,39 +18,53 @@ from utils.checks.framework import exercises_in, lab_modules
 TOY = exercises_in(check)
 
 
-def answer_folder(root: Path, wrong: str, right: str, count: int = 5) -> Path:
-    folder = root / "toy" / "add"
-    folder.mkdir(parents=True)
-    for number in range(count):
-        (folder / f"wrong_{number}.py").write_text(wrong)
-    (folder / "right_sum.py").write_text(right)
+ANSWERS = """from known_answers import right, wrong
+
+
+def add(a, b):
+    return a + b
+
+
+right("a sum", {"a + b": "sum((a, b))"})
+right("the other way", {"a + b": "b + a"})
+right("a difference", {"a + b": "a - -b"})
+wrong("minus", "Did you add", {"+": "-"})
+wrong("times", "Did you add", {"+": "*"})
+wrong("a power", "Did you add", {"+": "**"})
+wrong("bits", "Did you add", {"+": "|"})
+wrong("another sentence", "Did you multiply", {"+": "-"})
+wrong("not wrong", "Did you add", {"a + b": "b + a"})
+"""
+
+
+def _folder(root: Path, text: str) -> Path:
+    (root / "toy").mkdir()
+    (root / "toy" / "add.py").write_text(text)
     return root
 
 
-def test_answer_files_are_judged_by_the_sentence_meant_for_them(tmp_path):
-    wrong = 'REJECTED_WITH = "Did you add"\ndef add(a, b):\n    return a - b\n'
-    folder = answer_folder(tmp_path, wrong, "def add(a, b):\n    return sum((a, b))\n")
+def test_answers_are_judged_by_the_sentence_meant_for_them(tmp_path):
+    folder = _folder(tmp_path, ANSWERS)
     support.assert_enough_answers(folder, check.add)
-    support.assert_rejected(support.answer_files(folder, check.add, "wrong")[0], check.add)
-    support.assert_accepted(support.answer_files(folder, check.add, "right")[0], check.add)
+    known = {one.name: one for one in support.answers_in(folder, check.add)}
+    assert [one.kind for one in known.values()].count("right") == 4
+    for name in ("a sum", "minus"):
+        support.assert_judged(known[name], check.add)
     assert support.strangers(folder, TOY) == []
 
 
-def test_answer_files_that_prove_nothing_fail_the_test(tmp_path):
-    folder = answer_folder(tmp_path, "REJECTED_WITH = 'Other'\ndef add(a, b): return 7", "def ad(a, b): return 7", 2)
-    wrong, right = (support.answer_files(folder, check.add, kind)[0] for kind in ("wrong", "right"))
-    with pytest.raises(AssertionError, match="2 of at least 5"):
+def test_answers_that_prove_nothing_fail_the_test(tmp_path):
+    folder = _folder(tmp_path, ANSWERS)
+    known = {one.name: one for one in support.answers_in(folder, check.add)}
+    with pytest.raises(AssertionError, match="refused with another sentence"):
+        support.assert_judged(known["another sentence"], check.add)
+    with pytest.raises(AssertionError, match="is wrong: ✓ right"):
+        support.assert_judged(known["not wrong"], check.add)
+    (folder / "toy" / "add.py").write_text(ANSWERS.partition('wrong("minus')[0])
+    with pytest.raises(AssertionError, match=r"add\.py"):
         support.assert_enough_answers(folder, check.add)
-    with pytest.raises(AssertionError, match="rejected with another sentence"):
-        support.assert_rejected(wrong, check.add)
-    with pytest.raises(AssertionError, match="does not define add"):
-        support.assert_accepted(right, check.add)
-    right.write_text("def add(a, b): return 7")
-    with pytest.raises(AssertionError, match="is not accepted"):
-        support.assert_accepted(right, check.add)
-    (folder / "toy" / "sub").mkdir()
-    (folder / "toy" / "sub" / "wrong_1.py").touch()
-    assert [path.parent.name for path in support.strangers(folder, TOY)] == ["sub"]
+    (folder / "toy" / "sub.py").touch()
+    assert [path.name for path in support.strangers(folder, TOY)] == ["sub.py"]
 
 
 def test_a_lab_is_named_by_its_slug():

@@ -267,7 +267,7 @@ def test_each_thing_that_a_search_with_tune_must_do_is_looked_at():
     config, loss = max(
         ((call.config, call.loss) for call in books[0].calls if call.loss == call.loss), key=lambda pair: pair[1]
     )
-    with pytest.raises(Wrong, match="The highest loss wins"):
+    with pytest.raises(Wrong, match="the highest loss wins"):
         tune_verdicts.judge_searches(books, found | {"results": [(config, loss), *found["results"][1:]]})
     books[0].calls[-1].pid = 1
     with pytest.raises(Wrong, match="1 of 12 trainings ran in your function's own process"):
@@ -276,14 +276,20 @@ def test_each_thing_that_a_search_with_tune_must_do_is_looked_at():
 
 def _asha_books(totals: list[int], calls: int | None = None, case: tune.Asha = tune.ASHA) -> Books:
     books = Books(tune.LANDSCAPE)
-    for number, total in enumerate(totals):
-        config = {"lr": 0.02 / (1 + number / 10), "batch_size": case.batch_sizes[0]}  # the first is the best
+    for number, (total, config) in enumerate(zip(totals, _best_first(case), strict=False)):
         loss, checkpoint = 0.0, None
         for _ in range(calls or total):
             answer = books._train(config, total // (calls or total), checkpoint, pid=100 + number % 2)
             loss, checkpoint = answer["loss"], answer["checkpoint"]
-        books.best = ({"lr": 0.02, "batch_size": case.batch_sizes[0]}, loss if number == 0 else books.best[1])
+        books.best = books.best if number else (config, loss)
     return books
+
+
+def _best_first(case: tune.Asha) -> list[dict]:
+    ratio, sizes = case.high / case.low, case.batch_sizes
+    rates = [case.low * ratio ** ((number + 0.5) / case.trials) for number in range(case.trials)]
+    found = [{"lr": rate, "batch_size": sizes[number % len(sizes)]} for number, rate in enumerate(rates)]
+    return sorted(found, key=lambda config: tune.LANDSCAPE(config, case.most_epochs))
 
 
 STOPPED = [9, *[1] * 17]  # each is worse than all before it
@@ -292,13 +298,13 @@ STOPPED = [9, *[1] * 17]  # each is worse than all before it
 @pytest.mark.parametrize(
     ("totals", "calls", "sentence"),
     [
-        ([9] * 18, None, "No trial is stopped early"),
+        ([9] * 18, None, "no trial is stopped early"),
         ([9] * 18, 1, "all its epochs at once"),
-        ([3] * 18, None, "No trial is trained to the end"),
+        ([3] * 18, None, "no trial is trained to the end"),
         ([9, 4, *[1] * 16], None, "rungs are at 1, 3, 9"),
         ([1, 9, *[1] * 16], None, "against the rule"),
         ([9] * 12 + [1] * 6, None, "against the rule"),
-        ([9, 9, 1], None, "Not as many trials"),
+        ([9, 9, 1], None, "not as many trials"),
         ([10, *[1] * 17], None, "too many epochs"),
     ],
     ids=lambda value: str(value)[:20],
@@ -313,7 +319,7 @@ def test_what_a_scheduler_must_do_is_looked_at(totals, calls, sentence):
 def test_a_scheduler_that_does_it_right_passes():
     books, small = _asha_books(STOPPED), _asha_books([3, 1, 1], case=tune.ASHAS[1])
     found = {"results": [books.best, small.best, small.best], "recorded": [18, 3, 3], "pid": 1}
-    assert tune_verdicts.judge_ashas([books, small, small], found) == sum(STOPPED)
+    tune_verdicts.judge_ashas([books, small, small], found)
     with pytest.raises(Wrong, match="must be in storage"):
         tune_verdicts.judge_ashas([books, small, small], found | {"recorded": [0, 3, 3]})
     for call in books.calls:

@@ -32,11 +32,9 @@ def test_the_script_that_the_lab_shows_is_the_one_that_its_check_measures_by():
 
 def test_a_batch_can_be_shared_equally_in_every_shape():
     for seed in range(50):
-        rng = random.Random(seed)
-        given = script_runs.drawn(rng)
-        shapes = [shape for some in script_runs.shapes(rng) for shape in some]
-        assert all(given["batch"] % (nodes * per_node) == 0 for nodes, per_node in shapes)
-        assert given["samples"] % given["batch"] == 0 and given["samples"] <= script_runs.IMAGES
+        for case in script_runs.draw(random.Random(seed)):
+            assert case["batch"] % case["ranks"] == 0 and case["ranks"] == case["nodes"] * case["per node"]
+            assert case["samples"] % case["batch"] == 0 and case["samples"] <= script_runs.IMAGES
 
 
 def test_a_worker_that_dies_under_the_real_torchrun_is_named():
@@ -45,16 +43,35 @@ def test_a_worker_that_dies_under_the_real_torchrun_is_named():
             os.kill(os.getpid(), 9)
 
     with pytest.raises(Wrong, match=r"torchrun with 1 × 2: .*rank 1 .* was killed by SIGKILL"):
-        script_runs.under_torchrun(Answer.of(main, "main"), script_runs.drawn(random.Random(0)), [(1, 2)])
+        script_runs.started(Answer.of(main, "main"), script_runs.draw(random.Random(0))[-1])
+
+
+def test_ranks_that_wait_for_ever_under_the_real_torchrun_are_ended(monkeypatch):
+    def main(task):
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        dist.recv(torch.ones(1), 1 - dist.get_rank())
+
+    monkeypatch.setattr(script_runs, "STILL", 4)
+    with pytest.raises(Wrong, match=r"torchrun with 1 × 2: .*was not finished"):
+        script_runs.started(Answer.of(main, "main"), script_runs.draw(random.Random(0))[-1])
 
 
 def _facts(**changed) -> dict:
     right = {"reads": [[0, 1], [2, 3]], "taken": [0], "saved": 1, "weights": {"w": [1.0]}, "groups": 1, "left": True}
+    right["events"] = []
     return right | {"printed": [f"epoch 0 step {step} loss 0.{step + 1}000" for step in range(2)]} | changed
 
 
 def test_one_rank_that_does_what_one_process_does_is_right():
-    script_verdicts.judge([_facts()], _facts() | {"summed": {}}, 1, 1)
+    assert _judged(_facts()) == []
+
+
+def _judged(facts: dict) -> list[str]:
+    case = {"ranks": 1, "per node": 1, "reference": [_facts() | {"summed": {}}]}
+    return [broken.sentence for broken in script_verdicts.judge(case, [facts])]
 
 
 @pytest.mark.parametrize(
@@ -74,8 +91,7 @@ def test_one_rank_that_does_what_one_process_does_is_right():
     ids=str,
 )
 def test_each_thing_that_a_script_must_do_is_looked_at(changed, sentence):
-    with pytest.raises(Wrong, match=sentence):
-        script_verdicts.judge([_facts(**changed)], _facts() | {"summed": {}}, 1, 1)
+    assert sentence in _judged(_facts(**changed))[0]
 
 
 # ---------------------------------------------------------------------- the five programs

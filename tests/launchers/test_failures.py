@@ -292,3 +292,16 @@ def test_an_elastic_run_as_a_picture(tmp_path):
     assert elastic.sentence(lives, 1.0) == "nobody trains, 0 steps are done"
     assert elastic.sentence(lives, 3.0) == "A trains, 2 steps are done"
     assert "machine A is rank 0 of 1" in elastic.timeline(lives, 2.5).alt
+
+
+def test_a_picture_of_an_elastic_run_says_when_agents_met_anew_and_which_machine_was_lost():
+    def life(machine, start, end):
+        return [
+            elastic.Event(t, w, machine, 0, 1, 1) for t, w in ((start, "started"), (start + 2, "step"), (end, "step"))
+        ]
+
+    drawn = elastic.timeline(
+        [life("A", 0.0, 10.0), life("A", 20.0, 30.0), life("B", 20.0, 40.0), life("A", 50.0, 60.0)]
+    )
+    svg = drawn.data.decode()
+    assert (svg.count(">all meet<"), svg.count(">lost<")) == (2, 1)

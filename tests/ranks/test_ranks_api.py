@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import subprocess
+import sys
 
 import pytest
 
@@ -128,3 +130,8 @@ def test_a_module_of_the_readers_own_with_our_name_is_named(tmp_path, monkeypatc
     (tmp_path / "utils").mkdir()
     (tmp_path / "utils/__init__.py").touch()
     assert "not the utils/ of this folder" in hidden_module()
+
+
+def test_preload_and_launch_are_functions_in_either_order():
+    code = "from utils.ranks import preload; import utils; print(callable(utils.launch), callable(preload))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split() == ["True"] * 2

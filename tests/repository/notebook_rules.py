@@ -17,7 +17,7 @@ from utils.course.notebooks import MAY_RAISE, ROOT, WIDGET, as_text
 
 Rule = Callable[[Any], list[str]]
 
-MOST_BYTES = 500_000
+MOST_BYTES = 800_000  # an interactive figure holds all its pictures, so that it needs no kernel
 _DATA_URL = re.compile(r"data:[\w/+.-]+;base64,[A-Za-z0-9+/=\s]*")
 _MACHINE_PATH = re.compile(
     r"(?<![\w.:/~-])/(?:home|root|work|tmp)\b(?!\.)|/Users/|[A-Za-z]:\\+Users|/var/folders/|ipykernel_\d+"
@@ -92,6 +92,10 @@ def fences_stand_alone(notebook: Any) -> list[str]:
         for number, cell in markdown_cells(notebook)
         if cell.source.count("```") != 2 * len(re.findall(r"^```\w*\n(?:.*\n)*?```$", cell.source, re.MULTILINE))
     ]
+
+
+def has_no_empty_text(notebook: Any) -> list[str]:
+    return [f"cell {number} has no text" for number, cell in markdown_cells(notebook) if not cell.source.strip()]
 
 
 def stored_by_make_execute(notebook: Any) -> list[str]:

@@ -64,6 +64,15 @@ def test_the_benchmark_of_simulated_gpus_prints_its_three_ratios() -> None:
         assert words in done.stdout
 
 
+def test_the_benchmark_of_ranks_with_simulated_gpus_prints_its_figures() -> None:
+    command = [sys.executable, str(PROGRAM.parent / "simgpu_ranks.py"), "--quick"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("ratio ") == 2
+    for words in ("machine", "torch", "FSDP2, 4 simulated ranks", "largest rank process", "512 GPUs"):
+        assert words in done.stdout
+
+
 def test_the_benchmark_of_our_ddp_prints_a_ratio_for_each_model_and_world() -> None:
     command = [sys.executable, str(PROGRAM.parent / "ddp.py"), "--quick"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)

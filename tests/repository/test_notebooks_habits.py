@@ -28,6 +28,7 @@ OF_EXECUTED: list[rules.Rule] = [
     rules.no_machine_paths,
     rules.pictures_have_words,
     rules.fences_stand_alone,
+    rules.has_no_empty_text,
     rules.stored_by_make_execute,
 ]
 OF_LECTURES: list[rules.Rule] = [
@@ -248,6 +249,7 @@ BROKEN: list[tuple[rules.Rule, Callable[[Any], None], str]] = [
     (lecture_rules.ends_properly, _replace(9, "- Reading.\n", ""), "one mirrors the other"),
     (lecture_rules.ends_properly, _replace(9, "**Sources**", "Sources"), "are missing at the end"),
     (lecture_rules.ends_properly, _replace(9, ", 2020.", "."), "without its year"),
+    (rules.has_no_empty_text, _set(9, source=" \n"), "no text"),
     (rules.fences_stand_alone, _replace(9, "- Reading", "```python a = 1 ```\n\n- Reading"), "stands alone"),
     (rules.unsolved, lambda n: None, "outputs"),
 ]
@@ -304,7 +306,7 @@ def test_a_large_file_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b" " * rules.MOST_BYTES)
     assert rules.small_enough(path) == []
     path.write_bytes(b" " * (rules.MOST_BYTES + 1))
-    assert "500,001" in rules.small_enough(path)[0]
+    assert f"{rules.MOST_BYTES + 1:,}" in rules.small_enough(path)[0]
 
 
 def test_a_number_that_is_not_the_files_is_found() -> None:

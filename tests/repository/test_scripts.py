@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from utils.launchers import processes, torchrun
+from utils.ranks.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = 240.0  # seconds; a machine that does much else at the same time is slow
@@ -74,6 +75,14 @@ def all_reduce_clock(folder: Path) -> None:
         assert 0 < float(run.wait_for(".", LONG)) < LONG
 
 
+def both_ways(folder: Path) -> None:
+    port = str(free_ports(1)[0])
+    for said in with_torchrun("both_ways.py"), start(sys.executable, "scripts/both_ways.py", "--port", port):
+        *started, result = said.strip().splitlines()
+        assert sorted(started) == ["rank 0 of 2 starts", "rank 1 of 2 starts"]
+        assert result == "2 ranks, 32 of 64 samples each; loss small"
+
+
 def hello_ranks(folder: Path) -> None:
     said = with_torchrun("hello_ranks.py")
     assert sorted(said.strip().splitlines()) == [
@@ -106,7 +115,7 @@ def train(folder: Path) -> None:
 
 RUNS: dict[str, Callable[[Path], None]] = {
     f"{run.__name__}.py": run
-    for run in (what_torchrun_sets, elastic_steps, all_reduce_clock, hello_ranks, first_ddp, train)
+    for run in (what_torchrun_sets, elastic_steps, all_reduce_clock, hello_ranks, both_ways, first_ddp, train)
 }
 
 

@@ -457,7 +457,6 @@ UNSUPPORTED = {
     "sparse by hand": lambda x: torch.sparse_coo_tensor(
         torch.zeros(1, 1, dtype=torch.long), torch.ones(1), device=x.device
     ),
-    "resize_": lambda x: x.resize_(7, 7),
     "set_": lambda x: x.set_(ones(3, gpu=1)),
     "dlpack": lambda x: torch.utils.dlpack.to_dlpack(x),
 }

@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from utils import simgpu
+from utils.simgpu.allocator import CachingAllocator
 from utils.simgpu.memory import KINDS, readable, rounded
 
 MIB = 2**20
@@ -435,3 +436,69 @@ def test_the_pictures_of_memory_say_what_was_counted():
     with pytest.raises(ValueError, match="at must be"):
         prof.memory(at="end")
     del x
+
+
+@pytest.mark.parametrize("numbers", [True, False])
+def test_resize_in_place_keeps_the_memory_of_a_smaller_shape_and_takes_more_for_a_larger_one(numbers):
+    with simgpu.cluster(gpus_per_node=1, numbers=numbers):
+        x = torch.ones(256, device="simgpu:0")
+        view = x
+        x.resize_(2, 64)
+        assert (tuple(x.shape), allocated()) == ((2, 64), [1024])
+        x.resize_(2, 1024).add_(1)
+        assert view is x and x.stride() == (1024, 1)
+        assert allocated() == [8192]
+        if numbers:
+            assert x[0, :128].tolist() == [2.0] * 128
+
+
+# --- What the caching allocator keeps -----------------------------------------------------------------------
+
+
+def test_the_caching_allocator_reserves_segments_and_cuts_them_into_blocks():
+    allocator = CachingAllocator()
+    allocator.take("a", 512, "main")
+    allocator.take("b", 1024, "main")
+    assert allocator.reserved == 2 * MIB  # one small segment for both
+    allocator.take("c", 1024, "side")
+    assert allocator.reserved == 4 * MIB  # another stream gets its own
+    allocator.take("d", 3 * MIB, "main")
+    allocator.take("e", 4 * MIB, "main")
+    assert allocator.reserved == 24 * MIB  # below 10 MiB: cut from 20
+    allocator.take("f", 11 * MIB + 512, "main")
+    assert allocator.reserved == 24 * MIB  # it fits beside them: 13 MiB are left
+    allocator.take("g", 11 * MIB + 512, "main")
+    assert allocator.reserved == 36 * MIB  # a segment of its own, in whole 2 MiB
+    for key in "de":
+        allocator.give_back(key)
+    allocator.take("h", 7 * MIB, "main")  # two neighbours have become one block
+    assert allocator.reserved == allocator.peak == 36 * MIB
+
+
+def test_what_is_free_in_another_stream_or_too_small_does_not_help():
+    wholes, pieces = CachingAllocator(), CachingAllocator(expandable=True)
+    for allocator in wholes, pieces:
+        allocator.take("a", 40 * MIB, "main")
+        allocator.give_back("a")
+        allocator.take("b", 40 * MIB, "side")
+        allocator.give_back("b")
+        assert allocator.reserved == 80 * MIB
+        allocator.take("c", 60 * MIB, "main")
+    assert wholes.reserved == 140 * MIB
+    assert pieces.reserved == 100 * MIB  # the stream's only segment has grown by what was missing
+
+
+def test_a_profile_says_what_would_be_reserved():
+    with simgpu.cluster(gpus_per_node=1, numbers=False) as cluster:
+        before = torch.empty(2 * MIB, dtype=torch.uint8, device="simgpu:0")
+        side = torch.simgpu.Stream()
+        with simgpu.profile() as prof:
+            x = torch.empty(30 * MIB, dtype=torch.uint8, device="simgpu:0")
+            del x
+            with torch.simgpu.stream(side):
+                y = torch.empty(30 * MIB, dtype=torch.uint8, device="simgpu:0")
+            y.untyped_storage().resize_(0)
+            z = torch.empty(25 * MIB, dtype=torch.uint8, device="simgpu:0")
+        assert prof.peak_memory(0) == 32 * MIB
+        assert prof.peak_reserved(0) == (20 + 30 + 30) * MIB
+        assert cluster.gpus[0].memory.allocated == before.nbytes + z.nbytes

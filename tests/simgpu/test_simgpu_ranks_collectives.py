@@ -92,6 +92,22 @@ def test_every_collective_gives_what_gloo_gives_on_the_cpu(world):
         torch.testing.assert_close(simulated, on_cpu, rtol=0, atol=0)
 
 
+def premultiplied():
+    device = join()
+    rank, size = dist.get_rank(), dist.get_world_size()
+    half, own = dist._make_nccl_premul_sum(0.5), dist._make_nccl_premul_sum(rank + 1.0)
+    reduced = torch.arange(3.0, device=device) + rank
+    dist.all_reduce(reduced, half)
+    given, part = torch.ones(2 * size, device=device), torch.zeros(2, device=device)
+    dist.reduce_scatter_tensor(part, given, op=own)
+    dist.all_reduce(given)  # what was read is as before, and the next sum is a plain one
+    return reduced.tolist(), part.tolist(), given[0].item()
+
+
+def test_a_premultiplied_sum_multiplies_what_each_rank_gives(world):
+    assert world.run(premultiplied) == [([3.0, 5.0, 7.0], [10.0, 10.0], 4.0)] * RANKS
+
+
 def with_shapes_only():
     device = join(numbers=False)
     counts = torch.tensor([dist.get_rank(), 7], device=device)
@@ -152,7 +168,7 @@ def test_a_collective_begins_when_the_last_rank_is_ready_and_wait_orders_streams
         assert min(start for name, start, _ in everything if name == "add") >= ended
 
 
-def alike_each_time(busy):
+def alike_each_time(busy, times=5):
     import threading
 
     stop = threading.Event()
@@ -160,7 +176,7 @@ def alike_each_time(busy):
         threading.Thread(target=lambda: [sum(range(1000)) for _ in iter(stop.is_set, True)], daemon=True).start()
     device = join()
     found = set()
-    for _ in range(5):
+    for _ in range(times):
         with simgpu.profile() as prof:
             x = torch.ones(100 * (dist.get_rank() + 1), 100, device=device) @ torch.ones(100, 3000, device=device)
             works = [dist.all_reduce(torch.ones(10_000 * i, device=device), async_op=True) for i in (3, 1, 2)]
@@ -175,8 +191,12 @@ def alike_each_time(busy):
     return found
 
 
-def test_the_same_program_gives_the_same_timeline_each_time_also_beside_busy_threads(world):
-    quiet, busy = world.run(alike_each_time, False), world.run(alike_each_time, True)
+@pytest.mark.parametrize("times", [5, pytest.param(50, marks=pytest.mark.extras)])
+def test_the_same_program_gives_the_same_timeline_each_time_also_beside_busy_threads(world, times):
+    quiet, busy = (
+        world.run(alike_each_time, False, 50),
+        world.run(alike_each_time, True, 50),
+    )  # both cores: four threads
     assert [len(found) for found in quiet] == [1] * RANKS
     assert busy == quiet
 

@@ -48,24 +48,24 @@ SCHEDULES = {
 
 def pipeline(name, chunks, numbers, width=WIDTH, micro_batches=8):
     device = join(numbers, launch_s=0)
-    rank = dist.get_rank()
-    everything = layers(RANKS * chunks)
-    mine = [rank + RANKS * chunk for chunk in range(chunks)]
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    everything = layers(ranks * chunks)
+    mine = [rank + ranks * chunk for chunk in range(chunks)]
     if name in ("ZBVZeroBubble", "DualPipeV"):
-        mine = [rank, 2 * RANKS - 1 - rank]
-    stages = [PipelineStage(everything[i].to(device), i, RANKS * chunks, device) for i in mine]
+        mine = [rank, 2 * ranks - 1 - rank]
+    stages = [PipelineStage(everything[i].to(device), i, ranks * chunks, device) for i in mine]
     loss_of = nn.MSELoss()
     schedule = schedules.get_schedule_class(name)(stages if chunks > 1 else stages[0], micro_batches, loss_fn=loss_of)
     torch.manual_seed(1)
     x, y = torch.randn(BATCH, WIDTH), torch.randn(BATCH, WIDTH)
     inputs = (x.to(device),) if 0 in mine else ()
-    targets = {"target": y.to(device)} if RANKS * chunks - 1 in mine else {}
+    targets = {"target": y.to(device)} if ranks * chunks - 1 in mine else {}
     with simgpu.profile() as prof:
         schedule.step(*inputs, **targets)
     busy = prof.busy(rank)
     if not numbers:
         return prof.elapsed, busy, len(communication(prof))
-    alone = layers(RANKS * chunks)
+    alone = layers(ranks * chunks)
     loss_of(nn.Sequential(*alone)(x), y).backward()
     gradients = [
         (p.grad.cpu() / 1, q.grad)
@@ -82,6 +82,16 @@ def test_torchs_pipeline_schedules_are_one_process_also_with_shapes_only(world, 
     assert max(worst for *_, worst in real) < 1e-6
     assert [elapsed for elapsed, *_ in shapes] == pytest.approx([elapsed for elapsed, *_ in real], rel=1e-9)
     assert all(sent > 0 for *_, sent in shapes)
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(8, marks=pytest.mark.extras)])
+def test_pipelines_of_two_and_eight_ranks_are_one_process_too(ranks):
+    with World(ranks, backend="gloo", timeout=200) as world:
+        for name in "GPipe", "1F1B", "Interleaved1F1B":
+            real = world.run(pipeline, name, SCHEDULES[name], True)
+            shapes = world.run(pipeline, name, SCHEDULES[name], False)
+            assert max(worst for *_, worst in real) < 1e-6
+            assert [elapsed for elapsed, *_ in shapes] == pytest.approx([elapsed for elapsed, *_ in real], rel=1e-9)
 
 
 # --- Checkpoints --------------------------------------------------------------------------------------------
@@ -198,6 +208,40 @@ def ring_attention():
 
 def test_attention_around_a_ring_is_attention(world):
     assert max(world.run(ring_attention)) < 1e-6
+
+
+def in_context_parallel(numbers, causal, method):
+    from torch.distributed.tensor.experimental import _attention, context_parallel
+
+    device = join(numbers)
+    mesh = init_device_mesh("simgpu", (dist.get_world_size(),))
+    _attention.set_rotate_method(method)
+    _attention._cp_options.enable_load_balance = causal  # torch's own rule
+    generator = torch.Generator().manual_seed(1)
+    alone = [torch.randn(2, 4, 32, 16, generator=generator).requires_grad_() for _ in range(3)]
+    buffers = [each.detach().to(device) for each in alone]
+    with context_parallel(mesh, buffers=buffers, buffer_seq_dims=[2] * 3):
+        query, key, value = (each.detach().requires_grad_() for each in buffers)
+        out = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
+        out.square().sum().backward()
+        parts = [out.detach(), query.grad, key.grad, value.grad]
+        found = _attention.context_parallel_unshard(mesh, parts, [2] * 4)
+    assert [tuple(each.shape) for each in buffers] == [(2, 4, 32, 16)] * 3  # as before
+    if not numbers:
+        return tuple(out.shape), {tuple(each.shape) for each in found}
+    expected = nn.functional.scaled_dot_product_attention(*alone, is_causal=causal)
+    expected.square().sum().backward()
+    pairs = zip(found, [expected, *(each.grad for each in alone)], strict=True)
+    return tuple(out.shape), max((a.cpu() - b).abs().max().item() for a, b in pairs)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_torchs_context_parallel_is_attention_forward_and_backward(world, causal):
+    for method in "allgather", "alltoall":
+        for shape, difference in world.run(in_context_parallel, True, causal, method):
+            assert shape == (2, 4, 8, 16)
+            assert difference < 1e-5  # gradients up to 10, whose parts are added in another order
+    assert world.run(in_context_parallel, False, causal, "alltoall") == [((2, 4, 8, 16), {(2, 4, 32, 16)})] * RANKS
 
 
 # --- What is refused, and what only seems so ----------------------------------------------------------------

@@ -94,10 +94,10 @@ DDP_OPTIONS = {
 }
 
 
-def data_parallel(options, numbers=True, ranks=RANKS):
+def data_parallel(options, numbers=True):
     device = join(numbers)
     net = DistributedDataParallel(model().to(device), **options)
-    return train(net, device, ranks, dist.get_rank(), numbers)
+    return train(net, device, dist.get_world_size(), dist.get_rank(), numbers)
 
 
 @pytest.mark.parametrize("options", DDP_OPTIONS.values(), ids=DDP_OPTIONS)
@@ -191,7 +191,7 @@ FSDP_OPTIONS = {
 }
 
 
-def sharded(options, numbers=True, recompute=False, ranks=RANKS):
+def sharded(options, numbers=True, recompute=False):
     device = join(numbers, nodes=2 if "mesh" in options else 1)
     options = dict(options)
     if "mesh" in options:
@@ -203,7 +203,8 @@ def sharded(options, numbers=True, recompute=False, ranks=RANKS):
         fully_shard(block, **options)
     fully_shard(net, **options)
     clip = 0 if "offload_policy" in options else 0.5
-    difference = train(net, device, ranks, dist.get_rank(), numbers, clip) if clip else offloaded(net, device)
+    shares = dist.get_world_size()
+    difference = train(net, device, shares, dist.get_rank(), numbers, clip) if clip else offloaded(net, device)
     return difference, [tuple(p.to_local().shape) for p in net.parameters()][:2]
 
 
@@ -292,9 +293,10 @@ PLAN = {"up": ColwiseParallel(), "down": RowwiseParallel()}
 def tensor_parallel(kind, numbers=True):
     device = join(numbers)
     net = model().to(device)
-    mesh = init_device_mesh("simgpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    ranks = dist.get_world_size()
+    mesh = init_device_mesh("simgpu", (2, ranks // 2), mesh_dim_names=("data", "tensor"))
     if kind == "TP":
-        mesh = {"tensor": init_device_mesh("simgpu", (RANKS,))}
+        mesh = {"tensor": init_device_mesh("simgpu", (ranks,))}
     for block in list(net)[:3]:
         parallelize_module(block, mesh["tensor"], dict(PLAN))
     if kind == "TP":
@@ -399,7 +401,22 @@ def test_memory_by_hand_to_the_byte(world):
 
 def test_three_ranks_with_uneven_shards_are_one_process():
     with World(3, backend="gloo", timeout=200) as three:
-        assert max(difference for difference, _ in three.run(sharded, {}, ranks=3)) < 1e-6
-        shapes = [shapes for _, shapes in three.run(sharded, {}, numbers=False, ranks=3)]
+        assert max(difference for difference, _ in three.run(sharded, {})) < 1e-6
+        shapes = [shapes for _, shapes in three.run(sharded, {}, numbers=False)]
         assert shapes == [[(6,)] * 2, [(6,)] * 2, [(4,)] * 2]
-        assert max(three.run(data_parallel, {}, ranks=3)) < 1e-6
+        assert max(three.run(data_parallel, {})) < 1e-6
+        assert all(three.run(data_parallel, {}, numbers=False))
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(8, marks=pytest.mark.extras)])
+def test_two_and_eight_ranks_are_one_process_too(ranks):
+    with World(ranks, backend="gloo", timeout=200) as world:
+        for options in {}, {"mesh": (2, ranks // 2)}:
+            assert max(difference for difference, _ in world.run(sharded, options)) < 1e-6
+            assert all(same for same, _ in world.run(sharded, options, numbers=False))
+        for kind in "TP", "FSDP2 x TP":
+            assert max(world.run(tensor_parallel, kind)) < 1e-6
+            assert all(world.run(tensor_parallel, kind, numbers=False))
+        for options in {}, DDP_OPTIONS["bucket views"]:
+            assert max(world.run(data_parallel, options)) < 1e-6
+            assert all(world.run(data_parallel, options, numbers=False))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from utils.algorithms.recorder import record_collectives
-from utils.checks import Wrong, exercise, expect, run, run_cases
+from utils.checks import Wrong, exercise, run
 
 LAB = "toy"
 SECONDS = 20  # for each launch; a test of what never ends takes less
@@ -15,9 +15,18 @@ SECONDS = 20  # for each launch; a test of what never ends takes less
 def add(add: Any) -> dict[str, int]:
     """Judge a function that adds two numbers."""
     cases = [(1, 2), (3, 4), (-1, 1)]
-    for (a, b), result in zip(cases, run_cases(add, cases, timeout=SECONDS), strict=True):
-        expect("Did you add the numbers?", result, a + b)
+    for (a, b), result in zip(cases, run(_results, add, cases, timeout=SECONDS), strict=True):
+        _expect("Did you add the numbers?", result, a + b)
     return {"cases": len(cases)}
+
+
+def _results(function: Any, cases: Any) -> list[Any]:
+    return [function(*case) for case in cases]
+
+
+def _expect(sentence: str, measured: Any, expected: Any) -> None:
+    if measured != expected:
+        raise Wrong(sentence, measured=measured, expected=expected)
 
 
 @exercise(lab=LAB, title="Mean over ranks", difficulty=2, minutes=10, timeout=60)
@@ -25,7 +34,7 @@ def mean_over_ranks(mean_over_ranks: Any) -> dict[str, int]:
     """Judge a function that replaces a tensor by its mean over all ranks, with one all-reduce."""
     results = run(_mean_probe, mean_over_ranks, ranks=2, timeout=SECONDS)
     for value, names in results:
-        expect("Is the sum divided by the world size?", value, 1.5)
+        _expect("Is the sum divided by the world size?", value, 1.5)
         if names != ["all_reduce"]:
             raise Wrong("One all-reduce is enough", measured=", ".join(names) or "none", expected="all_reduce")
     return {"all-reduces": 1}
@@ -48,7 +57,7 @@ def there_and_back(pack: Any, unpack: Any) -> str:
     """Judge two functions, the second of which undoes the first."""
     numbers = [3, 1, 2]
     packed = run(pack, numbers)
-    expect("Does unpack give what pack was given?", run(unpack, packed), numbers)
+    _expect("Does unpack give what pack was given?", run(unpack, packed), numbers)
     return "three numbers went there and back"
 
 

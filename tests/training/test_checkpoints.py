@@ -324,3 +324,46 @@ def test_on_ranks_each_gets_its_random_numbers_back_and_an_error_of_one_is_an_er
             "step-00000004.pt is of a training on 3 ranks, and here are 2: without the same ranks no resume is exact"
         )
         assert step == 4 and untouched
+
+
+def resumes_without_sending_the_state(folder: Path) -> dict[str, Any]:
+    """A state of 1.2 MB: what goes between the ranks, and whether it is the rank's own when the file has changed."""
+    import torch.distributed as dist
+
+    rank, found, sent = dist.get_rank(), {}, []
+    model = nn.Linear(1000, 100)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1000)).sum().backward()
+    optimizer.step()
+    parts, store = {"model": model, "optimizer": optimizer}, Checkpoints(folder)
+    store.save(1, parts)
+    broadcast, gather = dist.broadcast, dist.all_gather
+    dist.distributed_c10d.broadcast = lambda tensor, *a, **k: (sent.append(tensor.nbytes), broadcast(tensor, *a, **k))[
+        1
+    ]
+    dist.distributed_c10d.all_gather = lambda out, one, *a, **k: (sent.append(one.nbytes), gather(out, one, *a, **k))[1]
+    found["step"], found["sent"] = store.resume(parts), sum(sent)
+    dist.barrier()
+    if rank == 0:
+        os.truncate(store.path(1), 0)  # a tensor that is still the file would end the process (SIGBUS)
+    dist.barrier()
+    optimizer.step()
+    found["mean"] = optimizer.state[model.weight]["exp_avg"].shape
+
+    store.save(3, parts)
+    (folder / "empty").mkdir(exist_ok=True)
+    if rank == 1:
+        store.folder = folder / "empty"
+    with pytest.raises(CheckpointError) as refused:
+        store.resume(parts)
+    found["refused"] = str(refused.value)
+    return found
+
+
+def test_every_rank_reads_the_file_itself_so_that_no_state_goes_through_the_process_group(tmp_path: Path) -> None:
+    for found in utils.launch(resumes_without_sending_the_state, tmp_path, ranks=2, backend="gloo", show_output=False):
+        assert found["step"] == 1 and found["mean"] == (100, 1000)
+        assert 0 < found["sent"] < 50_000  # random states and numbers; the parameters alone are 400 kB
+        assert found["refused"] == (
+            "step-00000003.pt can be read on rank 0, and not on rank 1: all nodes must share the disk with the folder"
+        )

@@ -66,7 +66,7 @@ def test_a_token_sees_only_those_before_it():
 
 def test_rotated_products_depend_on_the_distance_alone():
     model = _model()
-    cos, sin = model.angles(torch.zeros(1, 8, 32))
+    cos, sin = model.angles(8, torch.zeros(1))
     q, k = torch.randn(4, generator=torch.Generator().manual_seed(2)).repeat(2, 1, 1, 8, 2)
     products = rotated(q, cos, sin)[0, 0] @ rotated(k, cos, sin)[0, 0].T
     for distance in range(-3, 4):

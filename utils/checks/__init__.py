@@ -2,13 +2,12 @@
 
 framework.py   exercises: what a lab's package defines and a notebook calls
 verdicts.py    ○ not started, ✗ wrong: sentence, ✓ right: figures
-sandbox.py     run, run_cases: a learner's functions in rank processes, under a time-out
+sandbox.py     run: learners' functions in rank processes, under a time-out
 standstill.py  ranks that wait for each other are ended at once; threads.py tells waiting from working
 answers.py     a learner's function on its way there
 contracts/     checks that judge by contract: what an exercise allows, as data; everything else is refused
 inside.py      what runs in the rank, and turns every failure into a sentence
 plain.py       values on their way back
-compare.py     expect: is it what it should be, and how far off is it?
 overview.py    progress(): what is done; memory.py keeps it between sessions
 start_page.py  the page on which `make lab` opens
 points.py      what an exercise is worth, and what a wrong answer has earned of it
@@ -17,12 +16,11 @@ grading/       a table of many learners' labs
 
 from __future__ import annotations
 
-from utils.checks.compare import expect, how_far
 from utils.checks.framework import Exercise, exercise
 from utils.checks.overview import progress
 from utils.checks.plain import Opaque
 from utils.checks.points import passed
-from utils.checks.sandbox import run, run_cases
+from utils.checks.sandbox import run
 from utils.checks.verdicts import NotStarted, Verdict, Wrong
 
 __all__ = [
@@ -32,10 +30,7 @@ __all__ = [
     "Verdict",
     "Wrong",
     "exercise",
-    "expect",
-    "how_far",
     "passed",
     "progress",
     "run",
-    "run_cases",
 ]

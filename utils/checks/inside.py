@@ -17,7 +17,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from utils.checks.plain import Opaque, opaque_in, shorten, to_bytes
+from utils.checks.plain import to_bytes
 from utils.checks.verdicts import NotStarted, Wrong
 
 _GIVEN = ("rank", "world_size", "local_rank", "device", "torch", "dist", "display")
@@ -33,34 +33,30 @@ class Outcome(BaseException):
         super().__init__(sentence or kind)
 
 
-def run_cases_in_rank(payload: bytes, notes: str, rules: dict[str, Any]) -> bytes:
-    """Call a function on every case and return the results as plain bytes.
+def run_in_rank(payload: bytes, notes: str, watched: bool, seconds: float) -> bytes:
+    """Call a function and return what it returns as plain bytes.
 
     Args:
-        payload: cloudpickled (function, list of argument tuples).
+        payload: cloudpickled (function, arguments).
         notes: the folder that the check reads when this rank does not come to the end.
-        rules: ``changes_arguments``, ``returns_none``: what the learner's function may do; ``watch``: whether ranks
-            that stand still are to be ended; ``seconds``: when they are ended anyway.
+        watched: whether ranks that stand still are to be ended.
+        seconds: when they are ended anyway.
     """
     import torch.distributed as dist
 
     from utils.checks.standstill import Watch
 
     rank = dist.get_rank()
-    watch = Watch(notes, rank, dist.get_world_size(), rules["seconds"])
-    if rules["watch"]:
+    watch = Watch(notes, rank, dist.get_world_size(), seconds)
+    if watched:
         watch.start()
     try:
         import cloudpickle
 
-        function, cases = cloudpickle.loads(payload)
-        results = []
-        for number, arguments in enumerate(cases):
-            _write(f"{notes}/case.{rank}", str(number))
-            results.append(_run_case(function, arguments, rules))
-        results_bytes = to_bytes(results)
+        function, arguments = cloudpickle.loads(payload)
+        result = to_bytes(function(*arguments))
         watch.ended({"state": "returned"})
-        return results_bytes
+        return result
     except BaseException as error:
         watch.over.set()  # the launcher ends the others
         outcome = error if isinstance(error, Outcome) else outcome_of_any(error)
@@ -68,36 +64,6 @@ def run_cases_in_rank(payload: bytes, notes: str, rules: dict[str, Any]) -> byte
         # The learner's own exception, where there is one: from its frames the launcher sees whether this rank
         # failed by itself or only because another one has gone.
         raise outcome.__cause__ or error  # noqa: B904
-
-
-def _run_case(function: Callable[..., Any], arguments: tuple[Any, ...], rules: dict[str, Any]) -> Any:
-    is_answer = isinstance(function, OpenAnswer)
-    watch = is_answer and not rules["changes_arguments"]
-    before = [to_bytes(argument) for argument in arguments] if watch else []
-    result = function(*arguments)
-    for index, was in enumerate(before):
-        if to_bytes(arguments[index]) != was:
-            raise Outcome(
-                "wrong",
-                f"{function.name} changes its {_ordinal(index)} argument; "
-                "whoever calls it may still need the old value: work on a copy.",
-                f"now: {shorten(arguments[index])}",
-            )
-    if is_answer:
-        if result is None and not rules["returns_none"]:
-            raise Outcome("wrong", f"{function.name} returned None: is the `return` missing?")
-        try:
-            opaque = opaque_in(_plain(result))
-        except RecursionError:
-            opaque = Opaque(type(result).__name__, "")
-        if opaque is not None:
-            where = "" if isinstance(_plain(result), Opaque) else f"{_article(type(result).__name__)} with "
-            raise Outcome(
-                "wrong",
-                f"{function.name} returned {where}{_article(opaque.kind)}, which cannot leave the process "
-                "that made it: return numbers, text, tensors, or lists and dicts of them.",
-            )
-    return _plain(result)
 
 
 class OpenAnswer:
@@ -249,23 +215,8 @@ def outcome_of_any(error: BaseException) -> Outcome:
     return Outcome("wrong", f"the check could not use what your function gave it ({type(error).__name__}: {message}).")
 
 
-def _plain(value: Any) -> Any:
-    from utils.checks.plain import to_plain
-
-    return to_plain(value)
-
-
 def _write(path: str, text: str) -> None:
     # Renamed into place: the check may read after this process was killed in the middle.
     with open(f"{path}.new", "w", encoding="utf-8") as file:
         file.write(text)
     os.replace(f"{path}.new", path)
-
-
-def _ordinal(index: int) -> str:
-    words = ("first", "second", "third", "fourth", "fifth")
-    return words[index] if index < len(words) else f"{index + 1}th"
-
-
-def _article(kind: str) -> str:
-    return f"{'an' if kind[:1].lower() in 'aeiou' else 'a'} {kind}"

@@ -135,17 +135,6 @@ class _Reader(pickle.Unpickler):
         raise pickle.UnpicklingError(f"{module}.{name} is not plain data")
 
 
-def opaque_in(value: Any) -> Opaque | None:
-    """The first ``Opaque`` inside a plain value, or None."""
-    if isinstance(value, Opaque):
-        return value
-    if isinstance(value, dict):
-        value = [*value.keys(), *value.values()]
-    if isinstance(value, list | tuple | set):
-        return next((found for item in value if (found := opaque_in(item)) is not None), None)
-    return None
-
-
 def _is_tensor(value: Any) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)

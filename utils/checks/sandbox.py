@@ -1,17 +1,16 @@
-"""Running a learner's function for a check: always in rank processes, always under a time-out.
+"""Running a function of a check that calls learners' functions: always in rank processes, always under a time-out.
 
-``run`` and ``run_cases`` return plain values or raise ``Wrong`` (or ``NotStarted``) with a sentence, whatever the
-function did: ran for ever, ended its process, printed a million lines, replaced half of torch.
+``run`` returns plain values or raises ``Wrong`` (or ``NotStarted``) with a sentence, whatever the function did: ran for
+ever, ended its process, printed a million lines, replaced half of torch.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,6 @@ from utils.checks.preloading import modules_of
 from utils.checks.standstill import End, hung, report, table, who_waits
 from utils.checks.verdicts import Wrong, raised_from
 
-_SUBJECT = re.compile(r"^.*?(?= ended its process| was not finished)", re.DOTALL)
 _deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
 
 
@@ -33,80 +31,40 @@ def run(
     ranks: int | None = None,
     nodes: int = 1,
     timeout: float = 20,
-    changes_arguments: bool = False,
-    returns_none: bool = False,
 ) -> Any:
-    """Run an answer, or a function of the check that calls answers, in fresh rank processes.
+    """Run a function of the check, or an answer itself, in fresh rank processes.
 
     Args:
-        function: an ``Answer``, or a probe: a function of the check's module that takes answers among its
-            arguments and looks at what they do. A probe may raise ``Wrong`` itself.
+        function: takes answers among its arguments and looks at what they do. It may raise ``Wrong`` itself.
         arguments: its arguments; answers among them arrive as the learner's functions.
         ranks: None for one process and its result; a number for that many ranks and a list of results, rank 0
             first.
         nodes: how many nodes the ranks are presented as.
         timeout: seconds; the check's own time-out ends it earlier if that is nearer.
-        changes_arguments: whether an answer that is run directly may change its arguments in place.
-        returns_none: whether an answer that is run directly may return None.
 
     Returns:
-        Plain values: numbers, text, tensors and containers. In a probe's result anything else is an
-        ``Opaque``.
+        Plain values: numbers, text, tensors and containers; anything else is an ``Opaque``.
 
     Raises:
         Wrong: with one sentence that says what happened.
         NotStarted: if the answer raises NotImplementedError.
     """
-    how = {"changes_arguments": changes_arguments, "returns_none": returns_none}
-    return run_cases(function, [arguments], ranks=ranks, nodes=nodes, timeout=timeout, **how)[0]
-
-
-def run_cases(
-    function: Answer | Callable[..., Any],
-    cases: Sequence[tuple[Any, ...]],
-    *,
-    ranks: int | None = None,
-    nodes: int = 1,
-    timeout: float = 20,
-    changes_arguments: bool = False,
-    returns_none: bool = False,
-) -> list[Any]:
-    """Run a function on many inputs in one launch (starting processes costs more than most functions).
-
-    Args:
-        function: as for ``run``.
-        cases: a tuple of arguments for each call. The calls follow each other in the same processes.
-        ranks, nodes, timeout, changes_arguments, returns_none: as for ``run``; the time-out covers all cases.
-
-    Returns:
-        For each case what ``run`` would return.
-
-    Raises:
-        Wrong, NotStarted: as ``run``; the sentence names the arguments if there are several cases.
-    """
     import cloudpickle
 
-    cases = [tuple(case) for case in cases]
+    names = [value.name for value in (function, *arguments) if isinstance(value, Answer)]
+    seconds = _seconds_left(timeout)
     work = _Work(
-        name=function.name if isinstance(function, Answer) else "",
-        cases=cases,
-        payload=cloudpickle.dumps((function, cases)),
-        rules={
-            "changes_arguments": changes_arguments,
-            "returns_none": returns_none,
-            "watch": ranks is not None,
-            "seconds": (seconds := _seconds_left(timeout)),
-        },
+        subject=" or ".join(names) or "your function",
+        payload=cloudpickle.dumps((function, arguments)),
+        watch=ranks is not None,
         ranks=ranks or 1,
         nodes=nodes,
         seconds=seconds,
-        modules=modules_of([function, *cases]),
+        modules=modules_of([function, *arguments]),
     )
     with tempfile.TemporaryDirectory(prefix="check-") as notes:
         results = _launch(work, Path(notes))
-    if ranks is None:
-        return results[0]
-    return [list(per_rank) for per_rank in zip(*results, strict=True)]
+    return results[0] if ranks is None else results
 
 
 class StoodStill(Wrong):
@@ -127,16 +85,12 @@ def run_to_the_ends(
         NotStarted: the answer says so.
     """
     try:
-        return run(_to_its_end, probe, arguments, ranks=ranks, nodes=nodes, timeout=timeout)
+        return run(_to_its_end, probe, *arguments, ranks=ranks, nodes=nodes, timeout=timeout)
     except StoodStill as stood_still:
         return stood_still.ends
-    except Wrong as wrong:
-        name = next((argument.name for argument in arguments if isinstance(argument, Answer)), "the probe")
-        wrong.sentence = _SUBJECT.sub(name, wrong.sentence)
-        raise
 
 
-def _to_its_end(probe: Callable[..., Any], arguments: tuple[Any, ...]) -> End:
+def _to_its_end(probe: Callable[..., Any], *arguments: Any) -> End:
     """Inside a rank: the probe, and how it ended."""
     from utils.checks.inside import Outcome
     from utils.checks.standstill import Watch
@@ -181,28 +135,15 @@ def _ranks(numbers: list[int]) -> str:
 
 @dataclass(frozen=True)
 class _Work:
-    """One launch: what to call, on what, where, how long. ``name`` is "" for a function of the check."""
+    """One launch: what sentences talk of, what to call, where, how long, whether ranks that stand still are ended."""
 
-    name: str
-    cases: list[tuple[Any, ...]]
+    subject: str
     payload: bytes
-    rules: dict[str, Any]
+    watch: bool
     ranks: int
     nodes: int
     seconds: float
     modules: tuple[str, ...] = ()
-
-    def subject(self, notes: Path, rank: int = 0) -> str:
-        """What a sentence talks of: the call that was running, "mean([1, 2])"."""
-        try:
-            case = self.cases[int((notes / f"case.{rank}").read_text())]
-        except (OSError, ValueError, IndexError):
-            case = ()
-        shown = ", ".join(plain.shorten(value, 60) for value in case if not isinstance(value, Answer))
-        if self.name:
-            return f"{self.name}({shown})"
-        names = [value.name for value in case if isinstance(value, Answer)]
-        return f"{' or '.join(names) or 'your function'}" + (f" (with {shown})" if shown else "")
 
 
 @contextlib.contextmanager
@@ -224,18 +165,19 @@ def _seconds_left(timeout: float) -> float:
     return min(timeout, left)
 
 
-def _launch(work: _Work, notes: Path) -> list[list[Any]]:
+def _launch(work: _Work, notes: Path) -> list[Any]:
     from utils import launch
-    from utils.checks.inside import run_cases_in_rank
+    from utils.checks.inside import run_in_rank
     from utils.ranks import RankError, RankTimeout, preload
 
     preload(*work.modules)
     try:
         results = launch(
-            run_cases_in_rank,
+            run_in_rank,
             work.payload,
             str(notes),
-            work.rules,
+            work.watch,
+            work.seconds,
             ranks=work.ranks,
             nodes=work.nodes,
             timeout=work.seconds,
@@ -244,22 +186,22 @@ def _launch(work: _Work, notes: Path) -> list[list[Any]]:
         )
         return [plain.from_bytes(result) for result in results]
     except RankTimeout as error:
-        raise _too_long(error, work, notes) from None
+        raise _too_long(error, work) from None
     except RankError as error:
         if ends := hung(notes):
-            raise _stood_still(ends, work, notes) from None
+            raise _stood_still(ends, work) from None
         raise _failed(error, work, notes) from None
 
 
-def _stood_still(ends: list[End], work: _Work, notes: Path) -> Wrong:
-    first, told = f"{work.subject(notes)} was not finished: ", who_waits(ends)
+def _stood_still(ends: list[End], work: _Work) -> Wrong:
+    first, told = f"{work.subject} was not finished: ", who_waits(ends)
     if work.ranks == 1:
         return StoodStill(f"{first}{told}, and nobody is there to end that.", ends)
     return StoodStill(f"{first}does a rank wait for another that never comes? {told[0].upper()}{told[1:]}.", ends)
 
 
-def _too_long(error: Any, work: _Work, notes: Path) -> Wrong:
-    after = f"{work.subject(notes)} was not finished after {work.seconds:.0f} s"
+def _too_long(error: Any, work: _Work) -> Wrong:
+    after = f"{work.subject} was not finished after {work.seconds:.0f} s"
     if work.ranks == 1:
         return Wrong(f"{after}: is there a loop that never ends?")
     details = str(getattr(error, "report", ""))
@@ -270,20 +212,15 @@ def _failed(error: Any, work: _Work, notes: Path) -> Exception:
     """The sentence for a run that ended early, from what the rank that failed first has written down."""
     first = error.failures[0]
     outcomes = {rank: outcome for rank in range(work.ranks) if (outcome := _outcome(notes, rank))}
-    subject = work.subject(notes, first.rank)
     if first.rank not in outcomes:
         how = " ".join(str(first.message).split()).removeprefix("ended with ")
         where = f" on rank {first.rank}" if work.ranks > 1 else ""
-        return Wrong(f"{subject} ended its process{where} ({how}).")
+        return Wrong(f"{work.subject} ended its process{where} ({how}).")
     sentence = outcomes[first.rank]["sentence"]
     if outcomes[first.rank]["kind"] == "not started":
         return raised_from(outcomes[first.rank])
     # Ranks that fail alike fail in any order; what is shown should not depend on it.
     alike = [rank for rank, outcome in outcomes.items() if outcome["sentence"] == sentence]
-    if work.name and sentence.startswith(work.name):
-        sentence = subject + sentence.removeprefix(work.name)
-    elif len(work.cases) > 1:
-        sentence = f"{sentence.rstrip('.')}; this was for {subject}."
     if len(alike) < work.ranks:
         sentence = f"on {_ranks(alike)} {sentence}"
     return raised_from(outcomes[alike[0]] | {"sentence": sentence})

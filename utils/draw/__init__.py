@@ -1,7 +1,7 @@
 """Pictures of the course: each function returns a ``Picture`` that shows itself, with a text alternative.
 
 - Diagrams (SVG): ``words``, ``three_setups``, ``topology``, ``machine``, ``parallelism_map``,
-  ``collectives``.
+  ``collectives``, ``cut_pair``.
 - Charts (PNG): ``lines``, ``bars``, ``stacked_bars``, ``loss_curves``; of the α–β model: ``who_talks_over_what``,
   ``all_reduce_times``, ``all_reduce_algorithms``, ``all_reduce_on_nodes``.
 - Of the simulated GPUs (SVG): ``timeline`` of ``Span``s, ``memory_over_time`` of ``MemorySeries``, ``memory_at_peak``,
@@ -18,7 +18,9 @@ from utils.draw.autograd_graph import autograd_graph
 from utils.draw.charts import bars, lines, loss_curves, stacked_bars
 from utils.draw.clusters import cluster_topology, topology
 from utils.draw.collectives import collectives
+from utils.draw.cut_pair import cut_pair
 from utils.draw.hardware import machine
+from utils.draw.launching import agents_and_workers, decisions
 from utils.draw.memory import MemorySeries
 from utils.draw.memory_at_peak import memory_at_peak
 from utils.draw.memory_over_time import memory_over_time
@@ -35,6 +37,7 @@ __all__ = [
     "Picture",
     "Series",
     "Span",
+    "agents_and_workers",
     "all_reduce_algorithms",
     "all_reduce_on_nodes",
     "all_reduce_times",
@@ -42,6 +45,8 @@ __all__ = [
     "bars",
     "cluster_topology",
     "collectives",
+    "cut_pair",
+    "decisions",
     "from_figure",
     "lines",
     "loss_curves",

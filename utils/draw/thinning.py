@@ -92,12 +92,12 @@ def _strips(pieces: Sequence[Piece], small: float) -> tuple[list[Piece], int]:
     return _joined(result), count
 
 
-def thinned(rows: list[list[Piece]]) -> tuple[list[list[Piece]], int, float]:
-    """All rows of the picture with so few pieces that it stays small; how many are drawn together, in what strips."""
+def thinned(rows: list[list[Piece]]) -> tuple[list[list[Piece]], int]:
+    """All rows of the picture with so few pieces that it stays small; how many are drawn together."""
     rows = [_joined(row) for row in rows]
     small = 1.0
     while True:
         strips = [_strips(row, small) for row in rows]
         if sum(len(row) for row, _ in strips) <= MOST_PIECES:
-            return [row for row, _ in strips], sum(count for _, count in strips), _strip(small)
+            return [row for row, _ in strips], sum(count for _, count in strips)
         small *= 1.4

@@ -124,7 +124,7 @@ def _draw(
         for lane in lanes
         for row in rows[lane]
     ]
-    flat, together, strip = thinned(flat)
+    flat, together = thinned(flat)
     pieces = iter(flat)
 
     tall = 30 if sum(lane_kind(lane) == 0 for lane in lanes) <= 8 else 24
@@ -143,9 +143,7 @@ def _draw(
     present = {piece.role for row in flat for piece in row} | ({palette.IDLE.name} if idle else set())
     notes = [caption] if caption else []
     if together:
-        notes.append(
-            f"{together:,} short spans are drawn together, in strips of up to {strip:.0f} pixels sorted by kind"
-        )
+        notes.append(f"{together:,} short spans are drawn together, as strips")
     if hidden:
         notes.append(f"{hidden:,} spans are hidden behind others, at least in part")
     legend = sorted(

@@ -15,6 +15,8 @@ from typing import Any
 
 import psutil
 
+BUSY = 0.2  # seconds of a core in each second: who waits needs less, who imports or computes needs more
+
 
 def kill_all(find: Callable[[], Sequence[psutil.Process]]) -> None:
     """SIGKILL for all that ``find`` finds, until it finds none: a process may start another meanwhile."""
@@ -66,6 +68,33 @@ def marked(name: str, mark: str) -> list[psutil.Process]:
             if process.environ().get(name, "").startswith(mark):
                 found.append(process)
     return found
+
+
+class Activity:
+    """When the processes with a mark last had something to compute, so that those that wait for ever are found.
+
+    A limit in seconds would have to be long on a machine that is busy with other work. Who waits for others computes
+    nearly nothing; who imports or trains computes, and if the machine is busy, it computes later.
+    """
+
+    def __init__(self, name: str, mark: str) -> None:
+        self._name, self._mark = name, mark
+        self._busy = self._looked = time.monotonic()
+        self._used: dict[int, float] = {}
+
+    def seconds_ago(self) -> float:
+        """Ask again and again; the processes are looked at once a second."""
+        now = time.monotonic()
+        if now - self._looked > 1:
+            before, self._used = self._used, {}
+            for process in marked(self._name, self._mark):
+                with contextlib.suppress(psutil.Error):
+                    self._used[process.pid] = sum(process.cpu_times()[:2])
+            worked = sum(used - before.get(pid, 0.0) for pid, used in self._used.items())
+            if worked > BUSY * (now - self._looked):
+                self._busy = now
+            self._looked = now
+        return now - self._busy
 
 
 def clean_environment() -> dict[str, str]:

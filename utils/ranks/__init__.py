@@ -60,7 +60,9 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         from importlib import import_module
 
-        value = getattr(import_module(f"utils.ranks.{_HOME[name]}"), name)
-        globals()[name] = value
-        return value
+        module = import_module(f"utils.ranks.{_HOME[name]}")
+        globals().update({one: getattr(module, one) for one, home in _HOME.items() if home == _HOME[name]})
+        return globals()[
+            name
+        ]  # (``launch`` too, when ``preload`` came first: else it would be the module of this name)
     raise AttributeError(f"module 'utils.ranks' has no attribute {name!r}")

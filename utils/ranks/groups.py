@@ -105,6 +105,11 @@ class Group:
                 f"These ranks have simulated GPUs: where a program for real ones says 'nccl', write {self.backend!r}, "
                 "or leave the backend out to get what fits."
             )
+        if backend == "simccl" and not hasattr(self._dist.Backend, "SIMCCL"):  # nobody has made one here
+            raise BadRequest(
+                "These ranks have no simulated GPUs for 'simccl': begin with %%ranks -n 4 --gpu H100, "
+                "or leave the backend out to get what fits."
+            )
         elsewhere = given.get("store") is not None or given.get("init_method") not in (None, "env://")
         for name, here in (("rank", self.rank), ("world_size", self.world_size)):
             if given.get(name, -1) not in (-1, here) and not elsewhere:

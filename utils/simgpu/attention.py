@@ -11,6 +11,9 @@ from typing import Any
 
 import torch
 
+from utils.simgpu.operators import run
+from utils.simgpu.tensor import SimTensor
+
 aten = torch.ops.aten
 
 
@@ -28,6 +31,9 @@ def scaled_dot_product_attention(
     """Attention over ``[batch, heads, tokens, width]``; see torch.nn.functional.scaled_dot_product_attention."""
     shapes_fit = query.dim() == key.dim() == value.dim() == 4 and query.shape[-1] == value.shape[-1] and not enable_gqa
     mask_is_data = attn_mask is None or not attn_mask.requires_grad
+    if not isinstance(query, SimTensor) and shapes_fit and dropout_p == 0.0 and attn_mask is None:
+        # A DTensor: torch knows how to share out CUDA's operator (context_parallel, heads of tensor parallelism).
+        return aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[0]
     if dropout_p == 0.0 and shapes_fit and mask_is_data and query.shape[:2] == key.shape[:2]:
         if attn_mask is not None and attn_mask.dtype is torch.bool:
             attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(~attn_mask, float("-inf"))
@@ -39,6 +45,25 @@ def scaled_dot_product_attention(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )
     return out
+
+
+def flash(func: Any, args: tuple, kwargs: dict) -> tuple:
+    """CUDA's flash attention: the CPU's gives the same result and the same logarithms of sums."""
+    query, key, value, *rest = args
+    causal = kwargs.get("is_causal", rest[1] if len(rest) > 1 else False)
+    plain = aten._scaled_dot_product_flash_attention_for_cpu.default
+    out, sums = run(plain, (query, key, value, 0.0, causal), {"scale": kwargs.get("scale")})
+    state = torch.empty((), dtype=torch.int64)  # of random numbers, and of other things that nobody reads
+    return out, sums, None, None, query.shape[2], key.shape[2], state, state, None
+
+
+def flash_backward(func: Any, args: tuple, kwargs: dict) -> tuple:
+    """Likewise."""
+    values = {each.name: value for each, value in zip(func._schema.arguments, args, strict=False)} | kwargs
+    names = ("grad_out", "query", "key", "value", "out", "logsumexp")
+    plain = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+    asked = tuple(values[name] for name in names)
+    return run(plain, (*asked, 0.0, values["is_causal"]), {"scale": values.get("scale")})
 
 
 def lstm_cell(

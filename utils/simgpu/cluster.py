@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -86,6 +87,8 @@ class Cluster:
         self.gpus = [
             SimulatedGPU(i, i // self.gpus_per_node, model, clock, inside, new_stream) for i, model in enumerate(models)
         ]
+        for gpu in self.gpus:
+            gpu.memory.current_stream = functools.partial(self.current_stream, gpu.index)
         self.network_out = [[Port(f"node {n}, card {i} out") for i in range(nics)] for n in range(nodes)]
         self.network_in = [[Port(f"node {n}, card {i} in") for i in range(nics)] for n in range(nodes)]
         self.first = 0

@@ -42,9 +42,6 @@ TILE = 128
 """Products are computed in tiles of 128 × 128 results, each by one streaming multiprocessor."""
 TILE_S = 3.5e-6
 """What a tile costs besides its sums, in seconds: to fetch the first numbers and to write the result. Calibrated."""
-_UNALIGNED = 2.0
-"""Two-byte numbers on tensor cores: how much slower where a side of a matrix is no multiple of 8, so that not all rows
-begin at multiples of 16 bytes. Calibrated on GPT-2's vocabulary of 50,257 against 50,304."""
 SHORTEST_SUM = 512
 """Where there are fewer tiles than multiprocessors, several share the sums of a tile, each at least so many terms."""
 
@@ -184,7 +181,7 @@ def seconds(gpu: GPU, work: Counted, kind: str, nbytes: int) -> float:
         cores = gpu.on_tensor_cores(kind)
         rate = gpu.peak_flops(kind) * (gpu.achievable_flops if cores else gpu.achievable_fp32 or gpu.achievable_flops)
         tiled = work.products and gpu.multiprocessors
-        unaligned = _UNALIGNED if cores and kind not in ("tf32", "fp32") else 1
+        unaligned = gpu.unaligned if cores and kind not in ("tf32", "fp32") else 1
         compute = work.flops / rate
         if tiled:
             compute = sum(_product_seconds(gpu, rate, unaligned, *one) for one in work.products)

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from utils.simgpu import known, transfers
+from utils.simgpu import attention, known, transfers
 from utils.simgpu.cluster import current
 from utils.simgpu.copies import copy_to_host
 from utils.simgpu.operators import run
 from utils.simgpu.placement import moved_if_guessed
-from utils.simgpu.tensor import SimTensor, check_cluster
+from utils.simgpu.tensor import SimTensor, check_cluster, take_over_shape
 
 aten = torch.ops.aten
 
@@ -76,6 +76,19 @@ def _nothing(func: Any, args: tuple, kwargs: dict) -> None:
     """``record_stream``, from C++, which does not know our streams."""
 
 
+def _resize_(func: Any, args: tuple, kwargs: dict) -> Any:
+    """Another shape in place. A smaller one keeps its memory, as on CUDA."""
+    tensor = args[0]
+    check_cluster(tensor)
+    storage = tensor.raw.untyped_storage()
+    before = storage.nbytes()
+    func(tensor.raw, *args[1:], **kwargs)
+    if storage.nbytes() != before:
+        tensor.allocation.resize(storage.nbytes())
+    take_over_shape(tensor, tensor.allocation)
+    return tensor
+
+
 def _refuse(func: Any, args: tuple, kwargs: dict) -> Any:
     name = func._overloadpacket.__name__
     raise NotImplementedError(
@@ -89,8 +102,10 @@ SPECIAL = {
     aten._local_scalar_dense: _item,
     aten._conj: _conjugate,
     aten._neg_view: _conjugate,
+    aten._scaled_dot_product_flash_attention: attention.flash,
+    aten._scaled_dot_product_flash_attention_backward: attention.flash_backward,
     aten.record_stream: _nothing,
-    aten.resize_: _refuse,
+    aten.resize_: _resize_,
     aten.set_: _refuse,
 }
 

@@ -1,15 +1,16 @@
 """The memory of one simulated GPU: who holds how many bytes, and what happens when there are not enough.
 
 Bytes are counted once for each storage (a view holds none of its own) and rounded up to blocks of 512 bytes, as
-PyTorch's caching allocator for CUDA does. What this model leaves out: the CUDA context, workspaces of cuBLAS
-and cuDNN, and memory that the real allocator holds back because of fragmentation.
+PyTorch's caching allocator for CUDA does. What that allocator holds back besides: ``utils.simgpu.allocator``. What this
+model leaves out: the CUDA context, workspaces of cuBLAS and cuDNN.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -18,7 +19,7 @@ from utils.simgpu.phases import in_optimizer
 
 if TYPE_CHECKING:
     from utils.simgpu.clock import Clock
-    from utils.simgpu.work import Timeline, Work
+    from utils.simgpu.work import Stamp, Timeline, Work
 
 BLOCK_BYTES = 512
 """Every allocation is a multiple of this (kMinBlockSize in PyTorch's c10/cuda/CUDACachingAllocator)."""
@@ -110,6 +111,16 @@ class Allocation:
             self._give_back()
 
 
+class Change(NamedTuple):
+    """Bytes that were allocated (or freed: below zero), when, what for, at which address, for work on which stream."""
+
+    stamp: Stamp
+    nbytes: int
+    label: Label
+    address: int
+    stream: Hashable
+
+
 class Memory:
     """The ledger of one GPU.
 
@@ -130,7 +141,9 @@ class Memory:
         self.allocated = 0
         self.peak = 0
         self.taken = 0  # in all, given back or not
-        self.recorders: list[list] = []  # a list for each running profile
+        self.recorders: list[list[Change]] = []  # a list for each running profile
+        self.current_stream: Callable[[], Hashable] = lambda: stream
+        """Where work goes that is launched now: what is allocated for one stream, only that one gets again."""
         self.living: dict[int, tuple[Label, int]] = {}
         """What is allocated: label and bytes by the storage's address (not the allocation: it would live on)."""
 
@@ -157,7 +170,7 @@ class Memory:
             if happens_before.watching is not None:
                 happens_before.watching.taken(allocation)
             if self.recorders:
-                self._record(nbytes, allocation.label)
+                self._record(nbytes, allocation)
 
     def give_back(self, allocation: Allocation) -> None:
         """Take an allocation's bytes off the ledger."""
@@ -167,9 +180,10 @@ class Memory:
             if happens_before.watching is not None:
                 happens_before.watching.freed(allocation)
             if self.recorders:
-                self._record(-allocation.nbytes, allocation.label)
+                self._record(-allocation.nbytes, allocation)
 
-    def _record(self, nbytes: int, label: Label) -> None:
+    def _record(self, nbytes: int, allocation: Allocation) -> None:
         stamp = self.clock.stamp(self.gpu, self.stream)
+        change = Change(stamp, nbytes, allocation.label, allocation.address, self.current_stream())
         for recorder in self.recorders:
-            recorder.append((stamp, nbytes, label))
+            recorder.append(change)

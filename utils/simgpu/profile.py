@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from utils.simgpu import trace
+from utils.simgpu.allocator import CachingAllocator
 from utils.simgpu.cluster import Cluster, current
-from utils.simgpu.memory import KINDS, Label
+from utils.simgpu.memory import KINDS, Change, Label
 from utils.simgpu.phases import COMMUNICATION
-from utils.simgpu.work import Stamp, Work
+from utils.simgpu.work import Work
 
 if TYPE_CHECKING:
     from utils.draw import Picture
@@ -68,9 +69,9 @@ class Profile:
         self.elapsed = 0.0
         """Simulated seconds from the beginning to the end, all GPUs finished."""
         self._work: list[Work] = []
-        self._memory: list[list[tuple[Stamp, int, Label]]] = [[] for _ in self.cluster.gpus]
+        self._memory: list[list[Change]] = [[] for _ in self.cluster.gpus]
         self._began = 0.0
-        self._held: list[Mapping[Label, int]] = []
+        self._held: list[dict[int, tuple[Label, int]]] = []
         self._events: list[TraceEvent] | None = None
 
     def __enter__(self) -> Profile:
@@ -79,10 +80,7 @@ class Profile:
         self._began = cluster.now()
         cluster.clock.watchers.append(self._work)
         for gpu, record in zip(cluster.gpus, self._memory, strict=True):
-            held: dict[Label, int] = {}
-            for label, nbytes in list(gpu.memory.living.values()):
-                held[label] = held.get(label, 0) + nbytes
-            self._held.append(held)
+            self._held.append(gpu.memory.living.copy())
             gpu.memory.recorders.append(record)
         return self
 
@@ -171,13 +169,13 @@ class Profile:
     def _history(self, gpu: int) -> list[tuple[float, dict[str, int]]]:
         """Time and bytes by kind after every change, the state at the beginning first."""
         held = dict.fromkeys(KINDS, 0)
-        for label, nbytes in self._held[gpu].items():
+        for label, nbytes in self._held[gpu].values():
             held[label.kind] += nbytes
         history = [(0.0, dict(held))]
         time = 0.0
-        for stamp, nbytes, label in self._memory[gpu]:
-            held[label.kind] += nbytes
-            time = max(time, stamp.time - self._began)
+        for change in self._memory[gpu]:
+            held[change.label.kind] += change.nbytes
+            time = max(time, change.stamp.time - self._began)
             history.append((time, dict(held)))
         history.append((max(time, self.elapsed), dict(held)))
         return history
@@ -185,6 +183,23 @@ class Profile:
     def peak_memory(self, gpu: int = 0) -> int:
         """The most bytes that GPU ``gpu`` held."""
         return max(sum(held.values()) for _, held in self._history(gpu))
+
+    def peak_reserved(self, gpu: int = 0, expandable: bool = False) -> int:
+        """The most bytes that torch's caching allocator would have reserved for GPU ``gpu``, if begun with the profile.
+
+        Args:
+            expandable: as with ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``.
+        """
+        allocator = CachingAllocator(expandable)
+        for address, (_, nbytes) in self._held[gpu].items():
+            if nbytes:
+                allocator.take(address, nbytes, self.cluster.gpus[gpu].default_stream)
+        for change in self._memory[gpu]:
+            if change.nbytes > 0:
+                allocator.take(change.address, change.nbytes, change.stream)
+            elif change.nbytes:
+                allocator.give_back(change.address)
+        return allocator.peak
 
     def memory_at_peak(self, gpu: int = 0) -> dict[str, int]:
         """What GPU ``gpu`` held when it held most: bytes by kind."""

@@ -240,10 +240,14 @@ def new(raw: torch.Tensor, gpu: SimulatedGPU, kind: str | None = None) -> SimTen
     return SimTensor(raw, Allocation(gpu.memory, raw.untyped_storage(), kind or memory.kind_now()))
 
 
-def take_over_shape(tensor: SimTensor) -> None:
-    """The plain tensor has been resized, as operators do with ``out=``: let the wrapper and the ledger follow."""
+def take_over_shape(tensor: SimTensor, allocation: Allocation | None = None) -> None:
+    """The plain tensor has been resized, as operators do with ``out=``: let the wrapper and the ledger follow.
+
+    Args:
+        allocation: which counts its storage; None: a new one.
+    """
     kind, home = tensor.allocation.label.kind, tensor.allocation.memory
-    allocation = Allocation(home, tensor.raw.untyped_storage(), kind)
+    allocation = allocation or Allocation(home, tensor.raw.untyped_storage(), kind)
     torch.Tensor.data.__set__(tensor, SimTensor(tensor.raw, allocation))
     tensor.allocation = allocation
 

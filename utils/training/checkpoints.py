@@ -1,13 +1,13 @@
 """Checkpoints that survive a crash, and all that an exact resume needs.
 
 - ``save`` and ``load``: one file, written so that a crash at any moment leaves either the old file or the new one.
-- ``Checkpoints``: a folder with the last few checkpoints of a training on ranks. Rank 0 alone touches the disk.
+- ``Checkpoints``: a folder with the last few checkpoints of a training on ranks. Rank 0 alone writes; every rank reads.
 
 Every error is a ``CheckpointError`` of one sentence, raised on all ranks, and nothing has been changed then: no file on
 the disk, no tensor of the model.
 
 The state must fit into the memory of rank 0. For a model that is sharded over ranks use
-``torch.distributed.checkpoint``: the lecture on checkpointing does.
+``torch.distributed.checkpoint``: the lecture on sharded checkpoints does.
 ``utils.training.resumable`` has what else an exact resume needs.
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -44,7 +45,7 @@ class Checkpoints:
     Without a process group it is a world of one rank.
 
     Args:
-        folder: must exist. Only rank 0 looks into it.
+        folder: must exist, on a disk that all nodes share. Rank 0 writes into it.
         keep: how many checkpoints stay; older ones are removed after the new one is safe.
     """
 
@@ -103,18 +104,20 @@ class Checkpoints:
             CheckpointError: on every rank: all checkpoints are damaged, or the latest good one is of another model. The
                 parts are then as they were.
         """
-        found, self.skipped = _on_rank_0(self._latest_good)
-        if found is None:
+        step, self.skipped = _on_rank_0(self._latest_good)  # a number: under NCCL, what is sent goes through GPU memory
+        if step is None:
             return 0
-        name = self.path(found["step"]).name
-        problems = _gathered(_misfit(parts, found, exact))
+        name = self.path(step).name
+        found, problem = self._mapped(step)
+        problems = _gathered(problem or _misfit(parts, found, exact))
         for problem in problems:  # if one rank refuses, all do: nobody trains on alone
             if problem:
                 raise CheckpointError(f"{name} {problem}")
         checked = (nn.Module, torch.optim.Optimizer)  # by _misfit: load what could still refuse before them
         for part_name, part in sorted(parts.items(), key=lambda item: isinstance(_unwrapped(item[1]), checked)):
-            try:
-                _unwrapped(part).load_state_dict(found["parts"][part_name])
+            state = found["parts"][part_name]
+            try:  # optimizers keep what they are given, and that must not be the file
+                _unwrapped(part).load_state_dict(state if isinstance(_unwrapped(part), nn.Module) else deepcopy(state))
             except Exception as error:
                 first_line = str(error).partition("\n")[0]
                 raise CheckpointError(f"{name} holds another kind of {part_name}: {first_line}") from error
@@ -122,7 +125,15 @@ class Checkpoints:
             set_random_state(found["random"][_rank()])
         return found["step"]
 
-    def _latest_good(self) -> tuple[dict[str, Any] | None, list[str]]:
+    def _mapped(self, step: int) -> tuple[dict[str, Any], str | None]:
+        """The checkpoint as this rank sees it, or why not. Ranks of a node share the memory that holds the file."""
+        try:
+            return torch.load(self.path(step), map_location="cpu", weights_only=True, mmap=True), None
+        except Exception as error:
+            why = "all nodes must share the disk with the folder" if isinstance(error, OSError) else error
+            return {}, f"can be read on rank 0, and not on rank {_rank()}: {why}"
+
+    def _latest_good(self) -> tuple[int | None, list[str]]:
         skipped: list[str] = []
         for step in reversed(self.steps()):
             try:
@@ -132,7 +143,7 @@ class Checkpoints:
                 continue
             if not isinstance(found, dict) or found.keys() != {"step", "world_size", "parts", "random"}:
                 raise CheckpointError(f"{self.path(step).name} was not written by Checkpoints.save")
-            return found, skipped
+            return step, skipped
         if skipped:  # to begin from nothing, in silence, would be the worst answer
             raise CheckpointError(f"none of the {len(skipped)} checkpoints in {self.folder} can be read: {skipped[0]}")
         return None, skipped

@@ -88,15 +88,15 @@ right(
 
 # --- wrong
 
-wrong("all stop early", "No trial is trained to the end", {
+wrong("all stop early", "no trial is trained to the end", {
     SCHEDULER: "", "storage_path=storage,": "storage_path=storage, stop={'training_iteration': max(1, most_epochs // 3)},"
 })  # fmt: skip
-wrong("no scheduler", "No trial is stopped early", {SCHEDULER: ""})
+wrong("no scheduler", "no trial is stopped early", {SCHEDULER: ""})
 wrong("one report", "trains all its epochs at once", {
     LOOP: "        loss, checkpoint = train(config, most_epochs, checkpoint)\n        tune.report({\"loss\": loss})\n"
 })  # fmt: skip
 wrong("other rungs", "rungs are at 1, 3, 9", {", grace_period=1, reduction_factor=3": ""})
-wrong("starts anew", "Trainings start anew in each epoch", {
+wrong("starts anew", "trainings start anew in each epoch", {
     LOOP: "        for epoch in range(most_epochs):\n            loss, _ = train(config, epoch + 1)\n            tune.report({\"loss\": loss})\n"
 })  # fmt: skip
 wrong("stops the best", "against the rule", {'tune.report({"loss": loss})': 'tune.report({"loss": -loss})'})
@@ -107,7 +107,16 @@ wrong(
 )
 wrong(
     "no seed",
-    "Two searches with the same seed",
+    "two searches with the same seed",
     {"            search_alg=BasicVariantGenerator(random_state=seed),\n": ""},
+)
+wrong("one batch size", "batch sizes are not equally likely", {"tune.choice(batch_sizes)": "batch_sizes[0]"})
+wrong("the loss of the first epoch", "is not that of the winner's last epoch", {
+    'best.metrics["loss"]': 'best.metrics_dataframe["loss"].iloc[0]'
+})  # fmt: skip
+wrong(
+    "two epochs a report",
+    "a trial has too many epochs",
+    {"train(config, 1, checkpoint)": "train(config, 2, checkpoint)"},
 )
 wrong("uniform", "uniform, not log-uniform", {"tune.loguniform": "tune.uniform"})

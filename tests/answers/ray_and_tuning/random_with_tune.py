@@ -72,17 +72,30 @@ right("parameters by with_parameters, one trial at a time", {
 # --- wrong
 
 wrong("a grid of batch sizes", "that is a grid", {"tune.choice(batch_sizes)": "tune.grid_search(batch_sizes)"})
-wrong("no seed", "Two searches with the same seed", {GENERATOR: ""})
-wrong("a seed of its own", "Another seed makes the same draws", {"random_state=seed": "random_state=0"})
+wrong("no seed", "two searches with the same seed", {GENERATOR: ""})
+wrong("a seed of its own", "another seed makes the same draws", {"random_state=seed": "random_state=0"})
 wrong("uniform", "uniform, not log-uniform", {"tune.loguniform": "tune.uniform"})
 wrong("trained again", "in your function's own process, outside any trial", {
     RETURN: "    return best.config, objective(best.config)"
 })  # fmt: skip
 wrong(
-    "one rate for all trials", "Learning rates come again", {LR: "low * (high / low) ** random.Random(seed).random()"}
+    "one rate for all trials",
+    "learning rates are all the same",
+    {LR: "low * (high / low) ** random.Random(seed).random()"},
 )
+wrong("one batch size", "batch sizes are not equally likely", {"tune.choice(batch_sizes)": "batch_sizes[-1]"})
+wrong("the lowest rates alone", "learning rates are not log-uniform", {
+    LR: "tune.loguniform(low, low * (high / low) ** 0.1)"
+})  # fmt: skip
+wrong("a step of the grid", "learning rates come again", {
+    LR: "tune.choice([low * (high / low) ** (k / 5) for k in range(6)])"
+})  # fmt: skip
+wrong("the last one", "is not the best that was tried", {
+    "    best = tuner.fit().get_best_result()\n": "    best = list(tuner.fit())[0]\n"
+})  # fmt: skip
+wrong("a process for each trial", "reuse_actors=True", {"            reuse_actors=True,\n": ""})
 wrong("one trial", "num_samples says how many", {"            num_samples=trials,\n": ""})
-wrong("the highest loss", "The highest loss wins", {'mode="min"': 'mode="max"'})
+wrong("the highest loss", "the highest loss wins", {'mode="min"': 'mode="max"'})
 wrong("the folder of the user", "must be in storage", {"storage_path=storage, ": ""})
 
 

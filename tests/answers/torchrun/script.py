@@ -144,6 +144,25 @@ wrong(
     "saves too: each node has a local rank 0",
     {SAVE: SAVE.replace("rank == 0", "int(os.environ['LOCAL_RANK']) == 0")},
 )
+wrong("reads the data itself", "the course's own code is no answer", {
+    INIT: INIT + "    from utils.training.data import digits\n\n    digits()\n"
+})  # fmt: skip
+wrong("a loop without end", "is there a loop without end", {END: "    while rank:\n        pass"})
+wrong("gradients for rank 0 alone", "the losses are not those of one process", {
+    REDUCE: "                dist.reduce(tensor, 0)\n                tensor /= world_size\n"
+})  # fmt: skip
+wrong("saves before the last epoch", "the losses are right, but not the saved weights", {
+    SAVE: "",
+    "        order =": "        if rank == 0:\n            torch.save(model.state_dict(), task.path)\n        order =",
+})  # fmt: skip
+wrong("three digits", "other lines than the script in one process", {".4f": ".3f"})
+wrong("other names", "save model.module of a DistributedDataParallel", {
+    "model.state_dict()": "torch.nn.Sequential(model).state_dict()"
+})  # fmt: skip
+wrong("a barrier for one", "on rank 0 main raised RuntimeError", {END: "    rank or dist.barrier()\n" + END})
+wrong("forges what it has read", "looks into the check with noted replaced", {
+    INIT: INIT + "    type(task).noted = lambda task: {'reads': [], 'taken': []}\n"
+})  # fmt: skip
 wrong("nobody saves", "nobody saves", {SAVE: ""})
 wrong("the batch grows", "the batch of all ranks together must stay", {
     "order.split(task.batch)": "order.split(task.batch * world_size)"

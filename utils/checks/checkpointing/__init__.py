@@ -1,8 +1,7 @@
-"""The exercises of this lab: a save that survives a kill, exact resumes on one and two ranks, resharding.
+"""The exercises of this lab: a save that survives a kill, exact resumes on one and two ranks.
 
 saves.py       saving: killed at every step with files; save_verdicts.py judges it
 resuming.py    resumed and on_ranks: watched.py plays them, saved_files.py damages files, life_verdicts.py judges
-resharding.py  reshard: which bytes are read
 lives.py       processes that are watched and killed; folder_events.py tells what happens to names
 """
 
@@ -10,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from utils.checks.checkpointing import resharding, resuming, saves
+from utils.checks.checkpointing import resuming, saves
 from utils.checks.contracts import judge
 from utils.checks.framework import exercise
 
@@ -31,9 +30,3 @@ def resumed(train: Any) -> dict[str, Any]:
 def on_ranks(train_on_ranks: Any) -> dict[str, Any]:
     """Judge ``train_on_ranks(task, folder)`` on two ranks, with kills and damaged checkpoints."""
     return judge(resuming.ON_RANKS, train_on_ranks)
-
-
-@exercise(title="A resharding loader", difficulty=3, minutes=35)
-def reshard(load: Any) -> dict[str, Any]:
-    """Judge ``load(store, rank, world_size)``: right rows, and no byte too many."""
-    return judge(resharding.CONTRACT, load)

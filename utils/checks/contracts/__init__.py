@@ -16,7 +16,7 @@ scenery.py     models drawn at random, with everything that is easily forgotten
 """
 
 from utils.checks.contracts.contract import Amount, Broken, Case, Contract, Facts, Rules
-from utils.checks.contracts.judging import judge
+from utils.checks.contracts.judging import cases_of, judge, refuse
 from utils.checks.contracts.numbers import compare
 
-__all__ = ["Amount", "Broken", "Case", "Contract", "Facts", "Rules", "compare", "judge"]
+__all__ = ["Amount", "Broken", "Case", "Contract", "Facts", "Rules", "cases_of", "compare", "judge", "refuse"]

@@ -13,6 +13,7 @@ from utils.checks.verdicts import Wrong
 
 Case = dict[str, Any]
 Facts = dict[str, Any]
+Mistakes = Sequence[tuple[str, str]]
 LONGEST, FIGURE = 600, 150  # characters of a sentence, and of each figure behind it
 OPENING = ("ready", "looks", "course", "raised")  # clauses that are told before any mistake an exercise knows of
 # Which broken clause says most where no known mistake matches: causes come before what follows from them.
@@ -123,15 +124,15 @@ class Contract:
     draw: Callable[[random.Random], list[Case]]
     scene: Callable[..., None]
     judge: Callable[[Case, Sequence[Facts]], Iterable[Broken]]
-    mistakes: Sequence[tuple[str, str]] = ()
+    mistakes: Mistakes = ()
     refused: tuple[str, ...] = ()
     figures: Callable[[Sequence[tuple[Case, Sequence[Facts]]]], dict[str, Any]] = lambda _: {}
     seconds: float = 60
 
 
-def most_telling(contract: Contract, case: Case, broken: Sequence[Broken]) -> Wrong:
+def most_telling(mistakes: Mistakes, case: Case, broken: Sequence[Broken]) -> Wrong:
     """The sentence for a case in which clauses are broken: a known mistake if one matches, else the first cause."""
-    one, sentence = _known(contract, broken) or (min(broken, key=_rank_of), "{}")
+    one, sentence = _known(mistakes, broken) or (min(broken, key=_rank_of), "{}")
     sentence = sentence.replace("{}", one.sentence)
     if one.rank is not None and case["ranks"] > 1:
         sentence = f"on rank {one.rank} {sentence}"
@@ -151,9 +152,9 @@ def _short(value: Any) -> str:
     return text if len(text) <= FIGURE else text[: FIGURE - 1] + "…"
 
 
-def _known(contract: Contract, broken: Sequence[Broken]) -> tuple[Broken, str] | None:
-    of_opening = [pair for pair in contract.mistakes if pair[0].partition(":")[0] in OPENING]
-    patterns = [*of_opening, *((f"{clause}:*", "{}") for clause in OPENING), *contract.mistakes]
+def _known(mistakes: Mistakes, broken: Sequence[Broken]) -> tuple[Broken, str] | None:
+    of_opening = [pair for pair in mistakes if pair[0].partition(":")[0] in OPENING]
+    patterns = [*of_opening, *((f"{clause}:*", "{}") for clause in OPENING), *mistakes]
     pairs = ((one, sentence) for pattern, sentence in patterns for one in sorted(broken, key=_rank_of)
              if fnmatchcase(one.clause, pattern))  # fmt: skip
     return next(pairs, None)

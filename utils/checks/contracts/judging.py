@@ -6,12 +6,12 @@ import contextlib
 import os
 import random
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from utils.checks.answers import Answer
 from utils.checks.contracts.clauses import clauses
-from utils.checks.contracts.contract import Broken, Case, Contract, Facts, most_telling
+from utils.checks.contracts.contract import Broken, Case, Contract, Facts, Mistakes, most_telling
 from utils.checks.sandbox import require_returned, run_to_the_ends
 from utils.checks.verdicts import Wrong
 
@@ -32,21 +32,32 @@ def judge(contract: Contract, *answers: Answer, seed: int | None = None) -> dict
         Wrong: with the one sentence that says most.
         NotStarted: the answer says so.
     """
-    seed = int(os.environ.get(SEED, "0")) if seed is None else seed
-    cases = [case | {"drawn": seed} for case in contract.draw(random.Random(f"{contract.name} {seed}"))]
+    cases = cases_of(contract.name, contract.draw, seed)
     played: list[tuple[Case, list[Facts]]] = []
     for ranks in dict.fromkeys(case["ranks"] for case in cases):
         these = [case for case in cases if case["ranks"] == ranks]
         now = list(zip(these, _play(contract, these, answers), strict=False))
         for case, world in now:
             if broken := list(_broken(contract, case, world)):
-                wrong = most_telling(contract, case, broken)
+                wrong = most_telling(contract.mistakes, case, broken)
                 wrong.details = next((one["stopped"]["details"] for one in world if one["stopped"]), "")
                 raise wrong
         if len(now) < len(these):  # (where a scene ends early, a clause is broken)
             raise Wrong(f"the check could not be played to its end ({len(now)} of {len(these)} cases on {ranks} ranks)")
         played += now
     return contract.figures([(case, [one["facts"] for one in world]) for case, world in played])
+
+
+def cases_of(name: str, draw: Callable[[random.Random], list[Case]], seed: int | None = None) -> list[Case]:
+    """An exercise's cases, with the seed from which they are drawn: by default what COURSE_SEED says, or 0."""
+    seed = int(os.environ.get(SEED, "0")) if seed is None else seed
+    return [case | {"drawn": seed} for case in draw(random.Random(f"{name} {seed}"))]
+
+
+def refuse(case: Case, broken: Iterable[Broken], mistakes: Mistakes = ()) -> None:
+    """For programs that a launcher has started, of which there are facts alone: Wrong if a clause is broken."""
+    if found := list(broken):
+        raise most_telling(mistakes, case, found)
 
 
 def _play(contract: Contract, cases: list[Case], answers: Sequence[Answer]) -> Iterator[list[dict[str, Any]]]:

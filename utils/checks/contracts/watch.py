@@ -106,7 +106,7 @@ class Watch:
         failure: BaseException | None = None
         with events.listening() as heard, events.refusing(self.refused, heard), self.wire.listening():
             try:
-                with self._inside(), _not_for_ever():
+                with self._inside(), not_for_ever():
                     yield record
             except BaseException as error:
                 failure = error
@@ -146,16 +146,16 @@ class Watch:
 
 
 @contextlib.contextmanager
-def _not_for_ever() -> Iterator[None]:
+def not_for_ever(seconds: int = COMPUTING) -> Iterator[None]:
     """End a loop that never ends, by the time that this process has computed."""
 
     def over(*_: Any) -> None:
         raise inside.Outcome(
-            "wrong", f"it was not finished after {COMPUTING} s of computing: is there a loop without end?"
+            "wrong", f"it was not finished after {seconds} s of computing: is there a loop without end?"
         )
 
     before = signal.signal(signal.SIGVTALRM, over)
-    signal.setitimer(signal.ITIMER_VIRTUAL, COMPUTING)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
     try:
         yield
     finally:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import random
 from typing import Any
 
 from utils.checks import exercise
-from utils.checks.contracts.judging import SEED
-from utils.checks.other_frameworks import averaging
-from utils.checks.other_frameworks.launching import start
+from utils.checks.contracts import cases_of, refuse
+from utils.checks.other_frameworks import averaging, training_tasks
+from utils.checks.other_frameworks.launching import MIRRORED, start
 
 RANKS = [f"worker {number}" for number in range(3)]
 
@@ -17,7 +15,7 @@ RANKS = [f"worker {number}" for number in range(3)]
 @exercise(title="Average with MPI", difficulty=1, minutes=15, timeout=120, needs=("mpi4py",))
 def mpi(average: Any) -> dict[str, Any]:
     """Judge ``average(world, parameters)`` in three workers of mpiexec."""
-    cases = averaging.drawn(random.Random(f"other_frameworks.mpi {os.environ.get(SEED, '0')}"))
+    cases = cases_of("other_frameworks.mpi", averaging.drawn)
     averaging.judge(cases, start("mpi", average, RANKS, cases))
     return {
         "workers": "3, 2, 1",
@@ -27,42 +25,37 @@ def mpi(average: Any) -> dict[str, Any]:
     }
 
 
-@exercise(title="Horovod", difficulty=2, minutes=30, timeout=120, needs=("horovod",))
+@exercise(title="Horovod", difficulty=2, minutes=30, timeout=300, needs=("horovod",))
 def horovod(train: Any) -> dict[str, Any]:
-    """Judge ``train(task)`` in three workers of horovodrun."""
-    from utils.checks.other_frameworks.judges import judge_horovod
+    """Judge ``train(task)`` in the workers of horovodrun."""
+    from utils.checks.other_frameworks.judges import CLOSE, judge_horovod
 
-    found = start("horovod", train, RANKS)
-    apart = judge_horovod(found)
+    cases = cases_of("other_frameworks.horovod", training_tasks.draw_horovod)
+    case = cases[0]
+    found = start("horovod", train, RANKS[: case["ranks"]], cases)
+    refuse(case, judge_horovod(case, found))
     return {
         "workers": len(found),
-        "losses": f"{len(found[0]['logged'])}, those of one process to ±{_rounded(apart)}",
+        "losses": f"{case['steps']}, those of one process to ±{CLOSE:g}",
         "tensors reduced": f"{found[0]['reduced']} in each worker",
         "tensors broadcast": found[0]["broadcast"],
         "checkpoint": "by worker 0",
     }
 
 
-@exercise(title="tf.distribute", difficulty=3, minutes=35, timeout=120, needs=("tensorflow",))
+@exercise(title="tf.distribute", difficulty=3, minutes=35, timeout=300, needs=("tensorflow",))
 def tensorflow(train_with: Any) -> dict[str, Any]:
-    """Judge ``train_with(strategy, task)`` in two workers, and in one process with three replicas."""
-    from utils.checks.other_frameworks.judges import judge_tensorflow
-    from utils.checks.other_frameworks.worker import REPLICAS, WORKERS
+    """Judge ``train_with(strategy, task)`` in two workers, and in one process with several replicas."""
+    from utils.checks.other_frameworks.judges import CLOSE, judge_tensorflow
 
-    names = [f"worker {number}" for number in range(WORKERS)]
-    *several, mirrored = start("tensorflow", train_with, [*names, f"the process with {REPLICAS} replicas"])
-    apart = judge_tensorflow(several, mirrored)
+    cases = cases_of("other_frameworks.tensorflow", training_tasks.draw_tensorflow)
+    workers, replicas = (case["ranks"] for case in cases)
+    found = start("tensorflow", train_with, [*RANKS[:workers], MIRRORED], cases)
+    for case, these in zip(cases, (found[:workers], found[workers:]), strict=True):
+        refuse(case, judge_tensorflow(case, these))
     return {
-        "MultiWorkerMirroredStrategy": f"{WORKERS} workers",
-        "MirroredStrategy": f"{REPLICAS} replicas",
-        "losses and weights": f"those of one process to ±{_rounded(apart)}",
+        "MultiWorkerMirroredStrategy": f"{workers} workers",
+        "MirroredStrategy": f"{replicas} replicas",
+        "losses and weights": f"those of one process to ±{CLOSE:g}",
         "checkpoint": "by worker 0",
     }
-
-
-def _rounded(apart: float) -> str:
-    """A power of ten that is not smaller: the last digits differ from machine to machine."""
-    bound = 1e-5
-    while apart > bound:
-        bound *= 10
-    return f"{bound:g}"

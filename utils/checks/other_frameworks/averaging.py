@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from utils.checks.contracts import Broken, compare
+from utils.checks.contracts import Broken, compare, refuse
 from utils.checks.other_frameworks.launching import Facts
 from utils.checks.verdicts import Wrong
 
@@ -139,13 +139,10 @@ def judge(cases: Sequence[dict[str, Any]], found: Sequence[Facts]) -> None:
     """Raise Wrong with the likeliest mistake."""
     for number, case in enumerate(cases):
         size = len(case["members"])
-        where = f"{size} worker{'s' * (size > 1)}, gradients of shapes {case['shapes']}, {', '.join(case['kinds'])}"
+        gradients = f"{case['shapes']}, {', '.join(case['kinds'])}"
+        seen = case | {"ranks": size, "gradients": gradients if len(gradients) < 200 else f"{gradients[:200]}…"}
         for place, rank in enumerate(case["members"]):
-            for one in _judge_case(case, place, found[rank]["cases"][number]):
-                figures = {
-                    name: value for name in ("measured", "expected") if (value := getattr(one, name)) is not None
-                }
-                raise Wrong(f"{one.sentence} ({where[:200]})", **figures)
+            refuse(seen, _judge_case(case, place, found[rank]["cases"][number]))
 
 
 def _judge_case(case: dict[str, Any], place: int, facts: Facts) -> Iterator[Broken]:

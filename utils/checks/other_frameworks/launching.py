@@ -5,7 +5,6 @@ Each worker opens the answer in a process of its own, and writes down what it di
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 import tempfile
@@ -13,17 +12,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from utils.checks.answers import Answer
 from utils.checks.verdicts import Wrong, raised_from
 from utils.launchers import namespaces, processes
 from utils.launchers.frameworks import tf_roles
 
 MARK = "COURSE_OTHER_FRAMEWORKS"  # this environment variable holds the pid of whoever started it all, and a random part
-SECONDS = 100.0  # for all; five are enough on a quiet machine
+SECONDS = 250.0  # for all; five are enough on a quiet machine, and those that wait for each other are found by then
 STILL = 12.0  # seconds without a sign of life from any worker, nor work for the processor: they wait for each other
-BUSY = 0.2  # seconds of a core in each second: who waits needs less, who imports or computes needs more
+MIRRORED = "the process with several replicas"
 GRACE = 1.0  # seconds for the others, when one has failed
 _COMMANDS = {
     "mpi": ["mpiexec", "-n", "{ranks}"],
@@ -87,7 +84,7 @@ def _watch(command: list[str], folder: Path, names: list[str]) -> tuple[dict[str
         processes.launched(here, MARK, mark, environment, output) as launcher,
     ):
         end, still = time.monotonic() + SECONDS, False
-        work = _Work(mark)
+        work = processes.Activity(MARK, mark)
         while time.monotonic() < end and launcher.poll() is None and not still:
             ends = _ends(folder)
             if len(ends) == len(names):
@@ -103,27 +100,6 @@ def _watch(command: list[str], folder: Path, names: list[str]) -> tuple[dict[str
 def _ends(folder: Path) -> dict[str, Any]:
     files = sorted(folder.glob("end.*.json"), key=lambda file: (file.stat().st_mtime_ns, file.name))
     return {file.name.split(".")[1]: json.loads(file.read_text(encoding="utf-8")) for file in files}
-
-
-class _Work:
-    """When the marked processes last had something to compute."""
-
-    def __init__(self, mark: str) -> None:
-        self._mark, self._busy, self._looked = mark, time.monotonic(), time.monotonic()
-        self._used: dict[int, float] = {}
-
-    def seconds_ago(self) -> float:
-        now = time.monotonic()
-        if now - self._looked > 1:
-            before, self._used = self._used, {}
-            for process in processes.marked(MARK, self._mark):
-                with contextlib.suppress(psutil.Error):
-                    self._used[process.pid] = sum(process.cpu_times()[:2])
-            worked = sum(used - before.get(pid, 0.0) for pid, used in self._used.items())
-            if worked > BUSY * (now - self._looked):
-                self._busy = now
-            self._looked = now
-        return now - self._busy
 
 
 def _last_sign(folder: Path, workers: int) -> float:

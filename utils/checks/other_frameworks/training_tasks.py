@@ -5,6 +5,7 @@ numpy alone at the top: torch and TensorFlow are imported in the workers that ne
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,33 @@ from numpy import ndarray
 
 from utils.training.same_training import BATCH, Batches, weights
 
+Case = dict[str, Any]
+
+
+def draw_horovod(rng: random.Random) -> list[Case]:
+    """Two or three workers, with batches, steps, rates and weights of their own."""
+    return [{
+        "ranks": rng.choice((2, 3)), "steps": rng.randint(6, 9), "batch": 8 * rng.randint(3, 6),
+        "lr": rng.choice((0.08, 0.1, 0.12)), "seed": rng.getrandbits(20),
+    }]  # fmt: skip
+
+
+def draw_tensorflow(rng: random.Random) -> list[Case]:
+    """One training with two workers, and the same with several replicas in one process."""
+    task = {"batch": BATCH, "steps": rng.randint(6, 9), "lr": rng.choice((0.3, 0.4, 0.5)), "seed": rng.getrandbits(20)}
+    return [{"ranks": 2, "strategy": "workers"} | task, {"ranks": rng.choice((3, 4)), "strategy": "replicas"} | task]
+
+
+def start_of(case: Case, worker: int) -> list[ndarray]:
+    """Weights and biases that are different in each process."""
+    drawn = map(numpy.float32, weights(case["seed"] + worker))
+    return [array + numpy.float32(0.1 * (worker + 1) * (array.ndim == 1)) for array in drawn]
+
+
+def shifted(case: Case, step: int) -> int:
+    """Which of TensorFlow's batches a step takes."""
+    return step + case["seed"] % 7
+
 
 class Task:
     """What is the same under Horovod and TensorFlow: steps to do, losses to log, weights to keep.
@@ -21,41 +49,35 @@ class Task:
     Args:
         folder: the check's; a file in it shows that this worker goes on.
         name: of this worker.
-        seed: of the weights that this worker starts with.
+        case: what was drawn.
+        number: of this worker, whose weights are its own.
     """
 
-    steps = 8
-
-    def __init__(self, folder: str | Path, name: str, seed: int) -> None:
-        self._beat, self._seed = Path(folder, f"beat.{name}"), seed
-        self.reads: list[list[int]] = []
-        self.logged: dict[int, list[float]] = {}
-        self.saved: list[list[ndarray]] = []
+    def __init__(self, folder: str | Path, name: str, case: Case, number: int) -> None:
+        self._beat, self._case, self._number = Path(folder, f"beat.{name}"), case, number
+        self.steps, self.batch, self.lr = case["steps"], case["batch"], case["lr"]
+        self._reads: list[list[int]] = []
+        self._logged: dict[int, list[float]] = {}
+        self._saved: list[list[ndarray]] = []
 
     def log(self, step: int, loss: Any) -> None:
         """Keep the loss of a step, counted from 0."""
-        self.logged.setdefault(int(step), []).append(float(loss))
+        self._logged.setdefault(int(step), []).append(float(loss))
 
     def facts(self) -> dict[str, Any]:
-        saved = [[array.ravel().tolist() for array in arrays] for arrays in self.saved]
-        return {"reads": self.reads, "logged": list(self.logged.items()), "saved": saved}
-
-    def _start(self) -> list[ndarray]:
-        """Weights and biases that are different in each process."""
-        return [array + 0.1 * self._seed * (array.ndim == 1) for array in map(numpy.float32, weights(self._seed))]
+        saved = [[array.ravel().tolist() for array in arrays] for arrays in self._saved]
+        return {"reads": self._reads, "logged": list(self._logged.items()), "saved": saved}
 
     def _note(self, read: list[int]) -> None:
-        self.reads.append(read)
+        self._reads.append(read)
         self._beat.touch()
 
 
 class HorovodTask(Task):
-    """This lab's training for torch: each worker takes 48 samples a step."""
+    """This lab's training for torch: each worker takes ``batch`` samples a step."""
 
-    batch, lr = 48, 0.1
-
-    def __init__(self, folder: str | Path, name: str, seed: int) -> None:
-        super().__init__(folder, name, seed)
+    def __init__(self, folder: str | Path, name: str, case: Case, number: int) -> None:
+        super().__init__(folder, name, case, number)
         self._data, self._model = Batches(), None
 
     def model(self) -> Any:
@@ -63,7 +85,7 @@ class HorovodTask(Task):
         import torch
 
         self._model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
-        for parameter, array in zip(self._model.parameters(), self._start(), strict=True):
+        for parameter, array in zip(self._model.parameters(), start_of(self._case, self._number), strict=True):
             parameter.data.copy_(torch.tensor(array.T))
         return self._model
 
@@ -77,7 +99,7 @@ class HorovodTask(Task):
 
     def save(self, model: Any) -> None:
         """Write the model into the file that is kept."""
-        self.saved.append(arrays_of(model))
+        self._saved.append(arrays_of(model))
 
     def facts(self) -> dict[str, Any]:
         final = None if self._model is None else [array.ravel().tolist() for array in arrays_of(self._model)]
@@ -87,23 +109,21 @@ class HorovodTask(Task):
 class TensorFlowTask(Task):
     """This lab's training for TensorFlow: all replicas together take 144 samples a step."""
 
-    batch, lr = BATCH, 0.5
-
     def weights(self) -> list[ndarray]:
         """``[64, 64]``, ``[64]``, ``[64, 10]``, ``[10]``, different in each process."""
-        return self._start()
+        return start_of(self._case, self._number)
 
     def part(self, step: int, index: int, count: int) -> tuple[Any, Any]:
         """Images ``[144 / count, 64]`` and labels of a step, for replica number ``index`` of ``count``."""
         import tensorflow as tf
 
         self._note([int(step), int(index), int(count)])
-        images, labels = Batches(int(index), int(count))[int(step)]
+        images, labels = Batches(int(index), int(count))[shifted(self._case, int(step))]
         return tf.constant(images), tf.constant(labels)
 
     def save(self, variables: Sequence[Any]) -> None:
         """Write the variables into the file that is kept."""
-        self.saved.append([numpy.array(variable.numpy()) for variable in variables])
+        self._saved.append([numpy.array(variable.numpy()) for variable in variables])
 
 
 def arrays_of(model: Any) -> list[ndarray]:
@@ -112,7 +132,7 @@ def arrays_of(model: Any) -> list[ndarray]:
 
 
 def alone(
-    batches: Iterable[tuple[ndarray, ndarray]], lr: float, scale: int | None = None
+    batches: Iterable[tuple[ndarray, ndarray]], lr: float, scale: int | None = None, start: Sequence[ndarray] = ()
 ) -> tuple[list[float], list[ndarray]]:
     """What one process gets: gradients by hand, in numpy's float64.
 
@@ -120,11 +140,12 @@ def alone(
         batches: images and labels, step by step.
         lr: learning rate.
         scale: what the sum of a batch's losses is divided by; None: the number of its samples.
+        start: the weights before the first step.
 
     Returns:
         The loss of each step, and the final weights.
     """
-    weight, bias, weight_2, bias_2 = state = [array.astype(numpy.float64) for array in weights()]
+    weight, bias, weight_2, bias_2 = state = [array.astype(numpy.float64) for array in start or weights()]
     losses = []
     for images, labels in batches:
         samples, rows = scale or len(labels), range(len(labels))

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from utils.checks.inside import Outcome, open_answer
-from utils.checks.other_frameworks.launching import Facts
+from utils.checks.other_frameworks.launching import MIRRORED, Facts
 from utils.checks.other_frameworks.training_tasks import HorovodTask, TensorFlowTask
 from utils.checks.verdicts import NotStarted, Wrong
 from utils.ranks.ports import free_ports
 
-WORKERS, REPLICAS = 2, 3  # of TensorFlow's two strategies
 LINGER = 10.0  # seconds
 Call = Callable[..., Any]
 
@@ -31,16 +30,20 @@ def mpi() -> None:
 
     world = MPI.COMM_WORLD
     with _ending(f"worker {world.Get_rank()}") as (call, facts):
-        cases = json.loads(Path(sys.argv[1], "given.json").read_text(encoding="utf-8"))
-        facts |= averaging.play(call, world, cases)
+        facts |= averaging.play(call, world, _given())
+
+
+def _given() -> list[dict[str, Any]]:
+    return json.loads(Path(sys.argv[1], "given.json").read_text(encoding="utf-8"))
 
 
 def horovod() -> None:
     """Worker of horovodrun."""
     import horovod.torch as hvd
 
-    name = f"worker {os.environ['HOROVOD_RANK']}"
-    task = HorovodTask(sys.argv[1], name, int(os.environ["HOROVOD_RANK"]))
+    number = int(os.environ["HOROVOD_RANK"])
+    name, (case,) = f"worker {number}", _given()
+    task = HorovodTask(sys.argv[1], name, case, number)
     with _ending(name) as (call, facts), _collectives(hvd) as counts:
         call(task)
         facts |= task.facts() | counts
@@ -53,43 +56,45 @@ def tensorflow() -> None:
     """
     import tensorflow as tf
 
-    ports = free_ports(WORKERS)
+    several, mirrored = _given()
+    workers = several["ranks"]
+    ports = free_ports(workers)
     children = []
-    for number in range(WORKERS + 1):
+    for number in range(workers + 1):
         if (child := os.fork()) == 0:
             with contextlib.suppress(BaseException):
-                _mirrored(tf) if number == WORKERS else _one_of_several(tf, number, ports)
-                _wait_for_the_others()
+                _mirrored(tf, mirrored) if number == workers else _one_of_several(tf, several, number, ports)
+                _wait_for_the_others(workers)
             os._exit(0)
         children.append(child)
     for child in children:
         os.waitpid(child, 0)
 
 
-def _mirrored(tf: Any) -> None:
-    name = f"the process with {REPLICAS} replicas"
+def _mirrored(tf: Any, case: dict[str, Any]) -> None:
+    replicas, name = case["ranks"], MIRRORED
     with _ending(name) as (call, facts):
         cpu = tf.config.list_physical_devices("CPU")[0]
-        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * REPLICAS)
-        task = TensorFlowTask(sys.argv[1], name, 0)
-        call(tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(REPLICAS)]), task)
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * replicas)
+        task = TensorFlowTask(sys.argv[1], name, case, 0)
+        call(tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(replicas)]), task)
         facts |= task.facts()
 
 
-def _one_of_several(tf: Any, number: int, ports: list[int]) -> None:
+def _one_of_several(tf: Any, case: dict[str, Any], number: int, ports: list[int]) -> None:
     name = f"worker {number}"
     with _ending(name) as (call, facts):
         cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
         os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": number}})
-        task = TensorFlowTask(sys.argv[1], name, number)
+        task = TensorFlowTask(sys.argv[1], name, case, number)
         call(tf.distribute.MultiWorkerMirroredStrategy(), task)
         facts |= task.facts()
 
 
-def _wait_for_the_others() -> None:
+def _wait_for_the_others(workers: int) -> None:
     """The other worker may still be fetching its part of the last collective from this process."""
     latest = time.monotonic() + LINGER
-    while len(list(Path(sys.argv[1]).glob("end.*.json"))) <= WORKERS and time.monotonic() < latest:
+    while len(list(Path(sys.argv[1]).glob("end.*.json"))) <= workers and time.monotonic() < latest:
         time.sleep(0.02)
 
 

@@ -13,6 +13,7 @@ from itertools import pairwise
 from utils.checks.contracts import Broken
 from utils.checks.ray_and_tuning.searches import Call, Search, place
 
+MANY = 200  # in fewer samples, everything may happen that looks like a grid or a pattern
 MOST_UNEVEN, LEAST_UNEVEN, MOST_CORRELATED = 2.8, 0.28, 5.0
 
 
@@ -78,7 +79,7 @@ def _rates(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
         else:
             words = "learning rates are not log-uniform: each power of ten should get its equal share"
             yield Broken("value:uneven", words, *figures)
-    elif unevenness(places) < LEAST_UNEVEN:
+    elif len(places) >= MANY and unevenness(places) < LEAST_UNEVEN:
         words = "learning rates have equal distances: that is a grid (or one sample in each of its parts), not "
         yield Broken("value:grid", words + "independent samples")
 
@@ -93,6 +94,8 @@ def _sizes(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
 
 
 def _independence(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
+    if len(calls) < MANY:
+        return
     places, sizes = _places(search, calls), len(search.batch_sizes)
     indices = [search.batch_sizes.index(call.config["batch_size"]) for call in calls]
     cells = Counter((int(min(value, 0.999) * 5), index) for value, index in zip(places, indices, strict=True))

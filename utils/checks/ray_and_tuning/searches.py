@@ -10,7 +10,6 @@ from typing import Any
 
 from utils.checks.contracts import Broken
 from utils.checks.ray_and_tuning.bookkeeping import Call, Config
-from utils.checks.verdicts import Wrong
 
 ROUNDING = 1e-9  # so much a learning rate may be outside the range, as a part of it
 
@@ -32,13 +31,6 @@ class Search:
 def place(search: Search, lr: float) -> float:
     """Where a learning rate lies on the logarithmic axis: 0 at low, 1 at high."""
     return math.log(lr / search.low) / math.log(search.high / search.low)
-
-
-def refuse(broken: Iterator[Broken], where: object) -> None:
-    """Raise the first that is broken, if one is."""
-    for one in broken:
-        figures = {name: value for name in ("measured", "expected") if (value := getattr(one, name)) is not None}
-        raise Wrong(f"{one.sentence[0].upper()}{one.sentence[1:]} ({where})", **figures)
 
 
 def judge_budget(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:

@@ -46,9 +46,12 @@ EPOCHS = 30  # of a whole training
 WHOLE = Landscape(diverges_at=0.5)
 
 
+SEED_OF_CASES = os.environ.get(SEED, "0")
+
+
 def _drawn() -> tuple[tuple[Search, ...], tuple[Asha, ...]]:
     """The searches; COURSE_SEED draws others. In the first one, Tune draws learning rates over all powers of ten."""
-    rng = random.Random(f"ray_and_tuning.tune {os.environ.get(SEED, '0')}")
+    rng = random.Random(f"ray_and_tuning.tune {SEED_OF_CASES}")
     sizes = tuple(rng.sample((8, 16, 32, 48, 64, 128), 4))
     many = Search(10.0 ** rng.randint(-7, -6), 1.0, sizes, 12, rng.randrange(1000))
     few = Search(1e-3, 0.1, sizes[:2], 3, many.seed + 1)

@@ -1,79 +1,80 @@
-"""The exercises with Ray Tune: what the check says."""
+"""The exercises with Ray Tune: what the check says of the books that it has kept of each search."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
+from utils.checks.contracts import Broken, Case, refuse
 from utils.checks.ray_and_tuning import searches, tune
 from utils.checks.ray_and_tuning.bookkeeping import Books, Config
-from utils.checks.ray_and_tuning.searches import Search, place, refuse
+from utils.checks.ray_and_tuning.samples import judge_samples
+from utils.checks.ray_and_tuning.searches import Search, place
 from utils.checks.ray_and_tuning.tune import Asha
-from utils.checks.verdicts import Wrong
 
 LATE = 3  # reports of others that may overtake one
-_TOO_HIGH = 0.88  # the mean place of 12 log-uniform samples is beyond it once in 100,000
 
 
 def judge_searches(books: Sequence[Books], found: dict[str, Any]) -> None:
     """Trials in Ray, the budget, the samples, the best, and what the seeds make of them."""
     for search, book, result, recorded in zip(tune.SEARCHES, books, found["results"], found["recorded"], strict=True):
-        _judge_place(str(search), book, found["pid"])
-        if len(book.calls) == 1 < search.trials:
-            raise Wrong(
-                f"One trial only: num_samples says how many there are ({search})", measured=1, expected=search.trials
-            )
-        refuse(searches.judge_budget(search, book.calls), search)
-        refuse(searches.judge_range(search, book.calls), search)
-        _judge_recorded(str(search), recorded, search.trials)
-        _judge_samples(search, [call.config for call in book.calls])
-        refuse(searches.judge_best(book.calls, result), search)
-        _judge_processes(str(search), book)
-    first, other, again = ([call.config for call in book.calls] for book in books)
-    _judge_seeds(first, again)
-    places = {round(place(tune.SEARCH, config["lr"]), 9) for config in first}
-    if all(round(place(tune.SEARCHES[1], config["lr"]), 9) in places for config in other):
-        raise Wrong("Another seed makes the same draws: is the seed that is given used?")
+        refuse(_case(search), _judge_search(search, book, result, recorded, found["pid"]))
+    drawn = [[call.config for call in book.calls] for book in books]
+    refuse(_case(tune.SEARCH), _judge_seeds(tune.SEARCHES, drawn))
 
 
-def _judge_samples(search: Search | Asha, configs: Sequence[Config]) -> None:
-    rates = [config["lr"] for config in configs]
-    if len(set(rates)) < len(rates):
-        raise Wrong(
-            f"Learning rates come again: each trial draws its own, so let param_space say what to draw from ({search})",
-            measured=f"{len(set(rates))} different learning rates",
-            expected=len(rates),
-        )
-    places = [place(search, lr) for lr in rates]
-    if len(places) >= 12 and sum(places) / len(places) > _TOO_HIGH:
-        raise Wrong(
-            "The learning rates are uniform, not log-uniform: each power of ten should get its equal share",
-            measured=f"the lowest of {len(places)} is {min(rates):.2g}",
-            expected=f"some below {(search.low * search.high) ** 0.5:g}",
-        )
-
-
-def _judge_seeds(first: Sequence[Config], again: Sequence[Config]) -> None:
-    if _sorted(first) != _sorted(again):
-        raise Wrong(
-            "Two searches with the same seed try different configurations: what draws them must get the seed "
-            "(BasicVariantGenerator(random_state=…))"
-        )
-
-
-def judge_ashas(books: Sequence[Books], found: dict[str, Any]) -> int:
-    """Trials in Ray, epochs, rungs, the best. Returns the epochs of the first search."""
+def judge_ashas(books: Sequence[Books], found: dict[str, Any]) -> None:
+    """Trials in Ray, epochs, rungs, the best."""
     for case, book, result, recorded in zip(tune.ASHAS, books, found["results"], found["recorded"], strict=True):
-        _judge_place(str(case), book, found["pid"])
-        _judge_trials(case, book)
-        _judge_recorded(str(case), recorded, case.trials)
-        _judge_stops(case, book)
-        _judge_rule(case, book)
-        _judge_winner(case, book, result)
-        _judge_processes(str(case), book)
-    _judge_seeds(*([trial.config for trial in book.trials] for book in books[1:]))
-    return books[0].epochs
+        refuse(_case(case), _judge_asha(case, book, result, recorded, found["pid"]))
+    drawn = [[trial.config for trial in book.trials] for book in books]
+    refuse(_case(tune.ASHA), _judge_seeds(tune.ASHAS, drawn))
+
+
+def _case(search: Search | Asha) -> Case:
+    shown = {name.replace("_", " "): value for name, value in asdict(search).items()}
+    return shown | {"ranks": 1, "batch sizes": str(search.batch_sizes), "drawn": tune.SEED_OF_CASES}
+
+
+def _judge_search(search: Search, book: Books, result: Any, recorded: int, pid: int) -> Iterator[Broken]:
+    yield from _judge_place(book, pid)
+    if len(book.calls) == 1 < search.trials:
+        yield Broken("value:one", "one trial only: num_samples says how many there are", 1, search.trials)
+    yield from searches.judge_budget(search, book.calls)
+    yield from searches.judge_range(search, book.calls)
+    yield from _judge_recorded(recorded, search.trials)
+    if len(book.calls) == search.trials:
+        yield from judge_samples(search, book.calls)
+    yield from searches.judge_best(book.calls, result) if book.calls else ()
+    yield from _judge_processes(book)
+
+
+def _judge_seeds(cases: Sequence[Search | Asha], drawn: Sequence[Sequence[Config]]) -> Iterator[Broken]:
+    """The third search is the same as one of the others, whose seeds differ; the second has few trials."""
+    twin = cases.index(cases[2])
+    if _sorted(drawn[twin]) != _sorted(drawn[2]):
+        words = "two searches with the same seed try different configurations: what draws them must get the seed "
+        yield Broken("value:seeds", f"{words}(BasicVariantGenerator(random_state=…))")
+    many, few = (
+        {round(place(case, one["lr"]), 9) for one in configs}
+        for case, configs in zip(cases[:2], drawn[:2], strict=True)
+    )
+    if few <= many:
+        yield Broken("value:own seed", "another seed makes the same draws: is the seed that is given used?")
+
+
+def _judge_asha(case: Asha, book: Books, result: Any, recorded: int, pid: int) -> Iterator[Broken]:
+    yield from _judge_place(book, pid)
+    if broken := list(_judge_trials(case, book)):
+        yield from broken
+        return
+    yield from _judge_recorded(recorded, case.trials)
+    yield from _judge_stops(case, book)
+    yield from _judge_rule(case, book)
+    yield from _judge_winner(case, book, result)
+    yield from _judge_processes(book)
 
 
 def goes_on(loss: float, earlier: Sequence[float]) -> bool:
@@ -85,9 +86,9 @@ def goes_on(loss: float, earlier: Sequence[float]) -> bool:
     return loss <= low + (high - low) * (at - math.floor(at))
 
 
-def _judge_rule(case: Asha, book: Books) -> None:
+def _judge_rule(case: Asha, book: Books) -> Iterator[Broken]:
     """Who goes on? A report may arrive a little later than its epoch was asked for, after those of some others."""
-    for rung in (tune.ETA**k for k in range(10) if tune.ETA**k < case.most_epochs):
+    for rung in _rungs(case)[:-1]:
         came = [(call.trial, call.loss) for call in book.calls if call.total == rung]
         losses = [loss for _, loss in came]
         for number, (trial, loss) in enumerate(came):
@@ -98,113 +99,96 @@ def _judge_rule(case: Asha, book: Books) -> None:
             if went_on not in [goes_on(loss, others) for others in possible]:
                 better = sum(one < loss for one in earlier)
                 what = "goes on" if went_on else "is stopped"
-                raise Wrong(
-                    f"After {rung} epoch{'s' if rung > 1 else ''} a trial {what} against the rule: it goes on if it is "
-                    f"at or below the line under which the best third of the earlier ones lie ({case})",
-                    measured=f"{better} of {number} before it were better",
+                words = f"after {rung} epoch{'s' * (rung > 1)} a trial {what} against the "
+                words += (
+                    "rule: it goes on if it is at or below the line under which the best third of the earlier ones lie"
                 )
+                yield Broken("value:rule", words, f"{better} of {number} before it were better")
+                return
 
 
-def _judge_place(where: str, book: Books, pid: int) -> None:
+def _rungs(case: Asha) -> list[int]:
+    return [tune.ETA**k for k in range(10) if tune.ETA**k < case.most_epochs] + [case.most_epochs]
+
+
+def _judge_place(book: Books, pid: int) -> Iterator[Broken]:
     if book.refused:
-        raise Wrong(f"{book.refused[0]} ({where})")
+        yield Broken("value:refused", book.refused[0])
     inside = sum(call.pid == pid for call in book.calls)
-    if inside == len(book.calls) and book.calls:
-        raise Wrong(f"All trainings ran in your function's own process: let Tune run them, as trials ({where})")
     if inside:
-        raise Wrong(
-            f"{inside} of {len(book.calls)} trainings ran in your function's own process, outside any trial ({where})"
-        )
+        words = f"{inside} of {len(book.calls)} trainings ran in your function's own process, outside any trial"
+        if inside == len(book.calls):
+            words = "all trainings ran in your function's own process: let Tune run them, as trials"
+        yield Broken("value:place", words)
 
 
-def _judge_recorded(where: str, recorded: int, trials: int) -> None:
+def _judge_recorded(recorded: int, trials: int) -> Iterator[Broken]:
     if recorded != trials:
-        raise Wrong(
-            f"Tune's record of the trials must be in storage: RunConfig(storage_path=storage) ({where})",
-            measured=f"{recorded} trials",
-            expected=f"{trials}",
-        )
+        words = "Tune's record of the trials must be in storage: RunConfig(storage_path=storage)"
+        yield Broken("value:record", words, f"{recorded} trials", f"{trials}")
 
 
-def _judge_processes(where: str, book: Books) -> None:
+def _judge_processes(book: Books) -> Iterator[Broken]:
     processes = len({call.pid for call in book.calls})
     if processes > tune.PROCESSES:
-        raise Wrong(
-            f"Each trial starts a process of its own, which takes longer than the trial: reuse_actors=True ({where})",
-            measured=f"{processes} processes",
-            expected=f"at most {tune.PROCESSES}",
-        )
+        words = "each trial starts a process of its own, which takes longer than the trial: reuse_actors=True"
+        yield Broken("value:processes", words, f"{processes} processes", f"at most {tune.PROCESSES}")
 
 
 def _sorted(configs: Sequence[Config]) -> list[tuple[float, int]]:
     return sorted((config["lr"], config["batch_size"]) for config in configs)
 
 
-def _judge_trials(case: Asha, book: Books) -> None:
+def _judge_trials(case: Asha, book: Books) -> Iterator[Broken]:
+    begun, different = len(book.trials), len({tuple(sorted(trial.config.items())) for trial in book.trials})
     if not book.calls:
-        raise Wrong(f"train was never called ({case})")
-    different = {tuple(sorted(trial.config.items())) for trial in book.trials}
-    if len(different) < len(book.trials):
-        raise Wrong(
-            f"Trainings start anew in each epoch: give train the checkpoint that it has returned ({case})",
-            measured=f"{len(book.trials)} trainings of {len(different)} configurations begun",
-            expected=f"{case.trials}",
-        )
-    if len(book.trials) != case.trials:
-        raise Wrong(f"Not as many trials as wanted ({case})", measured=len(book.trials), expected=case.trials)
-    for trial in book.trials:
-        lr, batch_size = trial.config["lr"], trial.config["batch_size"]
-        if not case.low * (1 - 1e-9) <= lr <= case.high * (1 + 1e-9) or batch_size not in case.batch_sizes:
-            raise Wrong(f"A configuration is outside the search space ({case})", measured=trial.config)
-    _judge_samples(case, [trial.config for trial in book.trials])
+        yield Broken("value:calls", "train was never called")
+    elif different < begun:
+        words = "trainings start anew in each epoch: give train the checkpoint that it has returned"
+        measured = f"{begun} trainings of {different} configurations begun"
+        yield Broken("value:anew", words, measured, f"{case.trials}")
+    elif begun != case.trials:
+        yield Broken("value:trials", "not as many trials as wanted", begun, case.trials)
+    elif broken := list(searches.judge_range(case, book.trials)):
+        yield from broken
+    else:
+        yield from judge_samples(case, book.trials)
 
 
-def _judge_stops(case: Asha, book: Books) -> None:
-    totals = [trial.total for trial in book.trials]
-    longest = max(totals)
-    rungs = [tune.ETA**k for k in range(10) if tune.ETA**k < case.most_epochs] + [case.most_epochs]
-    if longest > case.most_epochs:
-        raise Wrong(f"A trial has too many epochs ({case})", measured=longest, expected=f"at most {case.most_epochs}")
-    if longest < case.most_epochs:
-        raise Wrong(
-            f"No trial is trained to the end: the best must be ({case})", measured=longest, expected=case.most_epochs
-        )
-    if case is not tune.ASHA:
+def _judge_stops(case: Asha, book: Books) -> Iterator[Broken]:
+    totals, most = [trial.total for trial in book.trials], case.most_epochs
+    if max(totals) > most:
+        yield Broken("value:epochs", "a trial has too many epochs", max(totals), f"at most {most}")
+    elif max(totals) < most:
+        yield Broken("value:none whole", "no trial is trained to the end: the best must be", max(totals), most)
+    elif case is not tune.ASHA:
         return
-    if min(totals) == case.most_epochs:
-        if all(call.epochs == case.most_epochs for call in book.calls) or len(book.calls) < 2 * case.trials:
-            raise Wrong(
-                "Each trial trains all its epochs at once: the scheduler can stop a trial only when it reports "
-                f"({case})",
-                measured=f"{book.epochs} epochs",
-            )
-        raise Wrong(
-            "No trial is stopped early: is there a scheduler, with a grace period of one epoch, and does each trial "
-            f"report after each epoch? ({case})",
-            measured=f"{book.epochs} epochs",
+    elif min(totals) == most:
+        words = (
+            "no trial is stopped early: is there a scheduler, with a grace period of one epoch, and does each trial "
         )
-    if not set(totals) <= set(rungs):
-        raise Wrong(
-            f"Trials are stopped at other epochs: rungs are at 1, {tune.ETA}, {tune.ETA**2} … with "
-            f"reduction_factor={tune.ETA} and grace_period=1 ({case})",
-            measured=sorted(set(totals)),
-            expected=rungs,
-        )
+        words += "report after each epoch?"
+        if all(call.epochs == most for call in book.calls) or len(book.calls) < 2 * case.trials:
+            words = "each trial trains all its epochs at once: the scheduler can stop a trial only when it reports"
+        yield Broken("value:all whole", words, f"{book.epochs} epochs")
+    elif not set(totals) <= set(_rungs(case)):
+        words = f"trials are stopped at other epochs: rungs are at 1, {tune.ETA}, {tune.ETA**2} … with "
+        words += f"reduction_factor={tune.ETA} and grace_period=1"
+        yield Broken("value:rungs", words, str(sorted(set(totals))), str(_rungs(case)))
 
 
-def _judge_winner(case: Asha, book: Books, result: Any) -> None:
+def _judge_winner(case: Asha, book: Books, result: Any) -> Iterator[Broken]:
     if words := searches.not_a_pair(result):
-        raise Wrong(f"{words[0].upper()}{words[1:]} ({case})", measured=result)
+        yield Broken("value:pair", words, str(result)[:100])
+        return
     config, loss = result
-    best = min((trial for trial in book.trials), key=lambda trial: tune.LANDSCAPE(trial.config, case.most_epochs))
+    best = min(book.trials, key=lambda trial: tune.LANDSCAPE(trial.config, case.most_epochs))
     lowest = tune.LANDSCAPE(best.config, case.most_epochs)
+    figures = f"{loss:.8g}", f"{lowest:.8g}"
     if best.total < case.most_epochs:
-        raise Wrong(
-            f"The best trial is stopped, and worse ones go on: which mode does the scheduler get? ({case})",
-            measured=f"the best is stopped after epoch {best.total}",
-            expected=f"{case.most_epochs} epochs",
-        )
-    if config != best.config:
-        raise Wrong(f"The configuration with the lowest loss wins ({case})", measured=loss, expected=lowest)
-    if loss != lowest:
-        raise Wrong(f"The loss is not that of the winner's last epoch ({case})", measured=loss, expected=lowest)
+        words = "the best trial is stopped, and worse ones go on: which mode does the scheduler get?"
+        yield Broken("value:mode", words, f"the best is stopped after epoch {best.total}", f"{case.most_epochs} epochs")
+    elif config != best.config:
+        yield Broken("value:best", "the configuration with the lowest loss wins", *figures)
+    elif loss != lowest:
+        yield Broken("value:loss", "the loss is not that of the winner's last epoch", *figures)

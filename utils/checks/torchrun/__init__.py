@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import random
 from collections.abc import Callable
 from typing import Any
 
 from utils.checks import Wrong, exercise
 from utils.checks.answers import Answer
-from utils.checks.contracts import judge
-from utils.checks.contracts.judging import SEED
+from utils.checks.contracts import cases_of, judge, refuse
+from utils.checks.contracts.contract import shown
 from utils.checks.sandbox import run_to_the_ends
 from utils.checks.standstill import table
 from utils.checks.torchrun import (
@@ -27,20 +25,19 @@ from utils.checks.torchrun import (
 @exercise(title="A script for torchrun", difficulty=2, minutes=35, timeout=300)
 def script(main: Any) -> dict[str, Any]:
     """Judge ``main(task)``: first on ranks of the course, which start quickly, then with the real torchrun."""
-    seed = os.environ.get(SEED, "0")
-    rng = random.Random(f"torchrun.script {seed}")
-    given, (on_ranks, launched) = script_runs.drawn(rng), script_runs.shapes(rng)
-    reference = script_runs.reference(given, {nodes * per_node for nodes, per_node in (*on_ranks, *launched)})
-    try:
-        for nodes, per_node in on_ranks:
-            script_verdicts.judge(script_runs.on_ranks(main, given, nodes, per_node), reference, nodes, per_node)
-        for (nodes, per_node), facts in script_runs.under_torchrun(main, given, launched).items():
-            script_verdicts.judge(facts, reference, nodes, per_node)
-    except Wrong as wrong:
-        task = f"{given['samples']} samples, batch {given['batch']}, {given['epochs']} epochs, seed {seed}"
-        raise wrong.saying(f"{wrong.sentence.rstrip('.')}. See a task of {task}.") from None
+    cases = cases_of("torchrun.script", script_runs.draw)
+    reference = script_runs.reference(cases)
+    for case in cases:
+        try:
+            found = script_runs.started(main, case)
+        except Wrong as wrong:
+            end = "" if wrong.sentence.endswith((".", "?")) else "."
+            raise wrong.saying(f"{wrong.sentence}{end} See {shown(case)}.") from None
+        case = case | {"reference": [reference]}
+        refuse(case, script_verdicts.judge(case, found))
     return {
-        "torchrun": ", ".join(f"{nodes} × {per_node}" for nodes, per_node in launched),
+        "launches": ", ".join(f"{case['nodes']} × {case['per node']}" for case in cases),
+        "torchrun": "the last one",
         "samples": "each once in an epoch",
         "losses and weights": "those of one process",
     }

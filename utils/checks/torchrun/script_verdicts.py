@@ -4,138 +4,134 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import Any
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
-from utils.checks.verdicts import Wrong
+from utils.checks.contracts import Broken, Case, Facts
 
-Facts = dict[str, Any]  # of one rank: reads, taken, saved, printed, weights, groups, left
-LINE = re.compile(r"epoch (\d+) step (\d+) loss ([\d.]+|nan)")
+HELPERS = ("utils.training.exit", "utils.training.rendezvous")  # which the lectures use in scripts for torchrun
+LINE = re.compile(r"epoch (\d+) step (\d+) loss (\d+\.\d{4}|nan)")
 CLOSE = 0.0002  # of a loss, which is printed with four digits
 CLOSE_WEIGHT = 1e-5
 
 
-def judge(found: list[Facts], reference: Facts, nodes: int, per_node: int) -> None:
-    """Raise Wrong with the likeliest mistake, if the ranks did not do together what one process does.
+def judge(case: Case, found: Sequence[Facts]) -> Iterator[Broken]:
+    """The clauses that break where ranks do not do together what one process does.
 
     Args:
+        case: how the script was started, and as "reference" the facts of the script in one process; its "summed" are
+            the lines that it prints with gradients as many times too large as there are ranks, by their number.
         found: facts of all ranks, rank 0 first.
-        reference: facts of the script in one process; "summed": the lines that it prints with gradients as many times
-            too large as there are ranks, by their number.
-        nodes, per_node: how it was started.
     """
-    shape = f"{nodes} × {per_node}" if nodes > 1 else f"{per_node} rank{'s' if per_node > 1 else ''}"
-    _judge_start(found, per_node, shape)
-    _judge_samples(found, reference["reads"], per_node, shape)
-    _judge_output(found, per_node, shape)
-    _judge_results(found, reference, shape)
+    per_node, (reference,) = case["per node"], case["reference"]
+    for rank, facts in enumerate(found):
+        yield from _of_rank(rank, facts, per_node)
+    yield from _samples(found, reference["reads"], per_node)
+    yield from _who(found, per_node)
+    if found[0]["saved"]:
+        yield from _results(found, reference)
     for rank, facts in enumerate(found):
         if not facts["left"]:
-            raise Wrong(f"rank {rank} never leaves the process group: end with dist.destroy_process_group() ({shape})")
+            words = "never leaves the process group: end with dist.destroy_process_group()"
+            yield Broken("value:left", f"rank {rank} {words}")
 
 
-def _judge_start(found: list[Facts], per_node: int, shape: str) -> None:
-    for rank, facts in enumerate(found):
-        if not facts["groups"]:
-            raise Wrong(f"no process group is made: each process trains for itself ({shape}, rank {rank})")
-        if facts["taken"] != [rank % per_node]:
-            raise Wrong(
-                f"rank {rank} must take the GPU with the number of its local rank, once ({shape})",
-                measured=facts["taken"],
-                expected=[rank % per_node],
-            )
+def _of_rank(rank: int, facts: Facts, per_node: int) -> Iterator[Broken]:
+    for what, name in facts["events"]:
+        if what == "looks":
+            yield Broken("looks:", f"main looks into the check with {name}")
+        elif name not in HELPERS:
+            yield Broken("course:", f"main uses {name}: the course's own code is no answer, write it yourself")
+    if not facts["groups"]:
+        yield Broken("value:groups", f"no process group is made: each process trains for itself (rank {rank})")
+    if facts["taken"] != [rank % per_node]:
+        words = f"rank {rank} must take the GPU with the number of its local rank, once"
+        yield Broken("value:taken", words, str(facts["taken"]), str([rank % per_node]))
 
 
-def _judge_samples(found: list[Facts], batches: list[list[int]], per_node: int, shape: str) -> None:
+def _samples(found: Sequence[Facts], batches: list[list[int]], per_node: int) -> Iterator[Broken]:
     ranks = len(found)
-    wanted = Counter(sample for batch in batches for sample in batch)
-    read = [Counter(sample for batch in facts["reads"] for sample in batch) for facts in found]
+    wanted = Counter(chain.from_iterable(batches))
+    read = [Counter(chain.from_iterable(facts["reads"])) for facts in found]
     total = sum(read, Counter())
     if ranks > 1 and all(one == wanted for one in read):
-        raise Wrong(f"every rank reads all samples, so all do the same work: give each a share of the batch ({shape})")
-    if ranks > per_node > 1 and all(read[rank] == read[rank % per_node] for rank in range(ranks)):
-        raise Wrong(
-            f"ranks {0} and {per_node} read the same samples: the local rank is counted on each node, the share needs "
-            f"the rank ({shape})"
+        yield Broken(
+            "value:all", "every rank reads all samples, so all do the same work: give each a share of the batch"
         )
-    for sample, times in wanted.items():
-        if total[sample] != times:
-            raise Wrong(
-                f"over all ranks, each sample must be read once in an epoch; number {sample} is not ({shape})",
-                measured=f"{total[sample]} times in {times} epochs",
-            )
-    steps = [len(facts["reads"]) for facts in found]
-    if set(steps) != {len(batches)}:
+    elif ranks > per_node > 1 and all(read[rank] == read[rank % per_node] for rank in range(ranks)):
+        yield Broken(
+            "value:local",
+            f"ranks 0 and {per_node} read the same samples: the local rank is counted on each node, the share needs "
+            "the rank",
+        )
+    elif total != wanted:
+        sample = next(one for one in (*wanted, *total) if total[one] != wanted[one])
+        words = f"over all ranks, each sample must be read once in an epoch; number {sample} is not"
+        yield Broken("value:once", words, f"{total[sample]} times in all epochs", f"{wanted[sample]}")
+    elif any(len(facts["reads"]) != len(batches) for facts in found):
         size = sum(len(facts["reads"][0]) for facts in found if facts["reads"])
-        raise Wrong(
+        yield Broken(
+            "value:batch",
             f"the batch of all ranks together must stay {len(batches[0])}: learning rate and number of steps were "
-            f"chosen for it ({shape})",
-            measured=f"{size} samples, {steps[0]} steps",
-            expected=f"{len(batches[0])} samples, {len(batches)} steps",
+            "chosen for it",
+            f"{size} samples, {len(found[0]['reads'])} steps",
+            f"{len(batches[0])} samples, {len(batches)} steps",
         )
-    for step, batch in enumerate(batches):
-        together = Counter(sample for facts in found for sample in facts["reads"][step])
-        if together != Counter(batch):
-            raise Wrong(f"in step {step}, the ranks together do not read the batch of one process ({shape})")
-        sizes = [len(facts["reads"][step]) for facts in found]
-        if max(sizes) - min(sizes) > 0:
-            raise Wrong(f"in step {step}, ranks have shares of different size ({shape})", measured=sizes)
+    else:
+        for step, batch in enumerate(batches):
+            shares = [facts["reads"][step] for facts in found]
+            if Counter(chain.from_iterable(shares)) != Counter(batch):
+                yield Broken("value:step", f"in step {step}, the ranks together do not read the batch of one process")
+            if len(sizes := set(map(len, shares))) > 1:
+                words = f"in step {step}, ranks have shares of different size"
+                yield Broken("value:shares", words, str(sorted(sizes)))
 
 
-def _judge_output(found: list[Facts], per_node: int, shape: str) -> None:
+def _who(found: Sequence[Facts], per_node: int) -> Iterator[Broken]:
     for what, verb in (("printed", "prints"), ("saved", "saves")):
         who = [rank for rank, facts in enumerate(found) if facts[what]]
-        if who == [0]:
-            continue
-        if not who:
-            raise Wrong(f"nobody {verb}: rank 0 should ({shape})")
+        words = f"only rank 0 {verb}, and here rank {who[-1]} does too" if who else f"nobody {verb}: rank 0 should"
         if len(who) > 1 and who == list(range(0, len(found), per_node)):
-            raise Wrong(f"rank {who[1]} {verb} too: each node has a local rank 0; use the rank ({shape})")
-        raise Wrong(f"only rank 0 {verb}, and here rank {who[-1]} does too ({shape})", measured=f"ranks {who}")
+            words = f"rank {who[1]} {verb} too: each node has a local rank 0; use the rank"
+        if who != [0]:
+            yield Broken(f"value:{what}", words, f"ranks {who}", "ranks [0]")
 
 
-def _judge_results(found: list[Facts], reference: Facts, shape: str) -> None:
-    ranks = len(found)
+def _results(found: Sequence[Facts], reference: Facts) -> Iterator[Broken]:
     wanted, got = _losses(reference["printed"]), _losses(found[0]["printed"])
     if set(wanted) != set(got) or len(found[0]["printed"]) != len(wanted):
-        raise Wrong(
-            f"rank 0 prints other lines than the script in one process ({shape})",
-            measured=f"{len(found[0]['printed'])} lines",
-            expected=f"{len(wanted)} lines",
-        )
+        lines = [f"{len(one['printed'])} lines" for one in (found[0], reference)]
+        yield Broken("value:lines", "rank 0 prints other lines than the script in one process", *lines)
+        return
     weights, right = found[0]["weights"], reference["weights"]
-    if weights is None:
-        raise Wrong(f"task.path holds nothing that torch.load can read with weights_only=True ({shape})")
-    if set(weights) != set(right):
-        raise Wrong(
-            f"the saved state has other names than that of the model in one process; save model.module of a "
-            f"DistributedDataParallel ({shape})",
-            measured=sorted(weights),
-            expected=sorted(right),
-        )
-    same_weights = all(
-        abs(one - other) < CLOSE_WEIGHT for name in right for one, other in zip(weights[name], right[name], strict=True)
+    if weights is None or set(weights) != set(right):
+        words = "task.path holds nothing that torch.load can read with weights_only=True"
+        if weights is not None:
+            words = "the saved state has other names than that of the model in one process; save model.module of a "
+            words += "DistributedDataParallel"
+        yield Broken("value:names", words, weights and str(sorted(weights)), str(sorted(right)))
+        return
+    close = all(
+        len(weights[name]) == len(right[name])
+        and all(abs(one - other) < CLOSE_WEIGHT for one, other in zip(weights[name], right[name], strict=True))
+        for name in right
     )
-    summed = reference["summed"].get(f"{ranks}")
+    summed = reference["summed"].get(f"{len(found)}")
     if summed and all(abs(got[place] - loss) < CLOSE for place, loss in _losses(summed).items()):
-        raise Wrong(f"the gradients of the ranks are added up, not averaged ({shape})")
-    for place, loss in wanted.items():
-        if abs(got[place] - loss) < CLOSE:
-            continue
-        where = f"(epoch {place[0]}, step {place[1]}, {shape})"
-        if same_weights:
-            raise Wrong(
-                f"the loss that rank 0 prints is not that of the whole batch: average it over the ranks {where}",
-                measured=got[place],
-                expected=loss,
+        yield Broken("value:summed", "the gradients of the ranks are added up, not averaged")
+    averaged = "are the gradients averaged over all ranks, before each update?"
+    off = [place for place, loss in wanted.items() if not abs(got[place] - loss) < CLOSE]
+    if off:
+        epoch, step = off[0]
+        words = f"the losses are not those of one process, first in epoch {epoch}, step {step}: {averaged}"
+        if close:
+            words = (
+                f"the loss that rank 0 prints in epoch {epoch}, step {step} is not that of the whole batch: average "
             )
-        _wrong_training(f"the losses are not those of one process {where}", got[place], loss)
-    if not same_weights:
-        _wrong_training(f"the losses are right, but not the saved weights ({shape})", None, None)
-
-
-def _wrong_training(what: str, measured: float | None, expected: float | None) -> None:
-    figures = {} if measured is None else {"measured": measured, "expected": expected}
-    raise Wrong(f"{what}: are the gradients averaged over all ranks, before each update?", **figures)
+            words += "it over the ranks"
+        yield Broken("value:losses", words, f"{got[off[0]]}", f"{wanted[off[0]]}")
+    elif not close:
+        yield Broken("value:weights", f"the losses are right, but not the saved weights: {averaged}")
 
 
 def _losses(lines: list[str]) -> dict[tuple[int, int], float]:

@@ -20,7 +20,7 @@ class Task:
     Args:
         folder: where the model goes.
         gpus: how many GPUs this node has. They stand for real ones: tensors stay on the CPU.
-        given: what ``script_runs.drawn`` gives.
+        given: what ``script_runs.draw`` gives.
     """
 
     def __init__(self, folder: str, gpus: int, given: dict[str, Any]) -> None:
@@ -29,12 +29,11 @@ class Task:
         self.path = str(Path(folder, "model.pt"))
         self._gpus = gpus
         self._data: Any = None
-        self.reads: list[list[int]] = []
-        self.taken: list[int] = []
+        self._noted: dict[str, list[Any]] = {"reads": [], "taken": []}
 
     def gpu(self, index: int) -> torch.device:
         """Take a GPU of this node. Here they are simulated: the device is the CPU."""
-        self.taken.append(index)
+        self._noted["taken"].append(index)
         if not 0 <= index < self._gpus:
             raise RuntimeError(
                 f"this node has the GPUs 0 to {self._gpus - 1}, and no GPU {index}: take the one with your local rank"
@@ -44,11 +43,15 @@ class Task:
     def read(self, indices: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """The images [n, 64] and labels [n] of these samples."""
         chosen = [int(index) for index in indices]
-        self.reads.append(chosen)
+        self._noted["reads"].append(chosen)
         time.sleep(self._delays.choice((0, 0, 0, 0.004)))  # disks are not equally quick
         if self._data is None:
             self._data = digits()
         return self._data.train_images[chosen].flatten(1), self._data.train_labels[chosen]
+
+    def noted(self) -> dict[str, list[Any]]:
+        """Which samples were read, batch by batch, and which GPUs were taken."""
+        return dict(self._noted)
 
 
 def single_process(task: Task) -> None:

@@ -16,11 +16,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from utils.checks.torchrun.script_verdicts import Facts
+from utils.checks.contracts import Facts, events
+from utils.checks.contracts.surroundings import changed, functions
+from utils.checks.contracts.watch import not_for_ever
 from utils.checks.torchrun.training_task import Task, single_process
 from utils.checks.verdicts import Wrong
 
 _NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+COMPUTING = 5  # seconds of a core for main; it needs less than one
 _kept: list[Any] = []  # stores that live as long as their process
 CHOSEN = (
     "must stay as torchrun has set it: the agents have chosen address, port and numbers, and others may be using "
@@ -66,11 +69,18 @@ def on_rank(main: Any, folder: str, nodes: int, given: dict[str, Any]) -> Facts:
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     notes = _Notes()
     task = Task(folder, world_size // nodes, given)
+    events.begin()
     exits = os._exit, atexit._run_exitfuncs
     os._exit = _leave  # type: ignore[assignment]
     atexit._run_exitfuncs = lambda: None  # this process goes on
     try:
-        with contextlib.redirect_stdout(io.StringIO()) as printed, _watched_calls(notes, folder):
+        with (
+            contextlib.redirect_stdout(io.StringIO()) as printed,
+            _watched_calls(notes, folder),
+            events.listening() as heard,
+            not_for_ever(COMPUTING),
+        ):
+            before = functions()
             try:
                 main.function(task)
             except _Left as left:
@@ -79,12 +89,17 @@ def on_rank(main: Any, folder: str, nodes: int, given: dict[str, Any]) -> Facts:
                 _judge_exit(end.code)
             except BaseException as error:
                 raise main.outcome_of(error) from error
+            finally:
+                replaced = [("looks", f"{now} of {name}") for name, _, now in changed(before, functions())]
     finally:
         os._exit, atexit._run_exitfuncs = exits
     left = not dist.is_initialized()
     if not left:
         dist.destroy_process_group()
-    return _facts(task, rank, notes.saved, printed.getvalue().splitlines()) | {"groups": notes.groups, "left": left}
+    used = [("course", module) for module in sorted(events.held_by(main.function)[1])]
+    seen = [one for one in dict.fromkeys([*heard, *used, *replaced]) if one[0] in ("course", "looks")]
+    more = {"groups": notes.groups, "left": left, "events": seen}
+    return _facts(task, rank, notes.saved, printed.getvalue().splitlines()) | more
 
 
 def worker() -> None:
@@ -101,7 +116,7 @@ def worker() -> None:
     exit_now = os._exit
 
     def write() -> None:
-        more = {"groups": notes.groups, "left": not dist.is_initialized()}
+        more = {"groups": notes.groups, "left": not dist.is_initialized(), "events": []}
         Path(folder, f"facts.{rank}").write_text(json.dumps(_facts(task, rank, notes.saved, []) | more))
 
     def exit_with_facts(code: int) -> None:
@@ -152,11 +167,11 @@ def _watched_calls(notes: _Notes, folder: str) -> Iterator[None]:
         _meet(make, backend, options)
 
     def watched_save(thing: Any, file: Any, *more: Any, **options: Any) -> None:
-        notes.saved += 1
+        notes.saved += not isinstance(file, io.BytesIO)
         save(thing, file, *more, **options)
 
     def see(event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "open" and isinstance(arguments[1], str) and set(arguments[1]) & set("wax+"):
+        if event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR):
             path = os.fspath(arguments[0]) if not isinstance(arguments[0], int) else ""
             notes.saved += str(path).startswith(folder) and "facts." not in str(path)
 
@@ -196,10 +211,4 @@ def _facts(task: Task, rank: int, saved: int, printed: list[str]) -> Facts:
         with contextlib.suppress(Exception):
             state = torch.load(task.path, weights_only=True)
             weights = {name: tensor.flatten().tolist() for name, tensor in state.items()}
-    return {
-        "reads": task.reads,
-        "taken": task.taken,
-        "saved": int(saved),
-        "printed": printed,
-        "weights": weights,
-    }
+    return task.noted() | {"saved": int(saved), "printed": printed, "weights": weights}

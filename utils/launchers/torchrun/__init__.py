@@ -38,13 +38,16 @@ _PORT_TAKEN = ("eaddrinuse", "address already in use")
 _ELASTIC = {"last_call_timeout": 3, "keep_alive_interval": 1, "keep_alive_max_attempt": 5}
 
 
-def run_agents(script: str | Path, *args: str, timeout: float = DEFAULT_TIMEOUT, **options: Any) -> Run:
+def run_agents(
+    script: str | Path, *args: str, timeout: float = DEFAULT_TIMEOUT, still: float | None = None, **options: Any
+) -> Run:
     """Run a script under several torchrun agents, each of which believes to be a node of its own.
 
     Args:
         script: path of the training script.
         args: its arguments.
         timeout: seconds for everything.
+        still: end it earlier, after so many seconds in which none of its processes has computed.
         options: those of ``agents``: ``nodes``, ``per_node``, ``rendezvous``, ``max_restarts``, ``hosts``, ….
 
     Raises:
@@ -57,7 +60,7 @@ def run_agents(script: str | Path, *args: str, timeout: float = DEFAULT_TIMEOUT,
             for node in range(started.nodes):
                 started.start(node)
             try:
-                return started.wait(deadline - time.monotonic())
+                return started.wait(deadline - time.monotonic(), still)
             except AgentsTimeout as late:
                 raise results.timed_out(Path(script).name, late.run, timeout) from None
             except AgentsFailed as failure:

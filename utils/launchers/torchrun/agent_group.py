@@ -142,16 +142,20 @@ class Agents:
                 raise AgentsTimeout(f"after {timeout:g} s no worker had printed {text!r}", self.run)
             time.sleep(0.05)
 
-    def wait(self, timeout: float = DEFAULT_TIMEOUT) -> Run:
+    def wait(self, timeout: float = DEFAULT_TIMEOUT, still: float | None = None) -> Run:
         """Wait until all agents that were started have ended.
 
         Without ``min_nodes``, when one fails the others get a grace of three seconds; then they are killed.
+
+        Args:
+            timeout: seconds.
+            still: end it earlier, after so many seconds in which none of its processes has computed.
 
         Raises:
             AgentsFailed: a worker or agent failed (those that you have killed do not count).
             AgentsTimeout: it took too long; everything was ended.
         """
-        in_time = self._wait(time.monotonic() + timeout)
+        in_time = self._wait(time.monotonic() + timeout, still)
         codes = self._exit_codes()
         self.end()
         run = self._run(codes)
@@ -171,16 +175,16 @@ class Agents:
         """Kill whoever is left: agents, workers, and what those started."""
         _kill(self._mark, [agent.process for agent in self._started])
 
-    def _wait(self, deadline: float) -> bool:
+    def _wait(self, deadline: float, still: float | None) -> bool:
         """Until all have ended, or one has failed and the others had their grace. False if time ran out first."""
-        grace_over = None
+        grace_over, activity = None, processes.Activity(MARK, self._mark)
         while any(agent.process.poll() is None for agent in self._started):
             now = time.monotonic()
             if grace_over is None and self.min_nodes is None and any(self._exit_codes()):
                 grace_over = now + GRACE
             if grace_over is not None and now > grace_over:
                 return True
-            if now > deadline:
+            if now > deadline or (still is not None and activity.seconds_ago() > still):
                 return False
             time.sleep(0.05)
         return True

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,7 +59,7 @@ def read(folder: str | Path) -> list[list[Event]]:
 
 
 def timeline(lives: Sequence[Sequence[Event]], until: float | None = None) -> Picture:
-    """A lane for each machine: when its worker started, and when it trained in a world of which size.
+    """A lane for each machine: when its worker started, when it trained in a world of which size, when agents met anew.
 
     Args:
         lives: as from ``read``.
@@ -78,6 +79,12 @@ def timeline(lives: Sequence[Sequence[Event]], until: float | None = None) -> Pi
             label = f"{size} rank{'s' if size > 1 else ''}"
             spans.append(draw.Span(lane, ready, steps[-1].seconds, "compute", label))
     lanes = sorted({span.lane for span in spans})
+    for lane in lanes:
+        of_lane = [life for life in lives if f"machine {life[0].machine}" == lane]
+        for life, following in pairwise(of_lane):
+            spans.append(draw.Span(lane, life[-1].seconds, following[0].seconds, "idle", "all meet"))
+        if of_lane[-1][-1].seconds < lives[-1][0].seconds:  # others were started after it
+            spans.append(draw.Span(lane, of_lane[-1][-1].seconds, end, "error", "lost"))
     seen = [replace(span, end=min(span.end, now)) for span in spans if span.start < now]
     caption = f"measured on this machine; after {now:.1f} s: {sentence(lives, now)}"
     return draw.timeline(

@@ -17,7 +17,7 @@ from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
 from utils.simgpu import dispatch, install
 from utils.simgpu.cluster import current, exists
-from utils.simgpu.distributed import foreach, functional, operators, pinned, refusals
+from utils.simgpu.distributed import foreach, functional, operators, pinned, premultiplied, refusals
 from utils.simgpu.distributed.works import after_backward, forget_unfinished
 from utils.simgpu.phases import in_backward
 from utils.simgpu.tensor import SimTensor
@@ -40,6 +40,7 @@ def connect() -> None:
     install.replace(dist.Logger, "set_runtime_stats_and_log", _log_nothing)
     install.replace(torch.nn.parallel.DistributedDataParallel, "__init__", pinned.for_models_that_need_it)
     refusals.connect()
+    premultiplied.connect()
     install.replace(DTensor, "device", lambda _: property(_device))
     install.replace(DTensor, "to", _to)
     fsdp = importlib.import_module("torch.distributed.fsdp._fully_shard._fsdp_init")
@@ -72,13 +73,14 @@ def _barrier(plain: Callable[..., Any]) -> Callable[..., Any]:
         group = group or dist.group.WORLD
         if group is dist.GroupMember.NON_GROUP_MEMBER or not _simulated(group):
             return plain(group, async_op, device_ids, timeout)
-        options = c10d.BarrierOptions()
-        options.asyncOp, options.device = async_op, torch.device("simgpu", 0)
-        work = group.barrier(options)
-        if async_op:
-            return work
-        work.wait()
-        torch.simgpu.synchronize()  # type: ignore[attr-defined]  # NCCL's keeps the host waiting, too
+        before, group.bound_device_id = group.bound_device_id, torch.device("simgpu", 0)
+        try:
+            work = plain(group, async_op, None, timeout)
+        finally:
+            group.bound_device_id = before
+        if not async_op:
+            torch.simgpu.synchronize()  # type: ignore[attr-defined]  # NCCL's keeps the host waiting, too
+        return work
 
     return barrier
 

@@ -9,7 +9,9 @@ import torch
 import torch._C._distributed_c10d as c10d
 from torch.distributed import ReduceOp
 
-AVERAGE, PREMULTIPLIED = ReduceOp.RedOpType.AVG, ReduceOp.RedOpType.PREMUL_SUM
+from utils.simgpu.distributed.premultiplied import PREMULTIPLIED, scaled
+
+AVERAGE = ReduceOp.RedOpType.AVG
 
 
 def move(packet: str, group: Any, values: dict[str, Any], outputs: list[torch.Tensor]) -> None:
@@ -22,11 +24,9 @@ def move(packet: str, group: Any, values: dict[str, Any], outputs: list[torch.Te
     asked = kind(values)
     staged: list[tuple[torch.Tensor, torch.Tensor]] = []
     written = {id(tensor) for tensor in outputs}
-    values = {name: _contiguous(value, staged, written) for name, value in values.items()}
     if asked == PREMULTIPLIED:
-        raise NotImplementedError(
-            "a pre-multiplied sum does not work on simulated ranks: multiply the tensor, then use ReduceOp.SUM"
-        )
+        values = {name: scaled(value, written) for name, value in values.items()}
+    values = {name: _contiguous(value, staged, written) for name, value in values.items()}
     _MOVERS[packet](group, values, lambda options: _filled(options, values, asked))
     for target, source in staged:
         target.copy_(source)
@@ -57,7 +57,7 @@ def _contiguous(value: Any, staged: list, written: set[int]) -> Any:
 
 def _filled(options: Any, values: dict[str, Any], asked: Any) -> Any:
     if asked is not None:
-        options.reduceOp = ReduceOp(ReduceOp.SUM if asked == AVERAGE else asked)
+        options.reduceOp = ReduceOp(ReduceOp.SUM if asked in (AVERAGE, PREMULTIPLIED) else asked)
     if "root_rank" in values:
         options.rootRank = values["root_rank"]
     return options

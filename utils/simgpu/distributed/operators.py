@@ -72,9 +72,21 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
         (tensor,) = values["tensors"]
         peer = values["dst"] if packet == "send" else values["src"]
         return messages.issue(packet == "send", tensor, group, peer, values["tag"]).boxed()
-    work = collective(packet, values, group).boxed()
+    try:
+        work = collective(packet, values, group).boxed()
+    except BaseException:
+        _let_interrupts_in()
+        raise
     returns = len(func._schema.returns)
     return (values[COLLECTIVES[packet].writes], work) if returns == 2 else work if returns else None
+
+
+def _let_interrupts_in() -> None:
+    """Python handles a signal at the next call of a function: here, rather than in ``backward.device_guard``.
+
+    There it would end the process. A rank that waits for one that has failed gets an interrupt, and then its
+    connections are cut.
+    """
 
 
 def collective(packet: str, values: dict[str, Any], group: ProcessGroup) -> SimWork:

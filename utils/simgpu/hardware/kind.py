@@ -69,6 +69,8 @@ class GPU:
         achievable_fp32: share of their peak that products on the ordinary cores reach; None: ``achievable_flops``.
         multiprocessors: how many streaming multiprocessors it has, over which a product's tiles are dealt; 0: products
             of every shape take the time of their operations.
+        unaligned: how many times slower its tensor cores multiply two-byte numbers where a side of a matrix is no
+            multiple of 8, so that not all rows begin at multiples of 16 bytes.
         peer_access: can it read another GPU's memory over PCIe? Without it, copies between GPUs go through the host.
         pageable_bytes_per_s: what a copy between the GPU and the host's ordinary (pageable) memory reaches: the host
             copies it to or from pinned memory on the way.
@@ -91,6 +93,7 @@ class GPU:
     achievable_source: str
     achievable_fp32: float | None = None
     multiprocessors: int = 0
+    unaligned: float = 2.0
     peer_access: bool = True
     pageable_bytes_per_s: float = math.inf
     pinning_bytes_per_s: float = math.inf

@@ -40,6 +40,10 @@ _HOST = {"pageable_bytes_per_s": 10e9, "pinning_bytes_per_s": 2.76e9}
 _OLD_HOST = {**_HOST, "pageable_bytes_per_s": 5.5e9}
 """rapidsai/dask-cuda pull request 98 (2019): 5 to 6 GB/s over PCIe 3."""
 _FITTED = "fitted to training steps that others measured, rows with `calibrates` in benchmarks/published.py"
+_UNALIGNED_ON_HOPPER = 3.0
+"""Derived, not measured. Hopper's products of warp groups want aligned rows. Without them its multiprocessors run the
+A100's kernels: half of 0.7 of the A100's peak (GPT-2's vocabulary of 50,257 against 50,304), times 132 multiprocessors
+for 108 and 1.83 GHz for 1.41, are a third of what aligned products reach here."""
 
 V100 = GPU(
     name="V100 SXM2 32GB",
@@ -99,6 +103,7 @@ H100 = GPU(
     f"peak, {_MAMF}; copies 0.87, aigatech/vpbenchmarking); fp32: assumed; {_KERNEL}",
     achievable_fp32=0.9,
     multiprocessors=132,
+    unaligned=_UNALIGNED_ON_HOPPER,
     nics_per_gpu=1,
     network=INFINIBAND_NDR,
     **_HOST,
@@ -119,6 +124,7 @@ H200 = GPU(
     achievable_source=f"assumed, all as the H100's; {_KERNEL}",
     achievable_fp32=0.9,
     multiprocessors=132,
+    unaligned=_UNALIGNED_ON_HOPPER,
     nics_per_gpu=1,
     network=INFINIBAND_NDR,
     **_HOST,

@@ -103,10 +103,10 @@ class Llama(nn.Module):
             elif isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=0.02)
 
-    def angles(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def angles(self, length: int, x: Tensor) -> tuple[Tensor, Tensor]:
         """Cosine and sine by which each pair of values is turned: [length, size / 2], in the type of x."""
         pairs = self.config.width // self.config.heads // 2
-        places = torch.arange(x.shape[1], device=x.device, dtype=torch.float32)
+        places = torch.arange(length, device=x.device, dtype=torch.float32)
         speeds = self.config.theta ** (-torch.arange(pairs, device=x.device, dtype=torch.float32) / pairs)
         angles = places[:, None] * speeds
         return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
@@ -122,7 +122,7 @@ class Llama(nn.Module):
             Logits [batch, length, vocabulary]; with targets, the mean cross-entropy in nats per token.
         """
         x = self.tokens(tokens)
-        cos, sin = self.angles(x)
+        cos, sin = self.angles(tokens.shape[1], x)  # (a rank's x may be a part of the sequence)
         for block in self.blocks:
             x = block(x, cos, sin)
         logits = self.output(self.norm(x))

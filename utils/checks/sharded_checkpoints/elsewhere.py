@@ -1,0 +1,256 @@
+"""Exercise 3: ``save(model, optimizer, folder)`` on N ranks, ``load(model, optimizer, folder)`` on M others."""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from utils.checks.checkpointing.lives import Life, Watch, first_failure, join_group, live
+from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
+from utils.checks.verdicts import NotStarted
+
+if TYPE_CHECKING:
+    from torch import nn
+
+PRELOAD = (
+    "torch._dynamo",
+    "torch.distributed.checkpoint",
+    "torch.distributed.checkpoint.state_dict",
+    "torch.distributed.fsdp",
+)
+FRAMES = 60_000  # bytes beside the numbers: of a file, and of what the ranks tell each other
+SECONDS = 15  # for a world of processes
+STATES = 3  # numbers for each parameter: itself, and Adam's two
+
+
+def draw(rng: random.Random) -> list[Case]:
+    """More ranks and fewer, widths that are no multiple of them, one rank."""
+    pairs = [(4, 3), (2, 4), rng.choice(((3, 1), (1, 3), (3, 2)))]
+    return [
+        {"ranks": 1, "saved by": saved, "loaded by": loaded, "width": rng.randint(150, 190),
+         "rate": rng.choice((0.02, 0.05)), "seed": rng.getrandbits(30)}
+        for saved, loaded in pairs
+    ]  # fmt: skip
+
+
+def build(case: Case, seed: int, rate: float) -> tuple[nn.Module, Any]:
+    """A sharded network with a frozen layer, and Adam for the rest."""
+    import torch
+    from torch import nn
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(seed)
+    width = case["width"]
+    model = nn.Sequential(nn.Linear(20, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 5))
+    model.register_buffer("seen", torch.tensor(float(seed % 100)))
+    fully_shard(model[2])
+    fully_shard(model)
+    return model, torch.optim.Adam(model.parameters(), lr=rate)
+
+
+def train(model: nn.Module, optimizer: Any, steps: int) -> None:
+    import torch
+
+    for _ in range(steps):
+        model(torch.randn(4, 20)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def whole(model: nn.Module, optimizer: Any) -> dict[str, Any]:
+    """Every tensor in full, by name; and the learning rate."""
+    from torch.distributed.tensor import DTensor
+
+    def full(one: Any) -> Any:
+        return (one.full_tensor() if isinstance(one, DTensor) else one).detach().clone()
+
+    found = {f"model {name}": full(one) for name, one in model.state_dict().items()}
+    for name, one in model.named_parameters():
+        found |= {f"Adam's {kind} of {name}": full(value) for kind, value in optimizer.state.get(one, {}).items()}
+    return found | {"the learning rate": optimizer.param_groups[0]["lr"]}
+
+
+def local_bytes(model: nn.Module) -> int:
+    return STATES * sum(one.to_local().nbytes for one in model.parameters())
+
+
+def counting() -> Any:
+    """For ``with``: ``received``, bytes that collectives bring this rank."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    class Counting(TorchDispatchMode):
+        received = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            found = func(*args, **(kwargs or {}))
+            if func.namespace in ("c10d", "_c10d_functional") and "wait" not in func.__name__:
+                self.received += sum(one.nbytes for one in tree_leaves(found) if isinstance(one, torch.Tensor))
+            return found
+
+    return Counting()
+
+
+class World:
+    """So many processes of one group; what they note, and which of them failed first."""
+
+    def __init__(self, case: Case, ranks: int, folder: Path, body: Any) -> None:
+        store = tempfile.mktemp(dir=os.getcwd())
+
+        def one(rank: int) -> Any:
+            def run(watch: Watch) -> None:
+                import torch
+
+                torch.set_num_threads(1)
+                join_group(store, rank, ranks)
+                body(case, rank, watch)
+
+            return run
+
+        self.lives: list[Life] = live(*(one(rank) for rank in range(ranks)), seconds=SECONDS)
+
+    def told(self) -> Facts:
+        notes = [life.of("told")[0] if life.of("told") else {} for life in self.lives]
+        return {"failed": first_failure(self.lives), "ended": [life.ended for life in self.lives], "notes": notes}
+
+
+def scene(case: Case, watch: Any, facts: Facts) -> None:
+    import torch
+    import torch._dynamo  # here, and not in each of the processes that are forked
+    import torch.distributed as dist
+    import torch.distributed.checkpoint.state_dict
+    import torch.distributed.fsdp
+
+    save, load = watch.answers["save"], watch.answers["load"]
+    here = Path(tempfile.mkdtemp(dir=os.getcwd()))
+    folder = here / "checkpoint"
+
+    def saving(case: Case, rank: int, watch: Watch) -> None:
+        model, optimizer = build(case, case["seed"], case["rate"])
+        train(model, optimizer, 2)
+        before = whole(model, optimizer)
+        with counting() as count:
+            save(model, optimizer, str(folder))
+        files = {p.name: p.stat().st_size for p in folder.rglob("*") if p.is_file()} if folder.is_dir() else {}
+        dist.barrier()
+        after = whole(model, optimizer)
+        if rank == 0:
+            torch.save(before, here / "truth.pt")
+        changed = next((name for name in before if not _equal(before[name], after.get(name))), "")
+        mode = "" if model.training else "the model is in eval mode"
+        watch.note("told", received=count.received, local=local_bytes(model), files=files, changed=changed or mode)
+        dist.barrier()
+
+    def loading(case: Case, rank: int, watch: Watch) -> None:
+        model, optimizer = build(case, case["seed"] + 1, 0.001)
+        train(model, optimizer, case["loaded by"] % 2)  # now and then the optimizer is not fresh
+        owned = [one.to_local() for one in model.parameters()]
+        with counting() as count:
+            load(model, optimizer, str(folder))
+        found = whole(model, optimizer)
+        if rank == 0:
+            torch.save(found, here / "found.pt")
+        told = {"received": count.received}
+        watch.note("told", **told, same=all(map(_is, owned, [p.to_local() for p in model.parameters()])))
+        dist.barrier()
+
+    facts["saved"] = World(case, case["saved by"], folder, saving).told()
+    if not all(end == 0 for end in facts["saved"]["ended"]):
+        return
+    files = [path for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
+    facts["files"] = sorted(path.stat().st_size for path in files)
+    facts["loaded"] = World(case, case["loaded by"], folder, loading).told()
+    if all(end == 0 for end in facts["loaded"]["ended"]):
+        truth, found = (torch.load(here / name) for name in ("truth.pt", "found.pt"))
+        facts["wrong"] = [name for name in truth if not _equal(truth[name], found.get(name))]
+        facts["whole"] = STATES * sum(one.nbytes for name, one in truth.items() if name.startswith("model "))
+
+
+def _is(one: Any, other: Any) -> bool:
+    return one.data_ptr() == other.data_ptr()
+
+
+def _equal(one: Any, other: Any) -> bool:
+    import torch
+
+    if isinstance(one, torch.Tensor):
+        return isinstance(other, torch.Tensor) and one.dtype == other.dtype and torch.equal(one, other)
+    return one == other
+
+
+def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
+    """It ends, on all ranks; nobody collects; each byte once; equal bit for bit elsewhere."""
+    facts = world[0]
+    for which, words in (("saved", f"save on {case['saved by']} ranks"), ("loaded", f"load on {case['loaded by']}")):
+        played = facts.get(which)
+        if played is None:
+            return
+        if failed := played["failed"]:
+            if failed["kind"] == "not started":
+                raise NotStarted
+            yield Broken("value:raised", f"{words}: {failed['sentence'].rstrip('.')}")
+            return
+        if any(end is None or end != 0 for end in played["ended"]):
+            yield Broken("value:ends", f"{words} never ends: do all ranks call it, all of it?")
+            return
+    yield from _judge_saved(case, facts)
+    yield from _judge_loaded(case, facts)
+
+
+def _judge_saved(case: Case, facts: Facts) -> Iterator[Broken]:
+    saved, notes = facts["saved"], facts["saved"]["notes"]
+    if changed := next((note["changed"] for note in notes if note["changed"]), ""):
+        yield Broken("value:changed", f"save changes what it saves: {changed} is other than before")
+    total, largest = sum(note["local"] for note in notes), max(note["local"] for note in notes)
+    most = max(note["received"] for note in saved["notes"])
+    if case["saved by"] > 1 and most > total // 4 + FRAMES:
+        words = "save brings a rank what the others have: each writes its own shards, and nobody collects"
+        yield Broken("value:0 collected", words, f"{most:,} bytes received", "plans only, some kilobytes")
+    if not facts["files"]:
+        yield Broken("value:files", "after save there is no file in the folder")
+    elif sum(facts["files"]) > total + FRAMES * (1 + case["saved by"]):
+        words = "the files hold more than the state: each number is written once, by the rank that has it"
+        yield Broken("value:1 twice", words, f"{sum(facts['files']):,} bytes", f"{total:,} and small frames")
+    elif max(facts["files"]) > largest + FRAMES:
+        words = "one file holds more than one rank's shards"
+        yield Broken("value:2 one file", words, f"{max(facts['files']):,} bytes", f"{largest:,} and small frames")
+
+
+def _judge_loaded(case: Case, facts: Facts) -> Iterator[Broken]:
+    if wrong := facts["wrong"]:
+        kind = "adam" if wrong[0].startswith("Adam") else "model"
+        words = f"after load, {len(wrong)} parts of the state are not those that were saved: {', '.join(wrong[:3])}"
+        yield Broken(f"value:3 {kind}", words)
+        return
+    notes, total = facts["loaded"]["notes"], facts["whole"]
+    most = max(note["received"] for note in notes)
+    if case["loaded by"] > 1 and most > total // 4 + FRAMES:
+        words = "load brings a rank what the others have read: each reads its own rows from the files"
+        yield Broken("value:4 received", words, f"{most:,} bytes", "plans only")
+    if not all(note["same"] for note in notes):
+        yield Broken("value:5 replaced", "load replaces parameters: the optimizer still holds the old ones")
+
+
+def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
+    _case, world = played[0]
+    return {
+        "ranks": ", ".join(f"{case['saved by']} → {case['loaded by']}" for case, _ in played),
+        "bit for bit": "parameters, Adam's state, learning rate",
+        "largest of the files": f"{max(world[0]['files']):,} bytes of {sum(world[0]['files']):,}",
+    }
+
+
+CONTRACT = Contract(
+    name="sharded_checkpoints.elsewhere",
+    rules={"save": Rules(), "load": Rules()},
+    draw=draw,
+    scene=scene,
+    judge=judge,
+    mistakes=tuple((f"value:{clause}", "{}") for clause in ("raised", "ends", "changed", "files", "*")),
+    figures=figures,
+)

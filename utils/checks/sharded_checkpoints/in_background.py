@@ -1,0 +1,211 @@
+"""Exercise 2: the class ``AsyncSaver(write)`` with ``save(state, path)`` and ``wait()``."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from utils.checks.checkpointing.folder_events import FolderEvents
+from utils.checks.contracts import Case, Contract, Facts, Rules
+from utils.checks.inside import Outcome
+from utils.checks.sharded_checkpoints.background_verdicts import judge
+from utils.checks.sharded_checkpoints.slow_disk import Held, SlowDisk
+from utils.checks.sharded_checkpoints.states import copied, differs, draw_state, look, tensors_of, train_on
+
+LOOK = 0.2  # seconds until the check looks who waits
+NAMES = ("last.pt", "step 20.pt", "best.model", "x.tmp")
+
+
+class DiskGone(BaseException):
+    """An error that is no Exception, as DCP's CheckpointException."""
+
+
+ERRORS: dict[str, Callable[[], BaseException]] = {
+    "OSError": lambda: OSError(28, "No space left on device"),
+    "MemoryError": MemoryError,
+    "a BaseException": lambda: DiskGone("the disk is gone"),
+    "SystemExit": lambda: SystemExit(3),
+}
+
+
+def draw(rng: random.Random) -> list[Case]:
+    """Both ways in which an error is met, two kinds of errors, an older file and none, one name and two."""
+    kinds = rng.sample(sorted(ERRORS), 3)
+    kinds[0] = "OSError" if "OSError" not in kinds else kinds[0]
+    cases: list[Case] = []
+    for number, kind in enumerate(kinds):
+        names = rng.sample(NAMES, 2)
+        cases.append({
+            "ranks": 1, "error": kind, "met by": ("wait", "save", rng.choice(("wait", "save")))[number],
+            "older file": number != 1, "names": names if number else [names[0]] * 2, "seed": rng.getrandbits(30),
+        })  # fmt: skip
+    return cases
+
+
+class Played:
+    """One saver with its disk, in a folder."""
+
+    def __init__(self, case: Case, watch: Any) -> None:
+        import torch
+
+        self.case, self.disk, self.held = case, SlowDisk(), Held()
+        self.folder = Path(os.getcwd()) / "checkpoints"
+        self.folder.mkdir()
+        self.paths = [self.folder / name for name in case["names"]]
+        self.older = {"older": draw_state(case["seed"] + 9)}
+        if case["older file"]:
+            torch.save(self.older["older"], self.paths[0])
+        self.state = draw_state(case["seed"])
+        self.checks_own = [*tensors_of(self.state), *tensors_of(self.older)]
+        self.saver = watch.call("AsyncSaver", write=self.disk.write)
+
+    def save(self, path: Path) -> dict[str, Any]:
+        """A save, and at once a step of training. What the file has to hold, and whether the state was left alone."""
+        before = copied(self.state)
+        self.checks_own += tensors_of(before)
+        self.held.hold()
+        try:
+            self.saver.save(self.state, str(path))
+            touched = differs(self.state, before)
+            train_on(self.state)
+        finally:
+            self.held.release()
+        return {"state": before, "touched": touched}
+
+
+def scene(case: Case, watch: Any, facts: Facts) -> None:
+    from utils.checks.contracts import memory
+
+    play = Played(case, watch)
+    living = memory.living(*tensors_of(play.state))
+    facts["threads"] = threading.active_count()
+    with watch.step("saver", play.saver):
+        play.saver.wait()  # nothing is under way
+        with living:
+            facts["one"] = _one(play)
+            facts["two"] = _two(play, living)
+        facts["failed"] = _failed(play)
+    facts["threads"] = threading.active_count() - facts["threads"]
+
+
+def _one(play: Played) -> Facts:
+    """A save that is looked at while it is half done."""
+    disk, path, events = play.disk, play.paths[0], FolderEvents(str(play.folder))
+    saved = play.save(path)
+    facts: Facts = {"touched": saved["touched"], "returned": not any(note["done"] for note in disk.notes)}
+    states = {"right": saved["state"], "later": play.state} | play.older
+    disk.go.release()
+    disk.half.wait(1.0)
+    facts["half"] = look(path, states)["file"]
+    facts["away"] = [note["path"] for note in disk.notes if os.path.dirname(note["path"]) != str(play.folder)]
+    disk.finish.release()
+    play.saver.wait()
+    facts |= look(path, states)
+    facts |= {"notes": [dict(note) for note in disk.notes], "events": events.new()}
+    facts["ino"] = os.stat(path).st_ino if path.exists() else None
+    facts["others"] = _others(play)
+    gc.collect()
+    _soon(lambda: all(one.expired() for one in disk.copies))  # (a thread may be about to end)
+    facts["kept"] = sum(not one.expired() for one in disk.copies)
+    return facts
+
+
+def _two(play: Played, living: Any) -> Facts:
+    """A save, and the next one before the first has ended."""
+    disk, (first, second) = play.disk, play.paths
+    disk.most = 0
+    one, facts = play.save(first), {}
+
+    def go_on() -> None:
+        time.sleep(LOOK)
+        facts["held"] = living.now(*play.checks_own)
+        disk.permit()
+
+    helper = threading.Thread(target=go_on)
+    helper.start()
+    two = play.save(second)
+    facts["first"] = look(first, {"right": one["state"], "second": two["state"]})["file"]
+    helper.join()
+    disk.permit()
+    play.saver.wait()
+    facts |= {"most": disk.most, "bytes": sum(x.nbytes for x in tensors_of(play.state))}
+    facts["second"] = look(second, {"right": two["state"], "first": one["state"], "later": play.state})["file"]
+    return facts
+
+
+def _failed(play: Played) -> Facts:
+    """A write that fails half done; who hears of it, and what comes after it."""
+    disk, path, before = play.disk, play.paths[0], _others(play)
+    was = path.read_bytes()
+    expected = disk.error = ERRORS[play.case["error"]]()
+    started = len(disk.notes)
+    disk.permit()
+    facts: Facts = {"at once": _heard(expected, lambda: play.save(path))}
+    _soon(lambda: all(note["ended"] for note in disk.notes[started:]) and len(disk.notes) > started)
+    begun, disk.error = len(disk.notes), None
+    meet = play.saver.wait if play.case["met by"] == "wait" else lambda: play.saver.save(play.state, str(play.paths[1]))
+    facts["met"] = _heard(expected, meet)
+    facts["begun"] = len(disk.notes) - begun
+    facts["untouched"] = path.exists() and path.read_bytes() == was
+    facts["others"] = sorted(set(_others(play)) - set(before))
+    disk.go.release(facts["begun"] + 1)
+    disk.finish.release(facts["begun"] + 1)
+    facts["again"] = _heard(expected, play.saver.wait)
+    right = {"right": copied(play.state)}
+    facts["next"] = [_heard(expected, one) for one in (lambda: play.save(path), play.saver.wait)]
+    facts["file"] = look(path, right)["file"]
+    return facts
+
+
+def _heard(expected: BaseException, call: Callable[[], Any]) -> str:
+    """What a call raises: "nothing", "the error", or its type."""
+    try:
+        call()
+    except BaseException as error:
+        if isinstance(error, Outcome):
+            raise
+        return "the error" if error is expected else type(error).__name__
+    return "nothing"
+
+
+def _soon(true: Callable[[], bool]) -> None:
+    for _ in range(100):
+        if true():
+            return
+        time.sleep(0.01)
+
+
+def _others(play: Played) -> list[str]:
+    return sorted(path.name for path in play.folder.iterdir() if path not in play.paths)
+
+
+def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
+    two = played[0][1][0]["two"]
+    return {
+        "saves": "each file holds the state of its call, though the training went on at once",
+        "memory": f"{two['held']:,} bytes for a state of {two['bytes']:,}",
+        "errors that came out": ", ".join(case["error"] for case, _ in played),
+    }
+
+
+CONTRACT = Contract(
+    name="sharded_checkpoints.in_background",
+    rules={
+        "AsyncSaver": Rules(changes=("around.the number of threads",)),
+        "saver": Rules(
+            changes=("around.the files in its folder", "around.the number of threads"), allows=("writes:*",)
+        ),
+    },
+    draw=draw,
+    scene=scene,
+    judge=judge,
+    mistakes=(("starts:*", "{}"), ("value:*", "{}")),
+    refused=("torch.distributed.checkpoint.async_save", "torch.distributed.checkpoint.state_dict_saver.async_save"),
+    figures=figures,
+)

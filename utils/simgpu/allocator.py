@@ -1,0 +1,107 @@
+"""What torch's caching allocator keeps of a GPU's memory: "reserved" in ``torch.cuda.memory_summary()``.
+
+It asks CUDA for large segments, cuts them into blocks, and never gives a segment back. A freed block serves only the
+stream and the pool (up to 1 MiB, or above) that it was taken for, and only what fits into it. So more is reserved than
+allocated: ``Profile.peak_reserved`` says how much. It follows c10/cuda/CUDACachingAllocator.cpp of torch 2, without
+what that does when memory runs out.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+MIB = 2**20
+SMALL = MIB
+"""Requests up to this come from segments of 2 MiB; larger ones, below 10 MiB, from segments of 20 MiB."""
+
+
+@dataclass(slots=True)
+class _Pool:
+    """Addresses of one stream's small, or large, blocks. Free ones are known by size, and by both of their ends."""
+
+    end: int = 0
+    by_size: list[tuple[int, int]] = field(default_factory=list)
+    sizes: dict[int, int] = field(default_factory=dict)
+    starts: dict[int, int] = field(default_factory=dict)
+
+    def add(self, start: int, size: int) -> None:
+        """A block becomes free, and one with its free neighbours."""
+        if start in self.starts:
+            before = self.starts[start]
+            size += self._remove(before)
+            start = before
+        if start + size in self.sizes:
+            size += self._remove(start + size)
+        bisect.insort(self.by_size, (size, start))
+        self.sizes[start], self.starts[start + size] = size, start
+
+    def best(self, size: int) -> tuple[int, int] | None:
+        """Take the smallest free block with so many bytes: its start and size."""
+        place = bisect.bisect_left(self.by_size, (size, 0))
+        if place == len(self.by_size):
+            return None
+        start = self.by_size[place][1]
+        return start, self._remove(start)
+
+    def tail(self) -> int:
+        """Free bytes at the end of its addresses."""
+        return self.end - self.starts.get(self.end, self.end)
+
+    def _remove(self, start: int) -> int:
+        size = self.sizes.pop(start)
+        del self.starts[start + size]
+        self.by_size.remove((size, start))
+        return size
+
+
+class CachingAllocator:
+    """Blocks of one GPU, as requests come and go.
+
+    Args:
+        expandable: one segment for each pool, which grows (``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``).
+
+    Attributes:
+        reserved, peak: bytes in segments, now and at most.
+    """
+
+    def __init__(self, expandable: bool = False) -> None:
+        self.expandable = expandable
+        self.reserved = self.peak = 0
+        self._pools: dict[tuple[Hashable, bool], _Pool] = {}
+        self._blocks: dict[Hashable, tuple[_Pool, int, int]] = {}
+
+    def take(self, key: Hashable, nbytes: int, stream: Hashable) -> None:
+        """A block of ``nbytes``, a multiple of 512, for work on ``stream``."""
+        small = nbytes <= SMALL
+        pool = self._pools.setdefault((stream, small), _Pool())
+        found = pool.best(nbytes)
+        while found is None:
+            self._grow(pool, nbytes, small)
+            found = pool.best(nbytes)
+        start, size = found
+        if size - nbytes >= (512 if small else SMALL + 1):
+            pool.add(start + nbytes, size - nbytes)
+            size = nbytes
+        self._blocks[key] = pool, start, size
+
+    def give_back(self, key: Hashable) -> None:
+        """The block of this key is free again."""
+        pool, start, size = self._blocks.pop(key)
+        pool.add(start, size)
+
+    def _grow(self, pool: _Pool, nbytes: int, small: bool) -> None:
+        page = 2 * MIB if small else 20 * MIB
+        if self.expandable:
+            start, size = pool.end, _up(nbytes - pool.tail(), page)
+        else:  # a segment of its own: it never becomes one with its neighbour
+            start, size = pool.end + 1, page if nbytes < 10 * MIB else _up(nbytes, 2 * MIB)
+        pool.end = start + size
+        pool.add(start, size)
+        self.reserved += size
+        self.peak = max(self.peak, self.reserved)
+
+
+def _up(nbytes: int, page: int) -> int:
+    return -(-nbytes // page) * page
