@@ -1,147 +1,94 @@
-"""The same DDP training by torchrun or by Ray Train: the function ``train`` is the program, the rest starts it.
+"""Runs scripts/train.py, as it is, with Ray Train: Ray starts the workers, and starts them anew when one has died.
 
-torchrun --standalone --nproc-per-node 2 scripts/ray_train.py FILE
-python scripts/ray_train.py FILE
+python scripts/ray_train.py --workers 2 --folder runs/first --steps 200
 
-The second line starts a Ray on this machine, or joins the one that RAY_ADDRESS names: a cluster of many machines.
-Losses and weights go to FILE, on a disk that all machines share. See the lecture on Ray and tuning.
+It takes the options of train.py, and joins the Ray that RAY_ADDRESS names (a cluster of many machines); without one it
+starts a Ray on this machine. The folder is one that all machines see: train.py keeps its checkpoints there itself, and
+goes on after the last. Where Ray has a GPU for each worker, each gets one, and the backend is NCCL.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import signal
-import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn.functional import cross_entropy
-from torch.nn.parallel import DistributedDataParallel
-
-from utils.training import same_training
-from utils.training.exit import leave
+import train  # the file beside this one
 
 
-def network() -> nn.Sequential:
-    """The network of ``utils.training.same_training``, with its first weights."""
-    first, bias_1, second, bias_2 = map(torch.from_numpy, same_training.weights())
-    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-    values = {"0.weight": first.t(), "0.bias": bias_1, "2.weight": second.t(), "2.bias": bias_2}
-    model.load_state_dict(values)
-    return model
-
-
-def train(file: Path, losses: list[float] | None = None, start: Any = None, after_step: Any = None) -> None:
-    """Train on all ranks of the process group that is there already, and let rank 0 write ``file``.
-
-    Args:
-        file: for losses and weights.
-        losses, start: of the steps that are done, and the weights then, to go on from there.
-        after_step: is called with the losses so far and the model, after every step.
-    """
-    torch.set_num_threads(1)
-    losses = list(losses or [])
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    model = DistributedDataParallel(network())
-    if start:
-        model.module.load_state_dict(start)
-    optimizer = torch.optim.SGD(model.parameters(), lr=same_training.LEARNING_RATE)
-    batches = same_training.Batches(rank, ranks)
-    for step in range(len(losses), same_training.STEPS):
-        images, labels = map(torch.from_numpy, batches[step])
-        loss = cross_entropy(model(images), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        mean = loss.detach()
-        dist.all_reduce(mean, dist.ReduceOp.AVG)
-        losses.append(mean.item())
-        if after_step:
-            after_step(losses, model.module)
-    if rank == 0:
-        final = [value.detach().t().numpy() for value in model.parameters()]
-        same_training.write(file, losses, final, ranks=ranks)
-
-
-# ---------------------------------------------------------------------- Ray Train
-def train_in_ray(config: dict[str, Any]) -> None:
-    """What each of Ray's workers runs: ``train``, and a checkpoint every ten steps. Ray has made the process group."""
+def train_in_ray(words: dict[str, Any]) -> None:
+    """What each of Ray's workers runs. Ray has made the process group already, and train.py uses the one it finds."""
     import ray
-    from ray.train import Checkpoint, get_checkpoint, report
+    import torch.distributed as dist
 
+    args = train.options(words["train"])
     nodes: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(nodes, ray.get_runtime_context().get_node_id())
-    state: dict[str, Any] = {"losses": [], "model": None}
-    if checkpoint := get_checkpoint():
-        with checkpoint.as_directory() as folder:
-            state = torch.load(Path(folder, "state.pt"))
-    began = len(state["losses"])
+    began = done(args.folder)
+    if dist.get_rank() == 0:
+        with open(Path(args.folder, "attempts.txt"), "a", encoding="utf-8") as file:
+            print(f"{len(nodes)} workers on {len(set(nodes))} nodes begin after step {began}", file=file)
+    if words["kill_after"] and not began and dist.get_rank() == 1:
+        train.loss_of = until(words["kill_after"], train.loss_of)
+    train.main(args)
 
-    def after_step(losses: list[float], model: nn.Module) -> None:
-        if len(losses) % 10 == 0:
-            with tempfile.TemporaryDirectory() as folder:
-                saved = None
-                if dist.get_rank() == 0:
-                    torch.save({"losses": losses, "model": model.state_dict()}, Path(folder, "state.pt"))
-                    saved = Checkpoint.from_directory(folder)
-                report({"workers": len(nodes), "nodes": len(set(nodes)), "began": began}, checkpoint=saved)
-        if len(losses) == config["die_at"] and not began and dist.get_rank() == 1:
+
+def done(folder: str) -> int:
+    """How many steps have been saved."""
+    lines = Path(folder, "losses.jsonl").read_text().splitlines() if Path(folder, "losses.jsonl").exists() else []
+    return json.loads(lines[-1])["step"] if lines else 0
+
+
+def until(step: int, loss_of: Callable[..., Any]) -> Callable[..., Any]:
+    """A loss that can be computed so many times; at the next one this process is killed, as by an accident."""
+    left = iter(range(step))
+
+    def limited(*args: Any) -> Any:
+        if next(left, None) is None:
             os.kill(os.getpid(), signal.SIGKILL)
+        return loss_of(*args)
 
-    train(Path(config["file"]), state["losses"], state["model"], after_step)
+    return limited
 
 
-def by_ray(file: Path, workers: int, storage: str | None, die_at: int | None = None) -> Any:
-    """Run ``train_in_ray`` on so many workers of the Ray that this process is connected to.
-
-    Args:
-        storage: a folder that all machines see, for checkpoints; None: ~/ray_results.
-        die_at: in the first attempt, worker 1 is killed after this step.
-    """
+def by_ray(words: list[str], workers: int, kill_after: int = 0) -> None:
+    """Train on so many workers of the Ray that this process is connected to; one failure is forgiven."""
+    import ray
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 
+    gpus = ray.cluster_resources().get("GPU", 0) >= workers
+    folder = Path(train.options(words).folder).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
     trainer = TorchTrainer(
         train_in_ray,
-        train_loop_config={"file": str(file), "die_at": die_at},
-        torch_config=TorchConfig(backend="gloo"),
-        scaling_config=ScalingConfig(num_workers=workers, placement_strategy="SPREAD"),
-        run_config=RunConfig(name="ray_train", storage_path=storage, failure_config=FailureConfig(max_failures=1)),
+        train_loop_config={"train": [*words, "--folder", str(folder)], "kill_after": kill_after},
+        torch_config=TorchConfig(backend="nccl" if gpus else "gloo"),
+        scaling_config=ScalingConfig(num_workers=workers, use_gpu=gpus, placement_strategy="SPREAD"),
+        run_config=RunConfig(storage_path=str(folder / "ray"), failure_config=FailureConfig(max_failures=1)),
     )
-    return trainer.fit()
+    trainer.fit()
+    print(Path(folder, "attempts.txt").read_text(), end="")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Train digits with DDP, started by torchrun or by Ray.")
-    parser.add_argument("file", type=Path, help="for losses and weights")
-    parser.add_argument("--workers", type=int, default=2, help="of Ray; torchrun has its own (default: %(default)s)")
-    parser.add_argument("--storage", help="a folder that all machines see, for Ray's checkpoints")
-    parser.add_argument("--die-at", type=int, metavar="STEP", help="with Ray: kill a worker after this step, once")
-    args = parser.parse_args()
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        dist.init_process_group("gloo")
-        train(args.file)
-        leave()
-    elif "RAY_ADDRESS" in os.environ:
-        import ray
+    parser = argparse.ArgumentParser(description="Run scripts/train.py with Ray Train; other options are train.py's.")
+    parser.add_argument("--workers", type=int, default=2, help="so many ranks (default: %(default)s)")
+    parser.add_argument("--kill-after", type=int, default=0, metavar="STEP", help="kill worker 1 once, after this step")
+    args, words = parser.parse_known_args()
+    train.options(words)  # so that a mistake is told before a Ray is started
+    import ray
 
+    if "RAY_ADDRESS" in os.environ:
         ray.init(log_to_driver=False, logging_level=logging.ERROR)
-        say(by_ray(args.file, args.workers, args.storage, args.die_at))
     else:
-        from utils.launchers import ray_here
-
-        with ray_here.running(cpus=args.workers) as here:
-            say(by_ray(args.file, args.workers, args.storage or str(here.storage), args.die_at))
-
-
-def say(result: Any) -> None:
-    end = result.metrics
-    print(f"{end['workers']} workers on {end['nodes']} nodes; the last attempt went on after step {end['began']}")
+        ray.init(num_cpus=args.workers, include_dashboard=False)
+    by_ray(words, args.workers, args.kill_after)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     port = world.bcast(free.getsockname()[1])  # rank 0 has found a free port, and tells the others
 os.environ |= {"RANK": f"{world.rank}", "WORLD_SIZE": f"{world.size}", "LOCAL_RANK": f"{node.rank}"}
-os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}"}
+os.environ |= {"LOCAL_WORLD_SIZE": f"{node.size}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}"}
 
 del sys.argv[0]
 runpy.run_path(sys.argv[0], run_name="__main__")

@@ -5,6 +5,7 @@
 Worker 0 writes what is to be kept. PAUSE: seconds after each step.
 """
 
+import os
 import sys
 import time
 from datetime import timedelta
@@ -19,8 +20,10 @@ from utils.training.exit import leave
 from utils.training.same_training import LEARNING_RATE, STEPS, Batches, weights, write
 
 folder, pause = Path(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 0
-dist.init_process_group("gloo", timeout=timedelta(seconds=30))
+dist.init_process_group(timeout=timedelta(seconds=30))  # NCCL for tensors on GPUs, gloo for others
 me, workers = dist.get_rank(), dist.get_world_size()
+if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
+    torch.set_default_device(f"cuda:{os.environ['LOCAL_RANK']}")
 batches = Batches(me, workers)
 
 model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
@@ -44,5 +47,5 @@ for step in range(STEPS):
 print(f"weights add up to {sum(parameter.sum().item() for parameter in model.parameters()):.3f}")
 if me == 0:
     torch.save(model.state_dict(), folder / "model.pt")
-    write(folder / "ddp.json", losses, [parameter.detach().numpy().T for parameter in model.parameters()])
+    write(folder / "ddp.json", losses, [parameter.detach().cpu().numpy().T for parameter in model.parameters()])
 leave()

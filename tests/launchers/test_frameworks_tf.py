@@ -117,6 +117,11 @@ def test_fit_of_keras_3_fails(roles, error):
     assert first.error.startswith("ValueError: ")
 
 
+def test_fit_of_keras_3_trains_in_one_process():
+    (only,) = tf_roles.run(PROGRAMS / "with_keras_fit.py", workers=0, timeout=LATE)
+    assert only.code == 0 and "fit has done 5 steps" in only.output
+
+
 # ---------------------------------------------------------------------- the helper
 def test_processes_do_not_share_what_they_import_change_or_are_told(tmp_path):
     program = tmp_path / "changes.py"

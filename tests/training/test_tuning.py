@@ -19,7 +19,7 @@ import pytest
 from pytest import MonkeyPatch
 
 from utils.course.notebooks import ROOT
-from utils.draw.tuning import landscape, scatter
+from utils.draw.tuning import landscape, races, rungs, scatter
 from utils.launchers import ray_here
 from utils.launchers.ray_here import Here
 from utils.training import searches, tuning
@@ -173,6 +173,12 @@ def test_pictures_of_searches_say_what_they_show() -> None:
         "Loss. The lowest loss, 0.2, is at learning rate 1 and batch size 16. grid: 2 settings tried."
     )
     assert "TPE: 1 to 3, median 2" in scatter({"TPE": [1.0, 3.0, 2.0]}, "%", "Repeats").alt
+    raced = races(
+        {"TPE": [[3.0, 5.0], [1.0, 2.0]], "random": [[9.0, 9.0], [8.0, 8.0]]}, (9, 18), "e", "%", "R", "random"
+    )
+    assert raced.alt == "R. % over e, medians. TPE: 4 to 1.5; random: 9 to 8."
+    cut = rungs([[2.0], [1.5, 1.0, 0.9], [1.4, 0.8, 0.5, 0.3]], (1, 3), "Rungs")
+    assert "3 trials: 2 go on after epoch 1, 1 go on after epoch 3." in cut.alt
 
 
 # ---------------------------------------------------------------------- a Ray of this machine
@@ -251,22 +257,40 @@ def test_an_experiment_whose_driver_was_killed_goes_on(here: Here, tmp_path: Pat
     assert sum(Counter(lines)[f"{rate} 1"] for rate in kept) <= 3
 
 
-def test_the_ddp_program_gives_the_same_losses_under_torchrun_and_ray(here: Here, tmp_path: Path) -> None:
-    program = str(ROOT / "scripts/ray_train.py")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", program]
-    ray_command = [sys.executable, program, "--storage", str(here.storage), "--die-at", "25"]
-    environment = {**os.environ, "RAY_ADDRESS": here.address}
+def test_train_py_gives_the_same_losses_under_torchrun_and_ray(here: Here, tmp_path: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    commands = {
+        "torchrun": [*torchrun, str(ROOT / "scripts/train.py")],
+        "ray": [sys.executable, str(ROOT / "scripts/ray_train.py"), "--kill-after", "20"],
+    }
     losses = {}
-    for name, command in {"torchrun": torchrun, "ray": ray_command}.items():
-        file = tmp_path / f"{name}.json"
-        own = environment if name == "ray" else None
-        ended = subprocess.run([*command, str(file)], env=own, capture_output=True, text=True, timeout=LIMIT)
+    for name, command in commands.items():
+        own = {**os.environ, "RAY_ADDRESS": here.address} if name == "ray" else None
+        folder = ["--folder", str(tmp_path / name), "--steps", "60", "--every", "5"]
+        ended = subprocess.run([*command, *folder], env=own, capture_output=True, text=True, timeout=LIMIT)
         assert ended.returncode == 0, ended.stderr
-        losses[name] = json.loads(file.read_text())["losses"]
-    assert "2 workers on 2 nodes; the last attempt went on after step " in ended.stdout
-    assert ended.stdout.split()[-1] in ("10", "20")  # it was killed once, and did not begin anew
-    assert losses["ray"] == pytest.approx(losses["torchrun"], rel=1e-4)
-    assert losses["ray"][-1] < losses["ray"][0] / 2
+        lines = [json.loads(line) for line in (tmp_path / name / "losses.jsonl").read_text().splitlines()]
+        assert [line["ranks"] for line in lines] == [2] * len(lines)
+        losses[name] = {line["step"]: line["loss"] for line in lines}
+    told = [f"2 workers on 2 nodes begin after step {step}" for step in (0, 20)]  # it did not begin anew
+    assert (tmp_path / "ray" / "attempts.txt").read_text().splitlines() == told
+    assert list(losses["ray"]) == list(losses["torchrun"]) == list(range(5, 61, 5))
+    same = [step for step in losses["ray"] if step <= 20]
+    assert [losses["ray"][step] for step in same] == pytest.approx(
+        [losses["torchrun"][step] for step in same], rel=1e-4
+    )
+    assert losses["ray"][60] < losses["ray"][5] / 2
+
+
+def test_a_private_ray_that_was_not_started_leaves_nothing() -> None:
+    pytest.importorskip("ray")
+    with pytest.raises(ZeroDivisionError), ray_here.private() as settings:
+        folder = ray_here.storage().parent
+        assert settings["_temp_dir"] == str(folder) and folder.is_dir()
+        raise ZeroDivisionError
+    assert not folder.exists()
+    with pytest.raises(RuntimeError, match="there is no Ray"):
+        ray_here.storage()
 
 
 def test_without_a_ray_there_is_nothing_to_stop_or_to_extend(monkeypatch: MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
 """A Ray of this machine's cores alone, for a notebook, a script or a test, that leaves nothing behind.
 
-``running`` is a context manager; ``start`` and ``stop`` are for notebooks, where one Ray serves many cells. All of its
-processes listen on loopback only, nothing is reported to anybody, and no dashboard is started. Nothing of Ray is
-imported before ``start``.
+``running`` is a context manager; ``start`` and ``stop`` are for notebooks, where one Ray serves many cells; ``private``
+is for whoever wants to call ``ray.init`` with one's own hands. All of its processes listen on loopback only, nothing is
+reported to anybody, and no dashboard is started. Nothing of Ray is imported before ``start`` or ``private``.
 """
 
 from __future__ import annotations
@@ -73,44 +73,59 @@ def start(cpus: int = 2) -> Here:
         ModuleNotFoundError: Ray is not installed: ``make frameworks``.
         RuntimeError: this process is connected to a Ray that was not started here.
     """
+    for attempt in range(_ATTEMPTS):
+        try:
+            with private() as settings, redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+                import ray
+
+                context = ray.init(num_cpus=cpus, **settings)
+            break
+        except BaseException as error:
+            if attempt == _ATTEMPTS - 1 or "timed out during startup" not in str(error):
+                raise
+    return Here(context.address_info["address"], storage())
+
+
+@contextmanager
+def private() -> Iterator[dict[str, Any]]:
+    """Arguments for one ``ray.init``, called inside: a Ray of this machine alone that ``stop`` ends and clears away.
+
+    Raises:
+        ModuleNotFoundError: Ray is not installed: ``make frameworks``.
+        RuntimeError: this process is connected to a Ray that was not started here.
+    """
     global _folder
     stop()
     if "ray" in sys.modules and sys.modules["ray"].is_initialized():
         raise RuntimeError("this process is already connected to a Ray that was not started here: ray.shutdown() first")
     os.environ.update(SETTINGS)  # before the import: Ray reads some of them only then
-    import ray
     from ray._private import ray_constants
 
     ray_constants.ENABLE_RAY_CLUSTER = False  # (if somebody has imported Ray earlier)
-    for attempt in range(_ATTEMPTS):
-        atexit.register(stop)
-        _folder = Path(tempfile.mkdtemp(prefix="ray-", dir=_short_temporary_folder()))
-        try:
-            with (
-                _one_at_a_time(),
-                redirect_stdout(StringIO()),
-                redirect_stderr(StringIO()),
-                _patience(),
-                _few_daemons(),
-            ):
-                context = ray.init(
-                    address="local",
-                    num_cpus=cpus,
-                    num_gpus=0,
-                    include_dashboard=False,
-                    log_to_driver=False,
-                    logging_level=logging.ERROR,
-                    object_store_memory=_OBJECT_STORE,
-                    _temp_dir=str(_folder),
-                )
-            break
-        except BaseException as error:
-            stop()
-            if attempt == _ATTEMPTS - 1 or "timed out during startup" not in str(error):
-                raise
-    storage = _folder / "storage"
-    storage.mkdir()
-    return Here(context.address_info["address"], storage)
+    atexit.register(stop)
+    _folder = Path(tempfile.mkdtemp(prefix="ray-", dir=_short_temporary_folder()))
+    try:
+        with _one_at_a_time(), _patience(), _few_daemons():
+            yield {
+                "address": "local",
+                "num_gpus": 0,
+                "include_dashboard": False,
+                "log_to_driver": False,
+                "logging_level": logging.ERROR,
+                "object_store_memory": _OBJECT_STORE,
+                "_temp_dir": str(_folder),
+            }
+    except BaseException:
+        stop()
+        raise
+    storage().mkdir()
+
+
+def storage() -> Path:
+    """The folder for experiments of the Ray that was started here: ``RunConfig(storage_path=str(storage()))``."""
+    if _folder is None:
+        raise RuntimeError("there is no Ray: ray_here.start() first")
+    return _folder / "storage"
 
 
 @contextmanager
@@ -149,7 +164,7 @@ def add_node(cpus: int = 1) -> None:
 
 
 def stop() -> None:
-    """Stop the Ray that ``start`` has made: its processes end, its folder goes. Without one, nothing happens."""
+    """Stop the Ray that ``start`` or ``private`` has made: its processes end, its folder goes."""
     global _folder
     if _folder is None:
         return
