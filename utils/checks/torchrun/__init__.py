@@ -63,31 +63,31 @@ def _call(function: Callable[[], Any]) -> Any:
     return function()
 
 
-@exercise(title="A rank that leaves", difficulty=1, minutes=15)
+@exercise(title="Stop when it is good enough", difficulty=1, minutes=15)
 def stop_early(train_until: Any) -> dict[str, Any]:
     """Judge ``train_until(most, good, train_epoch, validate)``."""
     return judge(stopping.CONTRACT, train_until)
 
 
-@exercise(title="All send, nobody receives", difficulty=1, minutes=15)
+@exercise(title="To the right neighbour", difficulty=1, minutes=15)
 def neighbours(shift: Any) -> dict[str, Any]:
     """Judge ``shift(tensor)``."""
     return judge(shifting.CONTRACT, shift)
 
 
-@exercise(title="Parts of different length", difficulty=2, minutes=20)
+@exercise(title="The predictions of all", difficulty=2, minutes=20)
 def different_lengths(gather_all: Any) -> dict[str, Any]:
     """Judge ``gather_all(predictions)``."""
     return judge(gathering.CONTRACT, gather_all)
 
 
-@exercise(title="A swallowed exception", difficulty=2, minutes=20)
+@exercise(title="Broken files", difficulty=2, minutes=20)
 def swallowed(train_epoch: Any) -> dict[str, Any]:
     """Judge ``train_epoch(batches, gradient, features, update)``, with broken batches and with a broken program."""
     return judge(broken_batches.CONTRACT, train_epoch)
 
 
-@exercise(title="A port that is taken", difficulty=2, minutes=15)
+@exercise(title="A store of one's own", difficulty=2, minutes=15)
 def taken_port(open_store: Any) -> dict[str, Any]:
     """Judge ``open_store(host)``: two stores on the same node at the same time."""
     return judge(opened_stores.CONTRACT, open_store)
