@@ -1,9 +1,9 @@
 """The exercises of this lab: shards cut anew by hand, DCP in use, a save in the background that is safe.
 
 resharding.py     reshard: which bytes are read
-in_background.py  in_background: saves while the training goes on; slow_disk.py waits for the check, states.py has what
+backgrounds.py    in_background: saves while the training goes on; slow_disk.py waits for the check, states.py has what
                   is saved, background_verdicts.py judges
-elsewhere.py      elsewhere: saved on N ranks with DCP, loaded on M
+other_ranks.py    elsewhere: saved on N ranks with DCP, loaded on M
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from typing import Any
 
 from utils.checks.contracts import judge
 from utils.checks.framework import exercise
-from utils.checks.sharded_checkpoints import elsewhere as elsewhere_
-from utils.checks.sharded_checkpoints import in_background as background
-from utils.checks.sharded_checkpoints import resharding
+from utils.checks.sharded_checkpoints import backgrounds, other_ranks, resharding
 
 
 @exercise(title="A resharding loader", difficulty=3, minutes=35)
@@ -26,10 +24,10 @@ def reshard(load: Any) -> dict[str, Any]:
 @exercise(title="A save in the background", difficulty=3, minutes=40)
 def in_background(AsyncSaver: Any) -> dict[str, Any]:
     """Judge the class ``AsyncSaver(write)`` with ``save(state, path)`` and ``wait()``, on a disk that waits."""
-    return judge(background.CONTRACT, AsyncSaver)
+    return judge(backgrounds.CONTRACT, AsyncSaver)
 
 
 @exercise(title="DCP, from N ranks to M", difficulty=2, minutes=25)
 def elsewhere(save: Any, load: Any) -> dict[str, Any]:
     """Judge ``save(model, optimizer, folder)`` on N ranks and ``load(model, optimizer, folder)`` on M."""
-    return judge(elsewhere_.CONTRACT, save, load)
+    return judge(other_ranks.CONTRACT, save, load)
