@@ -44,9 +44,9 @@ CORE       := lint tests notebooks
 EXTRAS     := extras
 FRAMEWORKS := frameworks tests-frameworks notebooks-frameworks
 # Ways to make this machine compute as another one does: other kernels of MKL, of torch, of oneDNN, or none of oneDNN.
-# The first three are those that CI runs.
-NUMERIC    := $(patsubst %,'numeric %',MKL_CBWR=COMPATIBLE ATEN_CPU_CAPABILITY=default COURSE_WITHOUT_ONEDNN=1 \
-    MKL_CBWR=AVX2 ONEDNN_MAX_CPU_ISA=SSE41)
+BY_CI      := MKL_CBWR=COMPATIBLE ATEN_CPU_CAPABILITY=default COURSE_WITHOUT_ONEDNN=1
+NUMERIC    := $(BY_CI) MKL_CBWR=AVX2 ONEDNN_MAX_CPU_ISA=SSE41
+stages_of   = $(patsubst %,'numeric %',$(1))
 
 .PHONY: help setup lab test test-frameworks test-numeric test-all test-gpu lint tests notebooks extras answers numeric frameworks \
     tests-frameworks notebooks-frameworks execute labs grade mutants new-lab durations lock benchmarks \
@@ -88,10 +88,10 @@ test-frameworks: setup  ## set up and test the lectures and labs that need them
 	@$(STAGES) $(FRAMEWORKS)
 
 test-numeric: setup  ## run the numeric tests as processors of other kinds would compute them
-	@$(STAGES) $(NUMERIC)
+	@$(STAGES) $(call stages_of,$(NUMERIC))
 
 test-all: setup  ## all of these, as CI does
-	@$(STAGES) $(CORE) $(EXTRAS) $(wordlist 1,6,$(NUMERIC)) $(FRAMEWORKS)
+	@$(STAGES) $(CORE) $(EXTRAS) $(call stages_of,$(BY_CI)) $(FRAMEWORKS)
 
 test-gpu: setup  ## on a machine with GPUs: NCCL, notebooks, simulated against measured; stores a report
 	$(RUN) benchmarks/gpu.py

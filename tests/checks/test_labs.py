@@ -33,7 +33,7 @@ each_lab = pytest.mark.parametrize("lab", LABS)
 FEW = {"right": 1, "wrong": 1}
 """So many answers of an exercise are judged in each `make test`; more of them are `extras`."""
 
-MOST = 1000 if os.environ.get("COURSE_ALL_ANSWERS") else 5
+ALL, MOST, MOST_OF_MANY_PROCESSES = bool(os.environ.get("COURSE_ALL_ANSWERS")), 5, 3
 """So many wrong answers of an exercise are judged, from all parts of its file; `make answers` judges all. Where each
 starts TensorFlow's or Ray's processes, only three right and three wrong ones are."""
 
@@ -41,8 +41,8 @@ starts TensorFlow's or Ray's processes, only three right and three wrong ones ar
 def _dealt(item: Any, kind: str, answers: Sequence[Any], name: Callable[[Any], str]) -> list[Any]:
     """Parameters of a test: all answers of a kind to an exercise. (The official one is judged in its notebook too.)"""
     answers = sorted(answers, key=lambda answer: name(answer) == "right")
-    most = 3 if item.needs and MOST < 1000 else MOST
-    if kind == "wrong" or item.needs:
+    most = MOST_OF_MANY_PROCESSES if item.needs else MOST
+    if not ALL and (kind == "wrong" or item.needs):
         answers = answers[:: math.ceil(len(answers) / most) or 1]
     return [
         pytest.param(

@@ -37,6 +37,10 @@ def train_with(strategy, task):
         task.save(variables)
 
 
+SCOPE = """    with strategy.scope():
+        same = tf.VariableAggregation.ONLY_FIRST_REPLICA
+        variables = [tf.Variable(array, aggregation=same) for array in task.weights()]
+"""
 SAVE = "    if strategy.extended.should_checkpoint:\n        task.save(variables)"
 SUMS = '        gradients = tf.distribute.get_replica_context().all_reduce("SUM", gradients)\n'
 TOTAL = 'strategy.reduce("SUM", strategy'
@@ -117,37 +121,6 @@ wrong("saves too early", "not those of one process", {
 })  # fmt: skip
 
 
-@wrong("outside the scope", "made in strategy.scope()")
-def outside_the_scope():
-    def train_with(strategy, task):
-        import tensorflow as tf
-
-        variables = [tf.Variable(array) for array in task.weights()]
-
-        def part_of_step(images, labels):
-            weight, bias, weight_2, bias_2 = variables
-            with tf.GradientTape() as tape:
-                logits = tf.nn.relu(images @ weight + bias) @ weight_2 + bias_2
-                losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-                loss = tf.reduce_sum(losses) / task.batch
-            gradients = tape.gradient(loss, variables)
-            gradients = tf.distribute.get_replica_context().all_reduce("SUM", gradients)
-            for variable, gradient in zip(variables, gradients, strict=True):
-                variable.assign_sub(task.lr * gradient)
-            return loss
-
-        @tf.function
-        def train_step(images, labels):
-            return strategy.reduce("SUM", strategy.run(part_of_step, args=(images, labels)), axis=None)
-
-        for step in range(task.steps):
-
-            def mine(context, step=step):
-                return task.part(step, context.replica_id_in_sync_group, context.num_replicas_in_sync)
-
-            images, labels = strategy.experimental_distribute_values_from_function(mine)
-            task.log(step, train_step(images, labels))
-        if strategy.extended.should_checkpoint:
-            task.save(variables)
-
-    return (train_with,)
+wrong("outside the scope", "made in strategy.scope()", {
+    SCOPE: "    variables = [tf.Variable(array) for array in task.weights()]\n"
+})  # fmt: skip
