@@ -157,7 +157,7 @@ class Watch(threading.Thread):
             time.sleep(TICK)
 
     def _look(self) -> End:
-        from utils.ranks.locate import frames_under, place
+        from utils.ranks.locate import place_of
 
         self.looks += 1
         notes = {"looks": self.looks, "case": self.case, "inside": self.inside}
@@ -169,11 +169,12 @@ class Watch(threading.Thread):
         self._quiet = self._quiet + 1 if self._threads.all_wait() else 0
         spot, found = None, {"line": None, "code": None, "call": None}
         if self._quiet >= QUIET:
-            frame = sys._current_frames()[self._main.ident or 0]
+            main = self._main.ident or 0
+            frame = sys._current_frames()[main]
             spot = (id(frame), frame.f_lasti)
-            if spot != self._before:
-                self._found = place(frames_under(frame))
             del frame
+            if spot != self._before:
+                self._found = place_of(main)
             found = self._found
         waits = spot is not None and spot == self._before
         self._before = spot

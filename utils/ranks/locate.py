@@ -54,18 +54,33 @@ def place(frames: Frames) -> dict[str, Any]:
 
     As a dict: line and code; call; ranks of the call's group, or peer, its partner; begun: see ``flight.py``.
     """
-    found = nowhere()
+    return _with_code(*_spot(frames))
+
+
+def place_of(thread: int) -> dict[str, Any]:
+    """The same of a running thread, now. Who holds a frame holds its tensors too, and a check may count them: so the
+    frames are gone before a file is read, which lets the thread run on."""
+    return _with_code(*_spot(frames_under(sys._current_frames()[thread])))
+
+
+def _with_code(found: dict[str, Any], file: str) -> dict[str, Any]:
+    return found | {"code": (file and linecache.getline(file, found["line"]).strip()) or None}
+
+
+def _spot(frames: Frames) -> tuple[dict[str, Any], str]:
+    """The place without its code, and the file in which that stands."""
+    found, file = nowhere(), ""
     mine = [index for index, (frame, _) in enumerate(frames) if _is_readers(frame.f_code.co_filename)]
     if mine:
         frame, line = frames[mine[-1]]
         file = frame.f_code.co_filename
-        found |= {"line": line, "code": linecache.getline(file, line).strip() or None}
+        found["line"] = line
     for frame, _ in frames[mine[-1] + 1 if mine else 0 :]:
         code = frame.f_code
         if _DISTRIBUTED in code.co_filename and code.co_name not in _NOT_A_CALL:
             found |= {"call": code.co_name} | dict(_partners(frame))
             break
-    return found
+    return found, file
 
 
 def seconds_of_core(thread: int) -> float:

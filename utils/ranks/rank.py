@@ -282,6 +282,6 @@ class Rank:
         stays, still = locate.stands_still(self._main_thread)
         if self._cell is None:
             return None
-        place = locate.place(locate.frames_under(sys._current_frames()[self._main_thread]))
+        place = locate.place_of(self._main_thread)
         begun = unfinished_collective() if stays and place["call"] is None else {}
         return place | begun | {"still": still or bool(begun)}
