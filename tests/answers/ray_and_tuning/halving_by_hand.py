@@ -674,7 +674,9 @@ wrong("the lowest loss ever", "the lowest loss that a trial ever had decides", {
     "    rung = [(place": "    ever = {}\n    rung = [(place",
     "trained.append((loss,": "ever[place] = min(loss, ever.get(place, loss))\n                trained.append((ever[place],",
 })  # fmt: skip
-wrong("rounded losses", "not the ", {"trained.append((loss,": "trained.append((round(loss, 1),"})
+wrong(
+    "rounded losses", "not one that train never returned", {"trained.append((loss,": "trained.append((round(loss, 1),"}
+)
 wrong("inf is no failure", "a trial that has failed goes on", {
     "if not math.isnan(loss):": "if loss != math.inf:",
 })  # fmt: skip

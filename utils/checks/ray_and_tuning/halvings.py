@@ -191,7 +191,7 @@ def _trained(case: Case, facts: Facts, right: list[Rung]) -> Iterator[Broken]:
     for keep_or_rank, ways in (("keep", laws.SIZES), ("ranking", laws.CHOICES)):
         alike = [words for words, way in ways.items() if _same_rungs(case, found, **{keep_or_rank: way})]
         if alike:
-            words = f"not the right trials go on: is it that {', or that '.join(alike[:2])}?"
+            words = f"not the right trials go on: is it that {', or that '.join(alike[:3])}?"
             yield (
                 Broken(f"value:{keep_or_rank}", words, *figures)
                 if keep_or_rank == "keep"
@@ -263,8 +263,10 @@ def _result(case: Case, facts: Facts, right: list[Rung]) -> Iterator[Broken]:
         yield Broken("value:winner", words, f"{config}, {loss:.8g}", expected)
     elif loss != right[-1].losses[winner] or math.isnan(loss):
         earlier = [rung.losses[winner] for rung in right[:-1]]
-        what = "of an earlier rung" if loss in earlier else "of another trial"
-        yield Broken("value:loss", f"the loss is that after the last rung, not one {what}", f"{loss:.8g}", expected)
+        others = [found for *_, found in facts["log"]]
+        what = "one of another trial" if loss in others else "one that train never returned"
+        what = "one of an earlier rung" if loss in earlier else what
+        yield Broken("value:loss", f"the loss is that after the last rung, not {what}", f"{loss:.8g}", expected)
 
 
 _PARTS = (_started, _trained, _result)
