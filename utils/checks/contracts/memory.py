@@ -53,12 +53,19 @@ def living(*given: torch.Tensor) -> _Storages:
     return _Storages({one.untyped_storage()._cdata for one in given})
 
 
+def count_pythons_bytes() -> None:
+    """From zero, and until the process ends: before Python 3.12.9 and 3.13.2 `tracemalloc.stop()` crashes the process
+    if a thread of C++, such as autograd's or gloo's, takes the GIL at that moment (CPython's issue 128679)."""
+    tracemalloc.start(1)
+    tracemalloc.clear_traces()
+
+
 @contextlib.contextmanager
 def held(*given: torch.Tensor, python: bool = False) -> Iterator[dict[str, int]]:
     """In the ``with`` block: ``tensors`` beside these, and if that is wanted, ``python``: numpy, bytes, lists."""
     found = {"tensors": 0, "python": 0}
     if python:
-        tracemalloc.start(1)
+        count_pythons_bytes()
     try:
         with _Storages({one.untyped_storage()._cdata for one in given}) as mode:
             yield found
@@ -66,4 +73,3 @@ def held(*given: torch.Tensor, python: bool = False) -> Iterator[dict[str, int]]
         found["tensors"] = mode.most
         if python:
             found["python"] = max(0, tracemalloc.get_traced_memory()[1] - PYTHONS_OWN)
-            tracemalloc.stop()

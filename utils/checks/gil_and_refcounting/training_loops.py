@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from utils import simgpu
+from utils.checks.contracts.memory import count_pythons_bytes
 from utils.checks.contracts.snapshot import gradients, raw
 from utils.checks.gil_and_refcounting.counting import collector_asleep
 
@@ -101,8 +102,5 @@ def rehearse(case: dict[str, Any], loop: Callable[[Setting, Looks], Any]) -> dic
 def counted() -> Iterator[list[str]]:
     """In the ``with`` block: no automatic collection, and Python counts the bytes that it uses."""
     with collector_asleep() as asked:
-        tracemalloc.start(1)
-        try:
-            yield asked
-        finally:
-            tracemalloc.stop()
+        count_pythons_bytes()
+        yield asked
