@@ -13,6 +13,8 @@ RUN     := $(VENV)/bin/python
 LOCKED  ?= 1
 LOCK    := requirements.lock
 PIP      = $(RUN) -m pip install --disable-pip-version-check $(if $(LOCKED),--constraint $(LOCK))
+# Without it each of the many processes that tests and notebooks start would compile the course's modules again.
+unexport PYTHONDONTWRITEBYTECODE
 # Tests wait more than they compute, so there are more processes than cores.
 JOBS    ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 4 ? 2 * cores : 8)))
 NB      ?= $(sort $(wildcard notebooks/*.ipynb solutions/*.ipynb))
