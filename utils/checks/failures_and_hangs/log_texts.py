@@ -10,7 +10,7 @@ import random
 import signal
 from collections.abc import Sequence
 
-PACKAGES = "/home/you/.venv/lib/python3.11/site-packages/torch"
+PACKAGES = "/course/.venv/lib/python3.11/site-packages/torch"
 ELASTIC = "torch/distributed/elastic/multiprocessing/api.py"
 
 
@@ -18,16 +18,16 @@ def frame(file: str, line: int, function: str, code: str) -> list[str]:
     return [f'  File "{file}", line {line}, in {function}', f"    {code}"]
 
 
-TOP = frame("/home/you/train.py", 51, "<module>", "main()")
-MAIN = frame("/home/you/train.py", 43, "main", "train()")
-LOAD = frame("/home/you/train.py", 32, "train", "gradient = load(batch)")
+TOP = frame("/course/train.py", 51, "<module>", "main()")
+MAIN = frame("/course/train.py", 43, "main", "train()")
+LOAD = frame("/course/train.py", 32, "train", "gradient = load(batch)")
 SAVE = [
-    *frame("/home/you/train.py", 46, "main", 'torch.save({"stopped": True}, "/checkpoints/emergency.pt")'),
+    *frame("/course/train.py", 46, "main", 'torch.save({"stopped": True}, "/checkpoints/emergency.pt")'),
     *frame(f"{PACKAGES}/serialization.py", 1002, "save", "with _open_zipfile_writer(f) as opened_zipfile:"),
     *frame(f"{PACKAGES}/serialization.py", 828, "__init__", "torch._C.PyTorchFileWriter("),
 ]
 ALL_REDUCE = [
-    *frame("/home/you/train.py", 33, "train", "dist.all_reduce(gradient)"),
+    *frame("/course/train.py", 33, "train", "dist.all_reduce(gradient)"),
     *frame(f"{PACKAGES}/distributed/c10d_logger.py", 83, "wrapper", "return func(*args, **kwargs)"),
     *frame(f"{PACKAGES}/distributed/distributed_c10d.py", 3252, "all_reduce", "work.wait()"),
 ]
@@ -78,10 +78,10 @@ def waited(error: str, saves: bool = False) -> list[str]:
 
 def raised(error: str, wrapped: bool = False) -> list[str]:
     """A rank with an exception of its own; ``wrapped``: another one is raised from it."""
-    frames = frame("/home/you/train.py", 19, "load", OWN[error])
+    frames = frame("/course/train.py", 19, "load", OWN[error])
     if not wrapped:
         return traceback([*TOP, *MAIN, *LOAD, *frames], error)
-    outer = frame("/home/you/train.py", 21, "load", 'raise DataError("batch 3 cannot be used") from error')
+    outer = frame("/course/train.py", 21, "load", 'raise DataError("batch 3 cannot be used") from error')
     return [*traceback(frames, error), "", CAUSE, "",
             *traceback([*TOP, *MAIN, *LOAD, *outer], "DataError: batch 3 cannot be used")]  # fmt: skip
 
@@ -164,9 +164,9 @@ def _torchrun(rng: random.Random, clock: str, pids: Sequence[int], ends: Sequenc
     ]
     lines += [
         f"E{opening}.{milliseconds + 40}000 {pids[0]} {ELASTIC}:1002] failed (exitcode: {ends[first]}) local_rank: "
-        f"{first} (pid: {pids[1 + first]}) of binary: /home/you/.venv/bin/python",
+        f"{first} (pid: {pids[1 + first]}) of binary: /course/.venv/bin/python",
         "Traceback (most recent call last):",
-        *frame("/home/you/.venv/bin/torchrun", 8, "<module>", "sys.exit(main())"),
+        *frame("/course/.venv/bin/torchrun", 8, "<module>", "sys.exit(main())"),
         *frame(f"{PACKAGES}/distributed/run.py", 1028, "main", "run(args)"),
         *frame(f"{PACKAGES}/distributed/launcher/api.py", 383, "launch_agent", "raise ChildFailedError("),
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
