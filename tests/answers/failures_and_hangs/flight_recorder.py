@@ -33,6 +33,17 @@ def first_difference(dumps):
     return None
 
 
+EQUAL = {
+    "4: without `return None`": "a function that ends returns None",
+    "19: 0 → -1": "of the one commonest, the last is the first",
+    "19: 1 → 2": "of the two commonest, the first is the commonest",
+    "22: 0 → -1": "all ranks that differ do so in the same way",
+    "24: 0 → -1": "all ranks that differ do so in the same way",
+    "26: `zip(('operation', 'size', 'type'), call, usual, strict=True)` without strict": "they have three parts each",
+    "26: True → False": "they have three parts each",
+}
+
+
 # --- right, and written differently
 
 
@@ -117,7 +128,7 @@ ORDER = '            if (call, ranks[odd[0]].get(number + 1)) == (following, usu
 USUAL = "usual = Counter(calls[number] for calls in ranks).most_common(1)[0][0]"
 MISSING = 'return number, "missing", missing'
 
-wrong("all groups", "the ranks agree", {GROUP: "            if True:\n"})
+wrong("all groups", "ollective ", {GROUP: "            if True:\n"})
 wrong(
     "from the oldest",
     "a recorder keeps the newest",
@@ -134,17 +145,17 @@ wrong("order by the first of the two", "they differ in another way", {
     "if (call, ranks[odd[0]].get(number + 1)) == (following, usual)": "if call == following"
 })  # fmt: skip
 wrong("no types", "there is a difference", {', str(entry["input_dtypes"])': ', ""'})
-wrong("numbers of elements", "there is a difference", {
+wrong("numbers of elements", "launch ", {
     'str(entry["input_sizes"])': 'len(entry["input_sizes"])'
 })  # fmt: skip
 wrong(
-    "by place in the list", "look for `collective_seq_id`", {'calls[entry["collective_seq_id"]]': "calls[len(calls)]"}
+    "by place in the list", "ollective ", {'calls[entry["collective_seq_id"]]': "calls[len(calls)]"}
 )
-wrong("by record", "Collective ", {'entry["collective_seq_id"]': 'entry["record_id"]'})
+wrong("by record", "ollective ", {'entry["collective_seq_id"]': 'entry["record_id"]'})
 wrong("the last difference", "there is an earlier one", {"range(first, last + 1)": "range(last, first - 1, -1)"})
-wrong("from zero", "no rank has that number", {MISSING: MISSING.replace("number,", "number - first,")})
+wrong("from zero", "is not the first in which they differ", {MISSING: MISSING.replace("number,", "number - first,")})
 wrong("other words", "is none of missing, order", {'"operation", "size", "type"': '"op", "shape", "dtype"'})
-wrong("never None", "Collective 694: all do the same there", {"    return None": "    return last, 'missing', []"})
+wrong("never None", "the ranks agree", {"    return None": "    return last, 'missing', []"})
 wrong("a dict", "returns a number, a text and a list of ranks", {MISSING: 'return {"number": number}'})
 wrong(
     "ranks as text",

@@ -31,6 +31,10 @@ def judge_log(log):
     return (set(ends) - set(errors)).pop(), "missing"
 
 
+EQUAL = {
+    "24: 0 → -1": "of the one commonest, the last is the first",
+    "24: 1 → 2": "of the two commonest, the first is the commonest",
+}
 WITNESS = '"Timed out|Connection (closed|reset)"'
 FIRST = "errors.setdefault(int(rank), (name, words))"
 PATTERN = r'r"^\[rank(\d+)\]: ([\w.]+)(?:: (.*))?$"'
@@ -166,7 +170,7 @@ wrong("every RuntimeError is a witness", "drawn log", {
     WITNESS + ", words)": "'RuntimeError', name)",
     SILENT: 'return (set(ends) - set(errors) or set(errors)).pop(), "missing"',
 })  # fmt: skip
-wrong("an exception has words", "its first exception is the cause", {PATTERN: r'r"^\[rank(\d+)\]: ([\w.]+): (.*)$"'})
+wrong("an exception has words", "drawn log", {PATTERN: r'r"^\[rank(\d+)\]: ([\w.]+): (.*)$"'})
 wrong(
     "killed means out of memory",
     "that is not what happened to it",

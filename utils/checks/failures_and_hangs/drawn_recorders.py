@@ -47,6 +47,8 @@ def _usual(ranks: Sequence[Calls], number: int) -> Call | None:
 def _launch(rng: random.Random, kind: str, turn: int) -> dict[str, Any]:
     world, length, oldest = rng.randint(3, 6), rng.randint(7, 10), rng.choice((1, rng.randint(2, 900)))
     at = rng.randint(oldest + 3, oldest + length - 3)
+    if turn < 2 and kind not in ("order", "left out"):  # which need the collective behind it
+        at = oldest + length - 1
     calls: Calls = {}
     for number in range(oldest, oldest + length):
         calls[number] = _call(rng, not calls.get(number - 1), calls.get(number - 1), barrier=number != at)
@@ -80,13 +82,14 @@ def _with_fault(rng: random.Random, calls: Calls, kind: str, at: int) -> Calls:
         return {number: call for number, call in calls.items() if number < at}
     if kind == "left out":
         return {number - (number > at): call for number, call in calls.items() if number != at}
+    if kind == "order":
+        return calls | {at: calls[at + 1], at + 1: calls[at]}
     changed = {
-        "order": {at: calls[at + 1], at + 1: calls[at]},
-        "operation": {at: (rng.choice([one for one in OPERATIONS if one != operation]), size, dtype)},
-        "size": {at: (operation, (*size[:-1], size[-1] + rng.randint(1, 9)), dtype)},
-        "type": {at: (operation, size, rng.choice(TYPES[1:]))},
+        "operation": (rng.choice([one for one in OPERATIONS if one != operation]), size, dtype),
+        "size": (operation, (*size[:-1], size[-1] + rng.randint(1, 9)), dtype),
+        "type": (operation, size, rng.choice(TYPES[1:])),
     }
-    return calls | changed.get(kind, {})
+    return calls | ({at: changed[kind]} if kind in changed else {})
 
 
 def _groups(rng: random.Random, world: int, oldest: int) -> list[tuple[int, list[Call]]]:
