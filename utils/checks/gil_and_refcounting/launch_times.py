@@ -127,7 +127,12 @@ STEP_TIME = Contract(
 
 
 def draw_limits(rng: random.Random) -> list[Case]:
-    chains: list[Chain] = [[*THE_LECTURES, 1.2], [[2.0, 2.0, 2.0], 10.0, 3.0, 8, 1.2]]
+    chains: list[Chain] = [
+        [*THE_LECTURES, 1.2],
+        [[50.0] * 6, 10.0, 3.0, 4, 1.1],  # as it is
+        [[6.0] * 4, 10.0, 3.0, 8, 2.4],  # all in one graph
+        [[2.0] * 3, 10.0, 3.0, 8, 1.2],  # not even then
+    ]
     while len(chains) < 20:
         chain = [*_chain(rng), round(rng.uniform(1.02, 2), 2)]
         limit = chain[-1] * sum(chain[0])
