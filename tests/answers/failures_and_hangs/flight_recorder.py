@@ -148,9 +148,7 @@ wrong("no types", "there is a difference", {', str(entry["input_dtypes"])': ', "
 wrong("numbers of elements", "launch ", {
     'str(entry["input_sizes"])': 'len(entry["input_sizes"])'
 })  # fmt: skip
-wrong(
-    "by place in the list", "ollective ", {'calls[entry["collective_seq_id"]]': "calls[len(calls)]"}
-)
+wrong("by place in the list", "ollective ", {'calls[entry["collective_seq_id"]]': "calls[len(calls)]"})
 wrong("by record", "ollective ", {'entry["collective_seq_id"]': 'entry["record_id"]'})
 wrong("the last difference", "there is an earlier one", {"range(first, last + 1)": "range(last, first - 1, -1)"})
 wrong("from zero", "is not the first in which they differ", {MISSING: MISSING.replace("number,", "number - first,")})

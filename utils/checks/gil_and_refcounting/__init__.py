@@ -3,6 +3,7 @@
 counting.py       predict and measure; situations.py holds what is counted
 watching.py       watched_loss, collecting.py hidden_means, failing_steps.py broken_batches: three loops
 sharing.py        processes; process_items.py is in the rank
+launch_times.py   launch_cost
 leaks.py          what has to be so in all three loops; training_loops.py is in the rank
 """
 
@@ -12,7 +13,8 @@ from typing import Any
 
 from utils.checks import contracts
 from utils.checks.framework import exercise
-from utils.checks.gil_and_refcounting import collecting, counting, failing_steps, sharing, watching
+from utils.checks.gil_and_refcounting import collecting, counting, failing_steps, launch_times, sharing, watching
+from utils.checks.points import passed
 
 
 @exercise(title="Predict reference counts", difficulty=1, minutes=10)
@@ -49,3 +51,11 @@ def broken_batches(train_through_errors: Any) -> dict[str, Any]:
 def processes(run_parallel: Any) -> dict[str, Any]:
     """Judge ``run_parallel(function, items, workers)``: results in the order of the items."""
     return contracts.judge(sharing.CONTRACT, run_parallel)
+
+
+@exercise(title="What launches cost", difficulty=2, minutes=25, parts={"step_time": 1, "smallest_graph": 1})
+def launch_cost(step_time: Any, smallest_graph: Any) -> dict[str, Any]:
+    """Judge ``step_time(kernels, launch, held, gpus)`` and ``smallest_graph(kernels, launch, held, gpus, slack)``."""
+    figures = contracts.judge(launch_times.STEP_TIME, step_time)
+    passed("step_time")
+    return figures | contracts.judge(launch_times.SMALLEST_GRAPH, smallest_graph)
