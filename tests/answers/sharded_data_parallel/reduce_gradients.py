@@ -111,6 +111,10 @@ wrong("a view into the whole tensor", "a view into a larger tensor", {
 wrong("the neighbour's shard", "is the shard of rank", {
     REDUCE: "    whole = whole.roll(shard.numel())\n" + REDUCE
 })  # fmt: skip
+wrong("the same memory in each call", "a later call has written into the shard", {
+    "def reduce_gradients": "KEPT = {}\n\n\ndef reduce_gradients",
+    "whole.new_empty(whole.numel() // ranks)": "KEPT.setdefault(len(whole), whole.new_empty(whole.numel() // ranks))",
+})  # fmt: skip
 wrong("nothing returned", "is missing", {"    return shard\n": "    return None\n"})
 wrong("the parameters are changed", "has other numbers than before", {
     CLEAR: CLEAR + "        parameter.data.mul_(0.9)\n"

@@ -31,14 +31,18 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     shapes = layers.draw_shapes(case["seed"], ranks, case["padding"] == "some")
     parameters = [nn.Parameter(torch.ones(shape, dtype=dtype)) for shape in shapes]
     facts |= {"bytes": layers.joined(parameters, ranks).nbytes, "steps": []}
+    returned = []
     for step in range(STEPS):
         layers.draw_gradients(parameters, case["seed"] + 100 * step + rank)
         own = layers.joined([one.grad for one in parameters], ranks)
         got = watch.call("reduce_gradients", parameters=parameters)
         left = [number for number, one in enumerate(parameters) if one.grad is not None]
         storage = got.untyped_storage().nbytes() if isinstance(got, torch.Tensor) else 0
+        returned.append(got)
         got = got.detach().clone() if isinstance(got, torch.Tensor) else None
         facts["steps"].append({"own": own, "got": got, "left": left, "storage": storage})
+    for found, shard in zip(facts["steps"], returned, strict=True):
+        found["stays"] = found["got"] is None or torch.equal(found["got"], shard)
 
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
@@ -55,6 +59,9 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
             guesses |= {f"is the shard of rank {other}": means[other] for other in range(ranks) if other != rank}
             terms = [own[rank] for own in shards]
             yield from compare("value:shard", "the shard", found["got"], terms, 1 / ranks, guesses, **where)
+            if not found["stays"]:
+                words = "a later call has written into the shard that this one has returned: give each its own memory"
+                yield Broken("value:stays", words, **where)
             if found["left"]:
                 words = "the whole gradient is still there, in `.grad`: set it to None, or nothing is saved"
                 yield Broken("value:left", words, f"{len(found['left'])} gradients", "none", **where)
