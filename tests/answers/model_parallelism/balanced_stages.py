@@ -193,6 +193,12 @@ def where_the_mean_is_passed():
     return (balance,)
 
 
+wrong("known by the sorted costs", "another cut is better", {
+    "def balance(costs, p):\n": "known = {}\n\n\ndef balance(costs, p):\n    key = tuple(sorted(costs)), p\n"
+    "    return known.setdefault(key, cut(costs, p))\n\n\ndef cut(costs, p):\n"
+})  # fmt: skip
+
+
 # --- wrong: the stages
 
 wrong("numbers, not bytes", "count bytes, not numbers", {COST: COST.replace("nbytes", "numel()")})
@@ -254,3 +260,14 @@ wrong(
     "attributes that were added",
     {STAGE: "[setattr(piece, 'stage', i) for piece in rest[:count]] and " + STAGE},
 )
+
+
+CLASS = "class Stage(nn.Sequential):\n    def forward(self, x):\n        "
+wrong("stages that do not learn", "in backward the stages do not give", {
+    "def make_stages": CLASS + "with __import__('torch').no_grad():\n            return super().forward(x)\n\n\ndef make_stages",
+    "nn.Sequential(*rest": "Stage(*rest",
+})  # fmt: skip
+wrong("the input is cut off", "in backward the stages do not give", {
+    "def make_stages": CLASS + "return super().forward(x.detach())\n\n\ndef make_stages",
+    "nn.Sequential(*rest": "Stage(*rest",
+})  # fmt: skip

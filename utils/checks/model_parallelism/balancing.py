@@ -13,6 +13,7 @@ COSTS: tuple[tuple[tuple[int, ...], int], ...] = (  # costs of the pieces, stage
     ((5, 5, 5, 5), 2),
     ((7, 2, 2, 2, 2, 2, 2, 7), 3),
     ((1, 1, 1, 1, 1, 1, 1, 20), 2),
+    ((20, 1, 1, 1, 1, 1, 1, 1), 2),  # the same costs in another order
     ((4, 5, 5, 5, 9, 6), 3),
     ((5, 8, 3, 3, 2, 3, 4, 8), 4),
     ((4, 0, 0, 4, 0, 4, 0), 3),
@@ -116,15 +117,13 @@ def scene_pieces(case: Case, watch: Any, facts: Facts) -> None:
 
 
 def _one_model(case: Case, watch: Any, seed: int) -> Facts:
-    import torch
     from torch import nn
 
     from utils.checks.contracts import gpus
     from utils.checks.model_parallelism import stages
 
     pieces, x = stages.pieces(seed, case["pieces"], case["type"])
-    with torch.no_grad():
-        wanted = nn.Sequential(*pieces)(x)
+    wanted, back = _there_and_back(nn.Sequential(*pieces), pieces, x)
     found: Facts = {"costs": [_bytes(piece.parameters()) for piece in pieces], "wanted": wanted}
     owned = [{id(tensor) for tensor in (*piece.parameters(), *piece.buffers())} for piece in pieces]
     numbers = {id(piece): number for number, piece in enumerate(pieces)}
@@ -149,11 +148,41 @@ def _one_model(case: Case, watch: Any, seed: int) -> Facts:
         and placed
         and [number for one in found["stages"] for number in one["order"]] == list(range(len(pieces)))
     ):
-        with torch.no_grad():
-            for i, stage in enumerate(made):
-                x = stage(x.to(f"simgpu:{i}"))
-        found["output"] = gpus.plain(x)["value"]
+        found["output"], own = _there_and_back(_in_a_row(made), pieces, x)
+        found["learns"] = len(own) == len(back) and all(map(_alike, own, back))
     return found
+
+
+def _there_and_back(model: Any, pieces: Any, x: Any) -> tuple[Any, list[Any]]:
+    """The output, and the gradients of the input and of what is trained; none where the graph is cut."""
+    import torch
+
+    from utils.checks.contracts.snapshot import raw
+
+    x = x.detach().clone().requires_grad_()
+    y = model(x)
+    if not isinstance(y, torch.Tensor) or not y.requires_grad:
+        return (raw(y).detach().clone() if isinstance(y, torch.Tensor) else y), []
+    trained = [parameter for piece in pieces for parameter in piece.parameters() if parameter.requires_grad]
+    found = torch.autograd.grad(y, [x, *trained], torch.ones_like(y), allow_unused=True)
+    return raw(y).detach().clone(), [None if one is None else raw(one).detach().clone() for one in found]
+
+
+def _in_a_row(made: Any) -> Any:
+    def run(x: Any) -> Any:
+        for i, stage in enumerate(made):
+            x = stage(x.to(f"simgpu:{i}"))
+        return x
+
+    return run
+
+
+def _alike(one: Any, other: Any) -> bool:
+    import torch
+
+    if one is None or other is None:
+        return one is other
+    return torch.allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
 def _bytes(tensors: Any) -> int:
@@ -218,6 +247,9 @@ def _stages(case: Case, model: Facts) -> Iterator[Broken]:
     if "output" in model and not torch.equal(model["output"], model["wanted"]):
         words = "run one after the other, the stages give another result than the model: keep the order"
         yield Broken("value:6 result", words)
+    elif not model.get("learns", True):
+        words = "in backward the stages do not give the pieces and the input the gradients that the model gives them: "
+        yield Broken("value:6 learns", words + "is the graph cut inside a stage (detach, no_grad)?")
 
 
 def figures_costs(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
