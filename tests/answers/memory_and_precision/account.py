@@ -144,6 +144,12 @@ wrong("no blocks", "no block is rounded up", {ROUND: "return nbytes"})
 wrong("blocks of 256", "ledger counts", {ROUND: "return -(-nbytes // 256) * 256"})
 wrong("one block too many", "ledger counts", {ROUND: "return (nbytes // 512 + 1) * 512"})
 wrong("each tensor that is kept", "more than backward keeps", {KEY: "kept[len(kept)] = storage"})
+wrong("the half of a tensor that is kept, and not its memory", "ledger counts", {
+    KEY: "kept[storage.data_ptr()] = tensor", "storage.nbytes()": "storage.nbytes"
+})  # fmt: skip
+wrong("back through it, and all gradients gone", "a gradient was cleared", {
+    "    pack(result)\n": "    pack(result)\n    result.backward()\n    model.zero_grad()\n"
+})  # fmt: skip
 wrong("parameters too", "more than backward keeps", {BEFORE: "[*model.buffers(), *inputs]"})
 wrong("inputs too", "the batch was there before", {BEFORE: "[*parameters, *model.buffers()]"})
 wrong("buffers too", "buffers were there before", {BEFORE: "[*parameters, *inputs]"})

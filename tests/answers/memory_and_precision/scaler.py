@@ -277,6 +277,15 @@ wrong(
     "parameters change",
     {DIVIDE: "parameter.grad /= self.now\n                    parameter.data *= 1.5"},
 )
+wrong("the state is the scaler's own dict", "changes the state that it has given away", {
+    "        return {name: vars(self)[name] for name in " + NAMES + "}": "        return vars(self)"
+})  # fmt: skip
+wrong("all scalers share what was divided", "and once only", {
+    "self.unscaled, self.finite = True, True": "LossScaler.unscaled, self.finite = True, True",
+    "self.good, self.unscaled, self.finite = 0, False, True": "self.good, self.finite = 0, True",
+    "if not self.unscaled": "if not getattr(LossScaler, 'unscaled', False)",
+    "        self.unscaled = False\n": "        LossScaler.unscaled = False\n",
+})  # fmt: skip
 wrong("a number", "as a tensor", {"return loss * self.now": "return loss.item() * self.now"})
 wrong(
     "fails without a gradient",

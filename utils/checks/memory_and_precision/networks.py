@@ -14,7 +14,8 @@ LOSSES = ("mean square", "root mean square", "cross-entropy")
 
 
 class Network(nn.Module):
-    """Layers with a residual connection, a tied pair, a frozen layer and a buffer that is multiplied with.
+    """Layers with a residual connection, a tied pair, a frozen layer, a gate (halves of one tensor) and a buffer that
+    is multiplied with.
 
     Args:
         seed: of sizes, structure and numbers.
@@ -30,6 +31,7 @@ class Network(nn.Module):
         self.square, self.again = nn.Linear(width, width, bias=False), nn.Linear(width, width)
         self.again.weight = self.square.weight
         self.frozen = nn.Linear(width, width).requires_grad_(False)
+        self.gate = nn.Linear(width, 2 * width)
         self.head = nn.Linear(width, self.classes)
         self.register_buffer("mask", torch.rand(width) + 0.5)
         self.shapes = draw.choices(ACTIVATIONS, k=3)
@@ -39,7 +41,8 @@ class Network(nn.Module):
         a, b, c = self.shapes
         x = a(self.first(x))
         x = x + b(self.square(self.norm(x))) * self.mask
-        return self.head(c(self.again(self.frozen(x))))
+        gate, x = self.gate(x).chunk(2, dim=-1)
+        return self.head(c(self.again(self.frozen(torch.sigmoid(gate) * x))))
 
 
 def network(seed: int, dtype: torch.dtype) -> Network:

@@ -6,6 +6,7 @@ The loss is a sum of coefficients times parameters. A coefficient of 2¹²⁰ ma
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 import random
@@ -77,13 +78,26 @@ def _coefficients(case: Case, number: int) -> list[Any]:
     return made
 
 
+def _take_a_step(watch: Any, scaler: Any) -> None:
+    """A good one, of a model that nobody looks at."""
+    parameters = _parameters(1)
+    optimizer = Plain(parameters)
+    with watch.step("scale", scaler):
+        scaled = scaler.scale(sum(one.sum() for one in parameters))
+    scaled.backward()
+    with watch.step("step", scaler):
+        scaler.step(optimizer)
+    with watch.step("update", scaler):
+        scaler.update()
+
+
 def scene(case: Case, watch: Any, facts: Facts) -> None:
     import torch
 
     parameters = _parameters(case["seed"])
     optimizer = Plain(parameters)
     settings = {name: case[name] for name in ("scale", "growth", "backoff", "interval")}
-    scaler = watch.call("LossScaler", **settings)
+    scaler, other = watch.call("LossScaler", **settings), watch.call("LossScaler", **OTHER)
     facts["steps"] = []
     for number in range(len(case["steps"])):
         if number and number == case["resumed after"]:
@@ -93,6 +107,9 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
             with watch.step("state_dict", scaler):
                 again = scaler.state_dict()
             facts["again"] = again if _is_plain(again) else None
+            kept = copy.deepcopy(state)
+            _take_a_step(watch, scaler)  # which must not reach into the state that it gave away
+            facts["alias"] = state != kept
             scaler = watch.call("LossScaler", **OTHER)
             with watch.step("load_state_dict", scaler, state=state):
                 scaler.load_state_dict(state)
@@ -117,6 +134,8 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
                 for each in parameters:
                     if each.grad is not None:
                         each.grad.mul_((1.0 / (norm + 1e-6)).clamp(max=1.0))
+        if number % 3 == 1:
+            _take_a_step(watch, other)  # another model's, in the middle of this one's
         with watch.step("step", scaler, parameters=parameters, optimizer=optimizer):
             stepped = scaler.step(optimizer)
         one["stepped"] = stepped if isinstance(stepped, bool) else f"a {type(stepped).__name__}"
@@ -138,6 +157,9 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
         return
     if "state" in facts and facts["again"] != facts["state"]:
         yield Broken("returns:again", "state_dict says something else when it is asked a second time")
+    if facts.get("alias"):
+        words = "the scaler's next step changes the state that it has given away: state_dict returns a dict of its own"
+        yield Broken("returns:alias", words)
     for number, one in enumerate(facts["steps"]):
         if "scaled" not in one:
             return
