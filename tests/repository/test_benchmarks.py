@@ -93,7 +93,7 @@ def test_the_predictions_for_an_h200_are_complete_and_say_that_nothing_was_measu
 
 def test_every_published_row_is_simulated_and_the_targets_are_met() -> None:
     command = [sys.executable, str(PROGRAM.parent / "simgpu_vs_published.py")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1500)  # two minutes on an idle machine
     assert done.returncode == 0, done.stderr
     assert "median error" in done.stdout and "MISSED" not in done.stdout
     assert done.stdout.count("(20") >= 100, "each row has its source with the year"
