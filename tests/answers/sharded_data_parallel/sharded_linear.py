@@ -148,6 +148,9 @@ def saved_tensor_hooks():
 
 # --- wrong
 
+wrong("the gradient is set, and not added", "has replaced the one that was there before", {
+    "return dx, dshard, None": "shard.grad = dshard\n        return dx, None, None"
+})  # fmt: skip
 wrong("the weight is saved", "the gathered weight is still held", {
     GATHERED: "        ctx.weight = gathered(shard, rows, x.shape[1])\n        return x @ ctx.weight.t()\n"
 })  # fmt: skip

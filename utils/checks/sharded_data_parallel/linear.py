@@ -9,6 +9,8 @@ from typing import Any
 from utils.checks.contracts import Amount, Broken, Case, Contract, Facts, Rules, compare
 from utils.checks.sharded_data_parallel import layers
 
+BEFORE = 0.5  # the gradient of a step before, where there is one
+
 
 def draw(rng: random.Random) -> list[Case]:
     cases: list[Case] = []
@@ -16,7 +18,8 @@ def draw(rng: random.Random) -> list[Case]:
         for _ in range(2 if ranks == 3 else 1):
             kind = "float64" if not cases else rng.choice(("float64", "float32"))
             shape = {"rows": rng.randint(20, 40), "columns": rng.randint(20, 40), "batch": rng.randint(1, 6)}
-            cases.append({"ranks": ranks, "type": kind, **shape, "seed": rng.getrandbits(30)})
+            earlier = {"a gradient before": len(cases) % 2 == 1}
+            cases.append({"ranks": ranks, "type": kind, **shape, **earlier, "seed": rng.getrandbits(30)})
     return cases
 
 
@@ -33,6 +36,8 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     weight = torch.randn(rows, columns, generator=generator, dtype=dtype)
     flat = layers.joined([weight], ranks)
     shard = nn.Parameter(flat.chunk(ranks)[rank].clone())
+    if case["a gradient before"]:
+        shard.grad = torch.full_like(shard, BEFORE)
     mine = torch.Generator().manual_seed(case["seed"] + 1 + rank)
     x = torch.randn(case["batch"], columns, generator=mine, dtype=dtype).requires_grad_()
     upstream = torch.randn(case["batch"], rows, generator=mine, dtype=dtype)
@@ -49,7 +54,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     with living, watch.step("backward", x=x, shard=shard):
         y.backward(upstream)
     facts["dx"] = None if x.grad is None else x.grad.clone()
-    facts["dshard"] = None if shard.grad is None else shard.grad.clone()
+    facts["dshard"] = None if shard.grad is None else shard.grad - BEFORE * case["a gradient before"]
     y = None
     facts["after"] = living.now(*(one for one in (x.grad, shard.grad) if one is not None))
 
@@ -79,6 +84,9 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
             f"is the sum over the ranks: divide by the world size, {ranks}": mean * ranks,
             "is this rank's own: nothing of the others has arrived": wholes[rank][rank],
         }
+        if case["a gradient before"]:
+            words = "has replaced the one that was there before: return it from backward, and autograd adds it up"
+            guesses[words] = mean - BEFORE
         what, beside = "the gradient of the shard", [one[rank] for one in wholes]
         terms = [mean.to(dtype)]
         yield from compare(
