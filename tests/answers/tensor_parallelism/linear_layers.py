@@ -147,6 +147,27 @@ def divided_bias():
 
 # --- wrong
 
+
+@wrong("the weight's gradient is set, and not added", "does not have the right numbers")
+def gradients_are_set():
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, weight):
+            ctx.save_for_backward(x, weight)
+            return x @ weight.t()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            x, weight = ctx.saved_tensors
+            weight.grad = gradient.flatten(0, -2).t() @ x.flatten(0, -2)
+            return gradient @ weight, None
+
+    def column_linear(x, weight, bias):
+        return Product.apply(CopyToRanks.apply(x), weight) + bias
+
+    return column_linear, row_linear
+
+
 wrong(
     "no f",
     "the gradient of x comes from this rank's columns alone",
