@@ -42,7 +42,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     x = torch.randn(case["batch"], columns, generator=mine, dtype=dtype).requires_grad_()
     upstream = torch.randn(case["batch"], rows, generator=mine, dtype=dtype)
     facts |= {"weight": weight, "x": x.detach().clone(), "upstream": upstream.clone(), "bytes": flat.nbytes}
-    living = memory.living(x, shard, upstream)
+    living = memory.living(x, shard, upstream, *([] if shard.grad is None else [shard.grad]))
     with living:
         y = watch.call("sharded_linear", x=x, shard=shard, rows=rows)
     if not isinstance(y, torch.Tensor):

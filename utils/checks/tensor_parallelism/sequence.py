@@ -48,7 +48,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
             y = watch.call("sequence_norm", x=x, weight=weight, eps=case["eps"])
         if not parts.usable(facts, "y", y) or y.shape != upstream.shape:
             return
-        facts["between"] = living.now(y)
+        facts["between"] = living.now(y, *(one.grad for one in (x, weight) if one.grad is not None))
         with watch.step("backward", x=x, weight=weight, upstream=upstream):
             y.backward(upstream)
         parts.note_gradients(facts, x=x, weight=weight)
