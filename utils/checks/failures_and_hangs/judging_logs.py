@@ -18,9 +18,7 @@ def draw(rng: random.Random) -> list[Case]:
 def scene(case: Case, watch: Any, facts: Facts) -> None:
     facts["verdicts"] = []
     for log in case["logs"]:
-        with watch.step("judge_log"):
-            found = watch.answers["judge_log"](log["text"])
-        facts["verdicts"].append(_plain(found))
+        facts["verdicts"].append(_plain(watch.call("judge_log", log=log["text"])))
 
 
 def _plain(found: Any) -> Any:
