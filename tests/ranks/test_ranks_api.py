@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 import utils
 from utils import ranks
@@ -31,6 +32,29 @@ def test_a_function_runs_on_every_rank_and_its_results_come_in_order(world):
 
 def test_a_function_gets_what_its_caller_names_whatever_the_name(world):
     assert world.run(lambda timeout, ranks, view: (timeout, ranks, view), timeout=1, ranks=2, view=3) == [(1, 2, 3)] * 2
+
+
+def test_a_function_may_use_a_part_of_torchs_extension_that_cannot_be_imported(world):
+    """As ``once_differentiable`` does: torch._C._functions was taken apart, and could not be put together."""
+
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 2 * x
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx, upstream):
+            return 2 * upstream
+
+    Double.__module__ = Double.backward.__module__ = "__main__"  # as in a notebook
+
+    def work():
+        x = torch.ones(1, requires_grad=True)
+        Double.apply(x).backward()
+        return x.grad.item()
+
+    assert world.run(work) == [2, 2]
 
 
 def test_variables_are_read_and_given_by_name(world):

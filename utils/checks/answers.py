@@ -15,6 +15,7 @@ from types import CodeType
 from typing import Any
 
 from utils.checks.verdicts import Wrong
+from utils.ranks.values import dumps_plain
 
 _LIBRARY = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _LARGEST = 64 * 1024 * 1024  # bytes of a function with everything in the notebook that it uses
@@ -46,10 +47,8 @@ class Answer:
                 f"give the check the function {name} itself, without calling it: "
                 f"{name} and not {name}(…); this is a value of type {type(function).__name__}."
             )
-        import cloudpickle
-
         try:
-            payload = cloudpickle.dumps(function)
+            payload = dumps_plain(function)
         except Exception as error:
             raise Wrong(
                 f"{name} uses something from the notebook that cannot be sent to another process "

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import linecache
 import pickle
+import pkgutil
+import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 
@@ -37,7 +41,22 @@ def dumps_plain(value: Any) -> bytes:
     """Pickle a value of the notebook for the ranks, without importing torch for it."""
     import cloudpickle
 
-    return cloudpickle.dumps(value)
+    class Pickler(cloudpickle.Pickler):
+        def reducer_override(self, thing: Any) -> Any:
+            # Parts of an extension are modules that cannot be imported: once_differentiable uses torch._C._functions.
+            if isinstance(thing, ModuleType) and thing.__name__ not in sys.modules and _is_found(thing):
+                return pkgutil.resolve_name, (thing.__name__,)
+            return super().reducer_override(thing)
+
+    buffer = io.BytesIO()
+    Pickler(buffer).dump(value)
+    return buffer.getvalue()
+
+
+def _is_found(module: ModuleType) -> bool:
+    with contextlib.suppress(ImportError, AttributeError, ValueError):
+        return pkgutil.resolve_name(module.__name__) is module
+    return False
 
 
 def sources_of(function: Callable[..., Any]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import torch
 import torch.distributed as dist
 from known_answers import right, wrong
+from torch.utils.checkpoint import checkpoint
 
 
 class ShardedLinear(torch.autograd.Function):
@@ -38,6 +39,38 @@ REDUCE = "        dist.reduce_scatter_single(dshard, torch.cat([dw, dw.new_zeros
 
 
 # --- right, and written differently
+
+
+right(
+    "with torch's own decorator, which brings a part of torch's extension along",
+    {
+        "    @staticmethod\n    def backward": "    @staticmethod\n    @torch.autograd.function.once_differentiable\n    def backward"
+    },
+)
+
+
+@right("torch's checkpointing, which makes a folder for torch's compiler, gathers again")
+def by_checkpointing():
+    class Gather(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, shard):
+            flat = shard.new_empty(shard.numel() * dist.get_world_size())
+            dist.all_gather_single(flat, shard.detach())
+            return flat
+
+        @staticmethod
+        def backward(ctx, upstream):
+            mine = upstream.new_empty(upstream.numel() // dist.get_world_size())
+            dist.reduce_scatter_single(mine, upstream.contiguous(), dist.ReduceOp.AVG)
+            return mine
+
+    def sharded_linear(x, shard, rows):
+        def layer(x, shard):
+            return x @ Gather.apply(shard)[: rows * x.shape[1]].view(rows, -1).t()
+
+        return checkpoint(layer, x, shard, use_reentrant=False)
+
+    return (sharded_linear,)
 
 
 @right("lists of shards, and the product in pieces")

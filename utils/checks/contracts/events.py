@@ -88,7 +88,7 @@ def _audit(event: str, details: tuple[Any, ...]) -> None:
         name, _, flags = details
         if isinstance(flags, int) and flags & _WRITES and name != os.devnull and "__pycache__" not in str(name):
             _heard.append(("writes", str(name)[-60:]))
-    elif event.startswith(_FILES):
+    elif event.startswith(_FILES) and not (event == "os.mkdir" and is_torchs_folder(str(details[0]))):
         _heard.append(("writes", str(details[0])[-60:]))
     elif event == "import":
         if str(details[0]).startswith("utils.") and not str(details[0]).startswith(_GIVEN):
@@ -98,6 +98,11 @@ def _audit(event: str, details: tuple[Any, ...]) -> None:
             _heard.append(("looks", event))
     elif event == "object.__getattr__" and details[1] in _ATTRIBUTES and _asked_by_the_answer():
         _heard.append(("looks", details[1]))
+
+
+def is_torchs_folder(path: str) -> bool:
+    """The empty folder that torch makes for its compiler, when an answer uses torch.utils.checkpoint, say."""
+    return os.path.basename(path).startswith("torchinductor_")
 
 
 def _asked_by_the_answer() -> bool:

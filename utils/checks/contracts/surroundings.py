@@ -22,6 +22,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.modules import module as every_module
 
+from utils.checks.contracts.events import is_torchs_folder
+
 _TORCHS_OWN = ("TORCHINDUCTOR_CACHE_DIR",)  # which it sets when its compiler is imported, by an optimizer say
 _TORCH = str(Path(torch.__file__).parent)
 
@@ -144,7 +146,7 @@ def _is_hooks(name: str, value: Any) -> bool:
 def _files(folder: str | None) -> list[str]:
     if folder is None:
         return []
-    found = sorted(Path(folder).rglob("*"))[:100]
+    found = [path for path in sorted(Path(folder).rglob("*"))[:100] if not is_torchs_folder(str(path))]
     return [f"{path.name} {path.lstat().st_size} {path.lstat().st_mtime_ns}" for path in found]
 
 
