@@ -21,6 +21,9 @@ def clip_shards(shards, max_norm):
 
 SEND = "    dist.all_reduce(squares)\n"
 SQUARES = "shard.double().square().sum()"
+EQUAL = {
+    "16: other comparison in `norm > max_norm`": "a norm of just max_norm is scaled by 1",
+}
 
 
 # --- right, and written differently

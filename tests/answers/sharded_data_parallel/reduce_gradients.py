@@ -19,6 +19,9 @@ def reduce_gradients(parameters):
 
 REDUCE = "    dist.reduce_scatter_single(shard, whole, dist.ReduceOp.AVG)\n"
 CLEAR = "        parameter.grad = None\n"
+EQUAL = {
+    "11: 0 → -1": "whichever parameter says of what type the padding is",
+}
 
 
 # --- right, and written differently
@@ -119,3 +122,6 @@ wrong("nothing returned", "is missing", {"    return shard\n": "    return None\
 wrong("the parameters are changed", "has other numbers than before", {
     CLEAR: CLEAR + "        parameter.data.mul_(0.9)\n"
 })  # fmt: skip
+
+
+wrong("needs two parameters", "raised IndexError", {"flat[0].new_zeros": "flat[1].new_zeros"})

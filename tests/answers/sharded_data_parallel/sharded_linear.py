@@ -36,6 +36,11 @@ def sharded_linear(x, shard, rows):
 
 GATHERED = "        return x @ gathered(shard, rows, x.shape[1]).t()\n"
 REDUCE = "        dist.reduce_scatter_single(dshard, torch.cat([dw, dw.new_zeros(padding)]), dist.ReduceOp.AVG)\n"
+EQUAL = {
+    "28: gathered with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "autograd sets the mode itself, before and after",
+    "12: forward with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "autograd sets the mode itself, before and after",
+    "18: backward with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "autograd sets the mode itself, before and after",
+}
 
 
 # --- right, and written differently
@@ -225,3 +230,28 @@ wrong("gathered twice", "sends more than it has to", {
 wrong("the shard is scaled", "has other numbers than before", {
     "        return dx, dshard, None\n": "        shard.data.mul_(0.9)\n        return dx, dshard, None\n"
 })  # fmt: skip
+
+
+@wrong("what backward needs lies in the class, not in the context", "RuntimeError")
+def in_the_class():
+    class Layer(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, shard, rows):
+            ctx.save_for_backward(x, shard)
+            Layer.rows = rows
+            return x @ gathered(shard, rows, x.shape[1]).t()
+
+        @staticmethod
+        def backward(ctx, upstream):
+            x, shard = ctx.saved_tensors
+            dx = upstream @ gathered(shard, Layer.rows, x.shape[1])
+            dw = (upstream.t() @ x).flatten()
+            padding = shard.numel() * dist.get_world_size() - dw.numel()
+            dshard = torch.empty_like(shard)
+            dist.reduce_scatter_single(dshard, torch.cat([dw, dw.new_zeros(padding)]), dist.ReduceOp.AVG)
+            return dx, dshard, None
+
+    def sharded_linear(x, shard, rows):
+        return Layer.apply(x, shard, rows)
+
+    return (sharded_linear,)

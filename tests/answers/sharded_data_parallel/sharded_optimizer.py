@@ -194,3 +194,10 @@ wrong("an optimizer of its own", "no optimizer of make_optimizer", {
     "self.optimizer = make_optimizer([self.shard])": "self.optimizer = self",
     "        self.optimizer.step()\n": "        self.shard -= 0.1 * self.shard.grad\n",
 })  # fmt: skip
+
+
+wrong(
+    "all optimizers have one shard",
+    "the flat tensor of all parameters",
+    {"self.shard": "ShardedOptimizer.shard"},
+)

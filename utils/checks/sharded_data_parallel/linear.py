@@ -19,7 +19,8 @@ def draw(rng: random.Random) -> list[Case]:
             kind = "float64" if not cases else rng.choice(("float64", "float32"))
             shape = {"rows": rng.randint(20, 40), "columns": rng.randint(20, 40), "batch": rng.randint(1, 6)}
             earlier = {"a gradient before": len(cases) % 2 == 1}
-            cases.append({"ranks": ranks, "type": kind, **shape, **earlier, "seed": rng.getrandbits(30)})
+            many = {"layers": 2 if len(cases) in (1, 2) else 1}
+            cases.append({"ranks": ranks, "type": kind, **shape, **many, **earlier, "seed": rng.getrandbits(30)})
     return cases
 
 
@@ -30,36 +31,51 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
 
     from utils.checks.contracts import memory
 
-    rank, ranks, rows, columns = dist.get_rank(), case["ranks"], case["rows"], case["columns"]
+    rank, ranks = dist.get_rank(), case["ranks"]
     dtype = getattr(torch, case["type"])
     generator = torch.Generator().manual_seed(case["seed"])
-    weight = torch.randn(rows, columns, generator=generator, dtype=dtype)
-    flat = layers.joined([weight], ranks)
-    shard = nn.Parameter(flat.chunk(ranks)[rank].clone())
-    if case["a gradient before"]:
-        shard.grad = torch.full_like(shard, BEFORE)
     mine = torch.Generator().manual_seed(case["seed"] + 1 + rank)
-    x = torch.randn(case["batch"], columns, generator=mine, dtype=dtype).requires_grad_()
-    upstream = torch.randn(case["batch"], rows, generator=mine, dtype=dtype)
-    facts |= {"weight": weight, "x": x.detach().clone(), "upstream": upstream.clone(), "bytes": flat.nbytes}
-    living = memory.living(x, shard, upstream, *([] if shard.grad is None else [shard.grad]))
-    with living:
-        y = watch.call("sharded_linear", x=x, shard=shard, rows=rows)
-    if not isinstance(y, torch.Tensor):
-        facts["y"] = None
-        return
-    facts |= {"between": living.now(y), "y": y.detach().clone(), "connected": y.requires_grad}
-    if not y.requires_grad or y.shape != upstream.shape:
-        return
-    with living, watch.step("backward", x=x, shard=shard):
-        y.backward(upstream)
-    facts["dx"] = None if x.grad is None else x.grad.clone()
-    facts["dshard"] = None if shard.grad is None else shard.grad - BEFORE * case["a gradient before"]
+    made, given = [], []
+    shapes = [(case["rows"], case["columns"]), (case["columns"], case["rows"])][: case["layers"]]
+    for rows, columns in shapes:
+        weight = torch.randn(rows, columns, generator=generator, dtype=dtype)
+        shard = nn.Parameter(layers.joined([weight], ranks).chunk(ranks)[rank].clone())
+        if case["a gradient before"]:
+            shard.grad = torch.full_like(shard, BEFORE)
+        x = torch.randn(case["batch"], columns, generator=mine, dtype=dtype).requires_grad_()
+        upstream = torch.randn(case["batch"], rows, generator=mine, dtype=dtype)
+        made.append({"weight": weight, "x": x.detach().clone(), "upstream": upstream.clone()})
+        given.append((x, shard, rows, upstream))
+    facts |= {"bytes": shard.nbytes * ranks, "layers": made}
+    there = [one for x, shard, _, upstream in given for one in (x, shard, shard.grad, upstream) if one is not None]
+    living = memory.living(*there)
+    outputs = []
+    for facts_of, (x, shard, rows, upstream) in zip(made, given, strict=True):
+        with living:
+            y = watch.call("sharded_linear", x=x, shard=shard, rows=rows)
+        tensor = isinstance(y, torch.Tensor)
+        facts_of |= {"y": y.detach().clone() if tensor else None, "connected": tensor and y.requires_grad}
+        outputs.append(y)
+        if not facts_of["connected"] or y.shape != upstream.shape:
+            return
+        facts_of["between"] = living.now(*outputs)
     y = None
-    facts["after"] = living.now(*(one for one in (x.grad, shard.grad) if one is not None))
+    for facts_of, (x, shard, _, upstream) in zip(made, given, strict=True):
+        with living, watch.step("backward", x=x, shard=shard):
+            outputs.pop(0).backward(upstream)
+        facts_of["dx"] = None if x.grad is None else x.grad.clone()
+        facts_of["dshard"] = None if shard.grad is None else shard.grad - BEFORE * case["a gradient before"]
+        own = [one for x, shard, *_ in given for one in (x.grad, shard.grad) if one is not None]
+        facts_of["after"] = living.now(*own, *outputs)
 
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
+    for layer in range(case["layers"]):
+        if all(len(facts["layers"][layer]) > 3 for facts in world):
+            yield from _judge_layer(case, [facts | facts["layers"][layer] for facts in world])
+
+
+def _judge_layer(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     ranks = len(world)
     weight = world[0]["weight"].double()
     wholes = [layers.joined([one["upstream"].double().t() @ one["x"].double()], ranks).chunk(ranks) for one in world]
@@ -95,9 +111,10 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
 
 
 def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
-    whole, most = played[0][1][0]["bytes"], max(facts["between"] for _, world in played for facts in world)
+    every = [layer["between"] for _, world in played for facts in world for layer in facts["layers"]]
+    whole, most = played[0][1][0]["bytes"], max(every)
     return {
-        "layers": f"{len(played)}, on {layers.world_sizes(played)} ranks",
+        "layers": f"{sum(case['layers'] for case, _ in played)}, on {layers.world_sizes(played)} ranks",
         "a whole weight": f"{whole:,} bytes",
         "held between forward and backward": f"at most {most:,} bytes",
     }

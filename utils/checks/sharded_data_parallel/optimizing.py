@@ -45,7 +45,8 @@ def draw(rng: random.Random) -> list[Case]:
     for ranks in (4, 2, rng.choice((3, 5))):
         kind = "float64" if not cases else rng.choice(("float64", "float32"))
         padding = rng.choice(("some", "none")) if cases else "some"
-        cases.append({"ranks": ranks, "type": kind, "padding": padding, "seed": rng.getrandbits(30)})
+        many = {"optimizers": 2 if ranks == 2 else 1}
+        cases.append({"ranks": ranks, "type": kind, **many, "padding": padding, "seed": rng.getrandbits(30)})
     return cases
 
 
@@ -60,31 +61,47 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     generator = torch.Generator().manual_seed(case["seed"])
     dtype = getattr(torch, case["type"])
     shapes = layers.draw_shapes(case["seed"], ranks, case["padding"] == "some")
-    parameters = [nn.Parameter(torch.randn(shape, generator=generator, dtype=dtype)) for shape in shapes]
-    facts |= {"bytes": layers.joined(parameters, ranks).nbytes, "steps": []}
-    facts["start"] = layers.joined(parameters, 1)
-    made: list[TwoMeans] = []
+    models = [
+        [nn.Parameter(torch.randn(shape, generator=generator, dtype=dtype)) for shape in shapes]
+        for _ in range(case["optimizers"])
+    ]
+    made: list[list[TwoMeans]] = [[] for _ in models]
 
-    def make_optimizer(tensors: Any) -> TwoMeans:
-        made.append(TwoMeans([tensors] if isinstance(tensors, torch.Tensor) else tensors))
-        return made[-1]
+    def maker(number: int) -> Any:
+        def make_optimizer(tensors: Any) -> TwoMeans:
+            made[number].append(TwoMeans([tensors] if isinstance(tensors, torch.Tensor) else tensors))
+            return made[number][-1]
 
-    living = memory.living(*parameters)
+        return make_optimizer
+
+    facts["bytes"] = layers.joined(models[0], ranks).nbytes
+    facts["models"] = [{"start": layers.joined(parameters, 1), "steps": []} for parameters in models]
+    living = memory.living(*(one for parameters in models for one in parameters))
     with living:
-        sharded = watch.call("ShardedOptimizer", parameters=parameters, make_optimizer=make_optimizer)
+        sharded = [
+            watch.call("ShardedOptimizer", parameters=parameters, make_optimizer=maker(number))
+            for number, parameters in enumerate(models)
+        ]
     for step in range(STEPS):
-        layers.draw_gradients(parameters, case["seed"] + 100 * step + rank)
-        own = layers.joined([one.grad for one in parameters], 1)
-        with living, watch.step("step", sharded, parameters=parameters):
-            sharded.step()
-        held = living.now(*parameters)
-        left = sum(one.grad is not None for one in parameters)
-        state = sum(one.nbytes for optimizer in made for pair in optimizer.state for one in pair)
-        got = layers.joined(parameters, 1)
-        facts["steps"].append({"own": own, "got": got, "held": held, "state": state, "left": left})
+        for number, parameters in enumerate(models):
+            layers.draw_gradients(parameters, case["seed"] + 1000 * number + 100 * step + rank)
+            own = layers.joined([one.grad for one in parameters], 1)
+            with living, watch.step("step", sharded[number], parameters=parameters):
+                sharded[number].step()
+            held = living.now(*(one for parameters in models for one in parameters)) // len(models)
+            left = sum(one.grad is not None for one in parameters)
+            state = sum(one.nbytes for optimizer in made[number] for pair in optimizer.state for one in pair)
+            got = layers.joined(parameters, 1)
+            found = {"own": own, "got": got, "held": held, "state": state, "left": left}
+            facts["models"][number]["steps"].append(found)
 
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
+    for number in range(case["optimizers"]):
+        yield from _judge_one([facts | facts["models"][number] for facts in world])
+
+
+def _judge_one(world: Sequence[Facts]) -> Iterator[Broken]:
     import torch
 
     ranks = len(world)
@@ -129,10 +146,11 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
 
 def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
     case, world = played[0]
+    model = world[0]["models"][0]
     return {
         "world sizes": layers.world_sizes(played),
-        f"state on each of {case['ranks']} ranks": f"{world[0]['steps'][-1]['state']:,} bytes",
-        "of one process": f"{STATES * world[0]['start'].nbytes:,} bytes",
+        f"state on each of {case['ranks']} ranks": f"{model['steps'][-1]['state']:,} bytes",
+        "of one process": f"{STATES * model['start'].nbytes:,} bytes",
     }
 
 

@@ -17,7 +17,10 @@ def draw(rng: random.Random) -> list[Case]:
     for ranks in (3, 3, 2, rng.choice((4, 5))):
         kind = "float64" if not cases else rng.choice(("float64", "float32"))
         padding = "some" if len(cases) % 2 == 0 else "none"
-        cases.append({"ranks": ranks, "type": kind, "padding": padding, "seed": rng.getrandbits(30)})
+        many = "one" if ranks == 2 else "several"
+        cases.append(
+            {"ranks": ranks, "type": kind, "parameters": many, "padding": padding, "seed": rng.getrandbits(30)}
+        )
     return cases
 
 
@@ -28,7 +31,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
 
     rank, ranks = dist.get_rank(), case["ranks"]
     dtype = getattr(torch, case["type"])
-    shapes = layers.draw_shapes(case["seed"], ranks, case["padding"] == "some")
+    shapes = layers.draw_shapes(case["seed"], ranks, case["padding"] == "some", case["parameters"] == "one")
     parameters = [nn.Parameter(torch.ones(shape, dtype=dtype)) for shape in shapes]
     facts |= {"bytes": layers.joined(parameters, ranks).nbytes, "steps": []}
     returned = []
