@@ -129,8 +129,23 @@ wrong("buffers are left out", "model seen", {
     SAVE: "    del parameters['seen']\n" + SAVE, LOAD: "    del parameters['seen']\n" + LOAD,
     SET: SET.replace(")\n", ", options=StateDictOptions(strict=False))\n"),
 })  # fmt: skip
-wrong("the model is left in eval mode", "save changes what it saves", {SAVE: "    model.eval()\n" + SAVE})
+wrong(
+    "the model is left in eval mode",
+    "may change nothing else: not the mode of a module",
+    {SAVE: "    model.eval()\n" + SAVE},
+)
 wrong("one step more", "save changes what it saves", {
     SAVE: SAVE + "    with torch.no_grad():\n        for one in model.parameters():\n            one.mul_(0.9)\n"
 })  # fmt: skip
 wrong("nothing is saved", "no file in the folder", {SAVE: "    pass\n", LOAD: "", SET: ""})
+
+wrong(
+    "load leaves the model in eval mode",
+    "and nothing else: not the mode of a module",
+    {SET: SET + "    model.eval()\n"},
+)
+wrong("load seeds anew", "and nothing else: not torch's random numbers", {SET: SET + "    torch.manual_seed(0)\n"})
+wrong("a note is left beside the folder", "not the files beside", {SAVE: SAVE + "    open('note', 'w').close()\n"})
+wrong(
+    "gradients stay off", "may change nothing else: not grad mode", {SAVE: SAVE + "    torch.set_grad_enabled(False)\n"}
+)

@@ -96,6 +96,34 @@ def counting() -> Any:
     return Counting()
 
 
+def _marks(model: nn.Module) -> dict[str, Any]:
+    """What neither save nor load may change, by what it is."""
+    from utils.checks.contracts.events import is_torchs_folder
+    from utils.checks.contracts.surroundings import surroundings
+
+    parameters, modules = list(model.parameters()), list(model.modules())
+    hooks = [[len(hooks) for name, hooks in vars(one).items() if name.endswith("_hooks")] for one in modules]
+    around = surroundings()
+    for free in ("the files in its folder", "the number of threads"):  # the checkpoint's own, and who writes them
+        around.pop(free)
+    beside = sorted(name for name in os.listdir() if not is_torchs_folder(name))
+    return around | {
+        "the files beside the checkpoint's folder": str(beside),
+        "the mode of a module, train or eval": str([one.training for one in modules]),
+        "requires_grad of a parameter": str([one.requires_grad for one in parameters]),
+        "the hooks of a module": str(hooks),
+        "the hooks of a parameter": str([len(one._backward_hooks or ()) for one in parameters]),
+        "the gradients": str([one.grad is not None for one in parameters]),
+    }
+
+
+def _touched(before: dict[str, Any], model: nn.Module) -> str:
+    """The first of these that is other than before."""
+    from utils.checks.contracts.surroundings import changed
+
+    return next((name for name, *_ in changed(before, _marks(model))), "")
+
+
 class World:
     """So many processes of one group; what they note, and which of them failed first."""
 
@@ -133,29 +161,34 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     def saving(case: Case, rank: int, watch: Watch) -> None:
         model, optimizer = build(case, case["seed"], case["rate"])
         train(model, optimizer, 2)
-        before = whole(model, optimizer)
+        before, marks = whole(model, optimizer), _marks(model)
+        dist.barrier()
         with counting() as count:
             save(model, optimizer, str(folder))
+        touched = _touched(marks, model)
         files = {p.name: p.stat().st_size for p in folder.rglob("*") if p.is_file()} if folder.is_dir() else {}
         dist.barrier()
         after = whole(model, optimizer)
         if rank == 0:
             torch.save(before, here / "truth.pt")
         changed = next((name for name in before if not _equal(before[name], after.get(name))), "")
-        mode = "" if model.training else "the model is in eval mode"
-        watch.note("told", received=count.received, local=local_bytes(model), files=files, changed=changed or mode)
+        told = {"changed": changed, "touched": touched}
+        watch.note("told", received=count.received, local=local_bytes(model), files=files, **told)
         dist.barrier()
 
     def loading(case: Case, rank: int, watch: Watch) -> None:
         model, optimizer = build(case, case["seed"] + 1, 0.001)
         train(model, optimizer, case["loaded by"] % 2)  # now and then the optimizer is not fresh
         owned = [one.to_local() for one in model.parameters()]
+        marks = _marks(model)
+        dist.barrier()
         with counting() as count:
             load(model, optimizer, str(folder))
+        touched = _touched(marks, model)
         found = whole(model, optimizer)
         if rank == 0:
             torch.save(found, here / "found.pt")
-        told = {"received": count.received}
+        told = {"received": count.received, "touched": touched}
         watch.note("told", **told, same=all(map(_is, owned, [p.to_local() for p in model.parameters()])))
         dist.barrier()
 
@@ -206,6 +239,8 @@ def _judge_saved(case: Case, facts: Facts) -> Iterator[Broken]:
     saved, notes = facts["saved"], facts["saved"]["notes"]
     if changed := next((note["changed"] for note in notes if note["changed"]), ""):
         yield Broken("value:changed", f"save changes what it saves: {changed} is other than before")
+    if touched := next((note["touched"] for note in notes if note["touched"]), ""):
+        yield Broken("value:changed", f"save writes files into its folder, and may change nothing else: not {touched}")
     total, largest = sum(note["local"] for note in notes), max(note["local"] for note in notes)
     most = max(note["received"] for note in saved["notes"])
     if case["saved by"] > 1 and most > total // 4 + FRAMES:
@@ -232,6 +267,8 @@ def _judge_loaded(case: Case, facts: Facts) -> Iterator[Broken]:
     if case["loaded by"] > 1 and most > total // 4 + FRAMES:
         words = "load brings a rank what the others have read: each reads its own rows from the files"
         yield Broken("value:4 received", words, f"{most:,} bytes", "plans only")
+    if touched := next((note["touched"] for note in notes if note["touched"]), ""):
+        yield Broken("value:changed", f"load changes the state of model and optimizer, and nothing else: not {touched}")
     if not all(note["same"] for note in notes):
         yield Broken("value:5 replaced", "load replaces parameters: the optimizer still holds the old ones")
 
