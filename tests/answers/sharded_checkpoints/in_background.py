@@ -50,7 +50,11 @@ class AsyncSaver:
             raise error
 
 
-EQUAL = {}
+EQUAL = {
+    "45: work with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "each thread has a mode of its own",
+    "56: without `self.thread = None`": "a thread that has ended can be waited for again",
+    "52: always `os.path.exists(temporary)`": "the error is kept before: that another one ends the thread changes nothing",
+}
 COPY = "args=(copied(state), path)"
 RENAME = "            os.replace(temporary, path)\n"
 CLEAN = "            if os.path.exists(temporary):\n                os.unlink(temporary)\n"
@@ -246,3 +250,13 @@ wrong("a process", "starts a process", {
 wrong("the training's state is frozen", "save changes", {
     "        self.thread.start()\n": "        self.thread.start()\n        state['done']['step'] = 0\n"
 })  # fmt: skip
+
+wrong("the error is lost where there is no file to take away", "the next", {
+    "            self.error = error\n" + CLEAN: "            os.unlink(temporary)\n            self.error = error\n",
+})  # fmt: skip
+wrong("a file is left elsewhere", "files are left elsewhere", {WAIT: "        open('note', 'w').close()\n" + WAIT})
+wrong(
+    "wait turns the gradients off or on",
+    "grad mode",
+    {TAKE: TAKE + "        torch.set_grad_enabled(not torch.is_grad_enabled())\n"},
+)

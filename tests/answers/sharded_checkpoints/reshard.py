@@ -237,3 +237,10 @@ wrong(
     "writes a file",
     {"    loaded = {}\n": "    torch.save(indices, open('indices', 'wb'))\n    loaded = {}\n"},
 )
+
+wrong("by way of doubles, which hold no large integers", "has the wrong rows", {
+    PIECE: PIECE + "                piece = piece if piece.is_complex() else piece.double().to(dtype)\n"
+})  # fmt: skip
+wrong("what is no number becomes zero", "has the wrong rows", {
+    KEEP: "        if mine.is_floating_point():\n            mine = torch.nan_to_num(mine)\n" + KEEP
+})  # fmt: skip

@@ -36,6 +36,12 @@ GATHER = "        dist.all_gather_single(whole, self.shard.detach())\n"
 AVERAGE = (
     "        dist.reduce_scatter_single(gradient, self.flat(one.grad for one in self.parameters), dist.ReduceOp.AVG)\n"
 )
+EQUAL = {
+    "21: without `self.shard.grad = None`": "the text lets a step leave the gradient of one shard",
+    "21: step with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "no_grad puts the mode back",
+    "29: `zip(self.parameters, whole.split([*self.sizes, self.padding]), strict=False)` without strict": "the same",
+    "18: 0 → -1": "whichever parameter says of what type the padding is",
+}
 
 
 # --- right, and written differently

@@ -14,6 +14,10 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
         if broken := judged(case, facts):
             yield broken
             return
+    if strays := [name for name in facts["strays"] if not name.startswith("torchinductor_")]:
+        yield Broken(
+            "value:strays", "files are left elsewhere than in the folder of the checkpoints", ", ".join(strays)
+        )
     if facts["threads"] > 1:
         yield Broken("value:threads", "threads are left over", facts["threads"], "one at most")
 

@@ -43,6 +43,7 @@ def draw(rng: random.Random) -> list[Case]:
         names = rng.sample(NAMES, 2)
         cases.append({
             "ranks": 1, "error": kind, "met by": ("wait", "save", rng.choice(("wait", "save")))[number],
+            "fails": "half done" if number != 1 else "at once",
             "older file": number != 1, "names": names if number else [names[0]] * 2, "seed": rng.getrandbits(30),
         })  # fmt: skip
     return cases
@@ -86,12 +87,14 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     living = memory.living(*tensors_of(play.state))
     facts["threads"] = threading.active_count()
     with watch.step("saver", play.saver):
-        play.saver.wait()  # nothing is under way
+        play.saver.wait()  # nothing is under way (a step by itself: a mode that each call turns over shows)
+    with watch.step("saver", play.saver):
         with living:
             facts["one"] = _one(play)
             facts["two"] = _two(play, living)
         facts["failed"] = _failed(play)
     facts["threads"] = threading.active_count() - facts["threads"]
+    facts["strays"] = sorted(path.name for path in Path(os.getcwd()).iterdir() if path != play.folder)
 
 
 def _one(play: Played) -> Facts:
@@ -144,11 +147,12 @@ def _failed(play: Played) -> Facts:
     disk, path, before = play.disk, play.paths[0], _others(play)
     was = path.read_bytes()
     expected = disk.error = ERRORS[play.case["error"]]()
+    disk.no_file = play.case["fails"] == "at once"
     started = len(disk.notes)
     disk.permit()
     facts: Facts = {"at once": _heard(expected, lambda: play.save(path))}
     _soon(lambda: all(note["ended"] for note in disk.notes[started:]) and len(disk.notes) > started)
-    begun, disk.error = len(disk.notes), None
+    begun, disk.error, disk.no_file = len(disk.notes), None, False
     meet = play.saver.wait if play.case["met by"] == "wait" else lambda: play.saver.save(play.state, str(play.paths[1]))
     facts["met"] = _heard(expected, meet)
     facts["begun"] = len(disk.notes) - begun

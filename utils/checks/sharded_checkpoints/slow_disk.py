@@ -18,6 +18,7 @@ class SlowDisk:
     def __init__(self) -> None:
         self.go, self.finish, self.half = threading.Semaphore(0), threading.Semaphore(0), threading.Event()
         self.error: BaseException | None = None
+        self.no_file = False  # the error comes before there is a file
         self.notes: list[dict[str, Any]] = []
         self.copies: list[Any] = []  # weak references to what it got
         self.busy = self.most = 0
@@ -42,6 +43,10 @@ class SlowDisk:
         self.most = max(self.most, self.busy)
         try:
             note["late"] = not (here or self.go.acquire(timeout=PATIENCE))
+            if self.error is not None and self.no_file:
+                if not (here or note["late"]):
+                    self.finish.acquire(timeout=PATIENCE)
+                raise self.error
             content = io.BytesIO()
             torch.save(state, content)
             with open(path, "wb") as file:

@@ -45,7 +45,7 @@ def draw(rng: random.Random) -> list[Case]:
     for ranks in (4, 2, rng.choice((3, 5))):
         kind = "float64" if not cases else rng.choice(("float64", "float32"))
         padding = rng.choice(("some", "none")) if cases else "some"
-        many = {"optimizers": 2 if ranks == 2 else 1}
+        many = {"optimizers": 2 if ranks == 2 else 1, "parameters": "one" if len(cases) == 2 else "several"}
         cases.append({"ranks": ranks, "type": kind, **many, "padding": padding, "seed": rng.getrandbits(30)})
     return cases
 
@@ -60,7 +60,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     rank, ranks = dist.get_rank(), case["ranks"]
     generator = torch.Generator().manual_seed(case["seed"])
     dtype = getattr(torch, case["type"])
-    shapes = layers.draw_shapes(case["seed"], ranks, case["padding"] == "some")
+    shapes = layers.draw_shapes(case["seed"], ranks, case["padding"] == "some", case["parameters"] == "one")
     models = [
         [nn.Parameter(torch.randn(shape, generator=generator, dtype=dtype)) for shape in shapes]
         for _ in range(case["optimizers"])
