@@ -29,7 +29,14 @@ def load(model, optimizer, folder):
     set_state_dict(model, optimizer, model_state_dict=parameters, optim_state_dict=adam)
 
 
-EQUAL = {}
+EQUAL = {
+    "24: save with `dist.barrier()`": "every rank is there anyway",
+    "29: load with `dist.barrier()`": "every rank is there anyway",
+    "24: save with `model.requires_grad_(True)`": "no parameter is frozen",
+    "29: load with `model.requires_grad_(True)`": "no parameter is frozen",
+    "24: save with `[setattr(p, 'data', p.data.clone()) for p in model.parameters()]`": "a DTensor keeps its shard",
+    "29: load with `[setattr(p, 'data', p.data.clone()) for p in model.parameters()]`": "a DTensor keeps its shard",
+}
 SAVE = '    dcp.save({"model": parameters, "optimizer": adam}, checkpoint_id=folder)\n'
 LOAD = '    dcp.load({"model": parameters, "optimizer": adam}, checkpoint_id=folder)\n'
 SET = "    set_state_dict(model, optimizer, model_state_dict=parameters, optim_state_dict=adam)\n"

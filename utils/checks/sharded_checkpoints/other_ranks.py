@@ -38,7 +38,7 @@ def draw(rng: random.Random) -> list[Case]:
 
 
 def build(case: Case, seed: int, rate: float) -> tuple[nn.Module, Any]:
-    """A sharded network with a frozen layer, and Adam for the rest."""
+    """A sharded network with a buffer, and Adam."""
     import torch
     from torch import nn
     from torch.distributed.fsdp import fully_shard
