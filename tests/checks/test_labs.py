@@ -30,20 +30,18 @@ each_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda item: 
 each_lab = pytest.mark.parametrize("lab", LABS)
 
 
-FEW = {"right": 1, "wrong": 1}
-"""So many answers of an exercise are judged in each `make test`; more of them are `extras`."""
+FEW = {"right": 0, "wrong": 1}
+"""So many answers of an exercise are judged in each `make test` (a right one in its solution); more are `extras`."""
 
-ALL, MOST, MOST_OF_MANY_PROCESSES = bool(os.environ.get("COURSE_ALL_ANSWERS")), 5, 3
-"""So many wrong answers of an exercise are judged, from all parts of its file; `make answers` judges all. Where each
-starts TensorFlow's or Ray's processes, only three right and three wrong ones are."""
+ALL, MOST = bool(os.environ.get("COURSE_ALL_ANSWERS")), 3
+"""So many right and wrong answers of an exercise are judged, from all parts of its file; `make answers` judges all."""
 
 
 def _dealt(item: Any, kind: str, answers: Sequence[Any], name: Callable[[Any], str]) -> list[Any]:
     """Parameters of a test: all answers of a kind to an exercise. (The official one is judged in its notebook too.)"""
     answers = sorted(answers, key=lambda answer: name(answer) == "right")
-    most = MOST_OF_MANY_PROCESSES if item.needs else MOST
-    if not ALL and (kind == "wrong" or item.needs):
-        answers = answers[:: math.ceil(len(answers) / most) or 1]
+    if not ALL:
+        answers = answers[:: math.ceil(len(answers) / MOST) or 1]
     return [
         pytest.param(
             answer, item, id=f"{item.lab}-{item.name}-{name(answer)}", marks=[pytest.mark.extras] * (n >= FEW[kind])

@@ -195,6 +195,15 @@ def test_when_nothing_fails_nothing_is_listed(tmp_path):
     assert code == 0 and text.endswith("passed\nAll stages passed.\n") and "second time" not in text
 
 
+def test_a_stage_that_would_begin_too_late_is_left_out_and_listed(tmp_path):
+    stages = {"one": "sleep 1", "two": "true"}
+    code, text = _stages(tmp_path, "--minutes", "0.01", *stages, **stages)
+    assert code == 0 and "=== two" not in text
+    assert text.endswith("Left out, for 0.01 minutes were over: two\nAll stages that ran passed.\n")
+    code, text = _stages(tmp_path, "--minutes", "0.01", *stages, **stages | {"one": "sleep 1; exit 7"})
+    assert code == 1 and text.endswith("two\nFailed: one\n")
+
+
 def test_the_stored_durations_name_only_files_that_are_there():
     stages = json.loads(STORED.read_text(encoding="utf-8"))
     stored = [name for stage in stages.values() for name in stage]

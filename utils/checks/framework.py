@@ -152,7 +152,7 @@ def exercise(
     lab: str = "",
     difficulty: int = 1,
     minutes: int = 10,
-    timeout: float = 120,
+    timeout: float = 300,
     needs: tuple[str, ...] = (),
     points: int | None = None,
     parts: dict[str, int] | None = None,

@@ -30,7 +30,7 @@ def run(
     *arguments: Any,
     ranks: int | None = None,
     nodes: int = 1,
-    timeout: float = 20,
+    timeout: float = 60,
 ) -> Any:
     """Run a function of the check, or an answer itself, in fresh rank processes.
 

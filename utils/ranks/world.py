@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import pickle
 import threading
 from collections.abc import Callable, Sequence
@@ -24,7 +25,7 @@ from utils.ranks.values import dumps_plain, sources_of
 from utils.ranks.views import Quiet, View
 from utils.ranks.words import label
 
-DEFAULT_TIMEOUT = 60.0  # seconds a cell may take, unless told otherwise
+DEFAULT_TIMEOUT = float(os.environ.get("COURSE_CELL_SECONDS", 60))  # that a cell may take, unless told otherwise
 AS_WORLD = -1.0
 REMAKE_TIMEOUT, END_TIMEOUT = 20.0, 10.0
 

@@ -127,7 +127,7 @@ class Contract:
     mistakes: Mistakes = ()
     refused: tuple[str, ...] = ()
     figures: Callable[[Sequence[tuple[Case, Sequence[Facts]]]], dict[str, Any]] = lambda _: {}
-    seconds: float = 60
+    seconds: float = 200
 
 
 def most_telling(mistakes: Mistakes, case: Case, broken: Sequence[Broken]) -> Wrong:

@@ -27,6 +27,7 @@ def collector_asleep() -> Iterator[list[str]]:
 
     kept = gc.get_threshold()
     gc.collect()
+    gc.freeze()  # who looks at all objects sees those that are made from here on: hundreds, not 300,000
     gc.set_threshold(0)
     gc.callbacks.append(note)
     try:
@@ -34,6 +35,7 @@ def collector_asleep() -> Iterator[list[str]]:
     finally:
         gc.callbacks.remove(note)
         gc.set_threshold(*kept)
+        gc.unfreeze()
 
 
 # --- 1: predict ------------------------------------------------------------------------------------------------

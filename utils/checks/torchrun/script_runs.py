@@ -65,7 +65,7 @@ def draw(rng: random.Random) -> list[Case]:
 def reference(cases: list[Case]) -> Facts:
     """What the script does in one process; and what it would print if so many ranks added up their gradients."""
     with tempfile.TemporaryDirectory(prefix="check-") as folder:
-        return run(_alone, folder, sorted({case["ranks"] for case in cases} - {1}), cases[0])
+        return run(_alone, folder, sorted({case["ranks"] for case in cases} - {1}), cases[0], timeout=SECONDS)
 
 
 def started(main: Answer, case: Case) -> list[Facts]:

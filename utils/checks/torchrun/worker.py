@@ -23,7 +23,7 @@ from utils.checks.torchrun.training_task import Task, single_process
 from utils.checks.verdicts import Wrong
 
 _NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-COMPUTING = 5  # seconds of a core for main; it needs less than one
+COMPUTING = 10  # seconds of a core for main, which needs less than one on a usual machine
 _kept: list[Any] = []  # stores that live as long as their process
 CHOSEN = (
     "must stay as torchrun has set it: the agents have chosen address, port and numbers, and others may be using "
