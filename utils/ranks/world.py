@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import pickle
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from os import environ
 from typing import Any
 
 from utils.ranks import starters
@@ -25,9 +25,8 @@ from utils.ranks.values import dumps_plain, sources_of
 from utils.ranks.views import Quiet, View
 from utils.ranks.words import label
 
-DEFAULT_TIMEOUT = float(os.environ.get("COURSE_CELL_SECONDS", 60))  # that a cell may take, unless told otherwise
-AS_WORLD = -1.0
-REMAKE_TIMEOUT, END_TIMEOUT = 20.0, 10.0
+DEFAULT_TIMEOUT = float(environ.get("COURSE_CELL_SECONDS", 60))  # that a cell may take, unless told otherwise
+AS_WORLD, REMAKE_TIMEOUT, END_TIMEOUT = -1.0, 20.0, 10.0
 
 
 class World:

@@ -1,4 +1,4 @@
-"""The exercises of this lab: a script for torchrun, and five broken programs on ranks."""
+"""The exercises of this lab: a script for torchrun, five broken programs on ranks, torchrun's line under Slurm."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from utils.checks.torchrun import (
     script_runs,
     script_verdicts,
     shifting,
+    slurm_lines,
     stopping,
 )
 
@@ -91,3 +92,9 @@ def swallowed(train_epoch: Any) -> dict[str, Any]:
 def taken_port(open_store: Any) -> dict[str, Any]:
     """Judge ``open_store(host)``: two stores on the same node at the same time."""
     return judge(opened_stores.CONTRACT, open_store)
+
+
+@exercise(title="The same line on every node", difficulty=2, minutes=25)
+def under_slurm(torchrun_line: Any) -> dict[str, Any]:
+    """Judge ``torchrun_line(slurm, program)``: read by torchrun's own parser, and typed on two nodes."""
+    return judge(slurm_lines.CONTRACT, torchrun_line)
