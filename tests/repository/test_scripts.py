@@ -119,7 +119,12 @@ RUNS: dict[str, Callable[[Path], None]] = {
 }
 
 
-@pytest.mark.parametrize("script", RUNS)
+LONGEST = ("train.py", "both_ways.py", "first_ddp.py")  # up to seven processes that import DistributedDataParallel
+
+
+@pytest.mark.parametrize(
+    "script", [pytest.param(name, marks=[pytest.mark.extras] * (name in LONGEST)) for name in RUNS]
+)
 def test_script(script, tmp_path):
     RUNS[script](tmp_path)
 
