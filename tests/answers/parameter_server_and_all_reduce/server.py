@@ -194,6 +194,10 @@ wrong("waits for a whole step", "late ones too", {
     UPDATE: "        self.late = [*getattr(self, 'late', []), gradient.clone()]\n        if len(self.late) == len(self.steps):\n"
     "            self.weights, self.late = self.weights - self.lr * sum(self.late), []\n"
 })  # fmt: skip
+wrong("drops what is very late", "late ones too", {
+    UPDATE: "        if staleness < 3 * len(self.steps) + self.bound * len(self.steps):\n    " + UPDATE
+})  # fmt: skip
+wrong("no staleness above ten", "the staleness is not right", {"return staleness": "return min(staleness, 10)"})
 wrong("two servers are one", "See 1 rank", {
     "class Server:\n": "class Server:\n    updates_at_pull = {}\n\n", "        self.updates_at_pull = [0] * workers\n": ""
 })  # fmt: skip

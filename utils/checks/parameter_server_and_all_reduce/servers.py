@@ -23,6 +23,7 @@ def draw(rng: random.Random) -> list[Case]:
         {"play": "one fast worker", "workers": rng.randint(2, 4), "bound": bound} for bound in (2, 0, 5)
     ]
     cases.append({"play": "pull and push in step", "workers": 3, "bound": 0})
+    cases.append({"play": "a very late push", "workers": rng.randint(2, 3), "bound": rng.randint(12, 18)})
     for workers, bound in ((2, 2), (3, 1), (3, 0), (rng.randint(4, 6), rng.randint(2, 4)), (1, rng.randint(0, 2))):
         cases.append({"play": "in any order", "workers": workers, "bound": bound})
     for case in cases:
@@ -41,6 +42,9 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     ):
         if case["play"] == "one fast worker":
             players[0].run_ahead(dice)
+            return
+        if case["play"] == "a very late push":
+            players[0].be_late()
             return
         for _ in range(EVENTS):
             player = players[dice.random() < 0.3]
@@ -114,6 +118,18 @@ class _Player:
             for worker in others if moment == "after pulls" else ():
                 if worker in self.held:
                     self.push(worker)
+
+    def be_late(self) -> None:
+        """Worker 0 pulls when it is ahead of all others, and pushes when they are as far ahead of it as they may be."""
+        for _ in range(self.case["bound"]):
+            self.step(0)
+        self.pull(0)
+        for _ in range(MOST_STEPS):
+            for worker in range(1, self.workers):
+                self.step(worker)
+        if 0 in self.held:
+            self.push(0)
+        self.pull(0)
 
     def one_event(self, dice: random.Random, play: str) -> None:
         if play == "in any order":
