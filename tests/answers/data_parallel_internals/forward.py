@@ -293,3 +293,11 @@ wrong(
     "grad mode",
     {"    return torch.cat": "    torch.set_grad_enabled(False)\n    return torch.cat"},
 )
+wrong(
+    "one GPU is enough in eval mode",
+    "not every GPU works",
+    {PARTS: "    if not model.training:\n        return model(batch)\n" + PARTS},
+)
+wrong("one GPU is enough without gradients", "not every GPU works", {
+    PARTS: "    if not torch.is_grad_enabled():\n        return model(batch)\n" + PARTS
+})  # fmt: skip

@@ -33,6 +33,7 @@ def account(model, inputs, loss, state):
     }
 
 
+EQUAL = {"17: without `return tensor`": "nobody goes back through this loss"}
 ROUND = "return -(-nbytes // 512) * 512"
 KEY = "kept[storage.data_ptr()] = storage"
 BEFORE = "[*parameters, *model.buffers(), *inputs]"

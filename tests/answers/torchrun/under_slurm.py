@@ -20,6 +20,10 @@ def torchrun_line(slurm, program):
     ]
 
 
+EQUAL = {
+    "6: 20000 → 19999": "a port of another formula, and as good",
+    "14: 0 → -1": "an id of another form, and as good",
+}
 LIST = 're.match(r"([^,[]+)(?:\\[(\\d+))?", slurm["SLURM_JOB_NODELIST"]).groups()'
 PORT = 'port = 10_000 + int(slurm["SLURM_JOB_ID"]) % 20_000'
 ID = "{slurm['SLURM_JOB_ID']}.{slurm.get('SLURM_RESTART_COUNT', 0)}"

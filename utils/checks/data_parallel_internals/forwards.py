@@ -21,7 +21,8 @@ STATISTICS = ("model.norm.running_mean", "model.norm.running_var", "model.norm.n
 
 def draw(rng: random.Random) -> list[Case]:
     cases = steps.draw(rng)
-    for kind, few in (("statistics", rng.randint(2, 4)), ("statistics", rng.randint(2, 4)), ("slow GPUs", 4)):
+    others = ("statistics", rng.randint(2, 4)), ("statistics", rng.randint(2, 4)), ("slow GPUs", 4), ("no gradients", 4)
+    for kind, few in others:
         devices = ", ".join(map(str, rng.sample(range(few + 1), few)))
         case = {"ranks": 1, "gpus": few + 1, "devices": devices, "play": kind, "seed": rng.getrandbits(30)}
         cases.append(case | ({"rows": rng.randint(2 * few, 4 * few)} if kind == "statistics" else {}))
@@ -76,7 +77,7 @@ def _slow_gpus(case: Case, watch: Any, facts: Facts) -> None:
     with devices[0]:
         model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))
         batch = torch.empty(len(devices) * 64, 64).fill_(1.0)
-    with gpus.seen() as seen:
+    with gpus.seen() as seen, torch.set_grad_enabled(case["play"] == "slow GPUs"):
         watch.call("data_parallel_forward", model=model, batch=batch, devices=devices)
     facts["spans"] = seen["spans"]
 
@@ -85,7 +86,7 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     facts = world[0]
     if case["play"] == "statistics":
         yield from _judge_statistics(facts)
-    elif case["play"] == "slow GPUs":
+    elif "spans" in facts:
         yield from _judge_together(facts["spans"])
     for number, step in enumerate(facts.get("steps", ())):
         broken = list(_judge_output(step))

@@ -29,6 +29,7 @@ class Net(nn.Module):
         outputs = self.body.head.out_features
         self.norm = nn.BatchNorm1d(outputs, dtype=self.body.head.weight.dtype) if statistics else nn.Identity()
         self.norm.train(draw.random() < 0.8)
+        self.training = draw.random() < 0.5  # its layers have modes of their own
 
     def forward(self, x: Tensor) -> Tensor:
         with _alone(self):

@@ -36,7 +36,7 @@ def draw(rng: random.Random) -> list[Case]:
     for text, names in lists:
         case = {"ranks": 1, "SLURM_JOB_NODELIST": text, "names": names, "really started": text == _REAL}
         case["GPUs of a node"] = WORKERS if text == _REAL else rng.randint(1, 8)
-        case["job"] = rng.randint(1, 4_000_000)
+        case["job"] = rng.randint(1, 4_000_000) if cases else len(PORTS) - 1  # who counts ports begins anew after it
         case["program"] = ["train.py", "--folder", f"runs/{rng.randint(1, 99)} b", *rng.choice(([], ["--nnodes=9"]))]
         cases.append(case | {"seed": rng.getrandbits(30)})
     return cases
