@@ -175,11 +175,11 @@ def test_a_syntax_error_is_shown_before_any_rank_runs(kernel):
 
 
 def test_help_and_completion(kernel):
-    reply = kernel.client.inspect("%%ranks", 7, reply=True, timeout=20)
+    reply = kernel.client.inspect("%%ranks", 7, reply=True, timeout=110)
     assert "four ranks" in reply["content"]["data"]["text/plain"]
 
     def completions(code):
-        reply = kernel.client.complete(code, len(code), reply=True, timeout=20)
+        reply = kernel.client.complete(code, len(code), reply=True, timeout=110)
         return reply["content"]["matches"]
 
     kernel.run("%%ranks -n 2\nlong_name_of_mine = torch.ones(1)")

@@ -66,8 +66,9 @@ def _texts() -> list[tuple[str, str]]:
 
 
 def _make(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """A make that runs these tests must not pass its own options on."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
+    """A make that runs these tests must not pass its own options and variables on."""
+    own = ("MAKE", "MFLAGS", "MINUTES", "AGAIN")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(own)}
     command = ["make", "--no-print-directory", *arguments]
     return subprocess.run(
         command, cwd=ROOT, env=environment | variables, capture_output=True, text=True, timeout=60, check=False
