@@ -43,7 +43,7 @@ NBVAL    = -q $(DEALT) --nbval --nbval-current-env --nbval-cell-timeout=$(CELL_T
     --nbval-sanitize-with tests/nbval_sanitize.cfg
 # (Its own place for progress: what a learner has done must not change what a notebook shows here.)
 notebooks notebooks-frameworks: export COURSE_PROGRESS = $(abspath $(VENV))/progress-of-tests.json
-notebooks notebooks-frameworks: export COURSE_CELL_SECONDS = $(shell expr $(CELL_TIMEOUT) - 60)
+notebooks notebooks-frameworks extras: export COURSE_CELL_SECONDS = $(shell expr $(CELL_TIMEOUT) - 60)
 
 # Set by CI, whose time is limited: stages that would begin after so many minutes are left out, and listed.
 MINUTES ?=
@@ -52,7 +52,7 @@ MINUTES ?=
 STAGES     = $(RUN) tests/stages.py $(if $(MINUTES),--minutes $(MINUTES))
 CORE       := lint tests notebooks
 EXTRAS     := extras
-FRAMEWORKS := frameworks tests-frameworks notebooks-frameworks
+FRAMEWORKS := frameworks notebooks-frameworks tests-frameworks
 # Ways to make this machine compute as another one does: other kernels of MKL, of torch, of oneDNN, or none of oneDNN.
 BY_CI      := MKL_CBWR=COMPATIBLE ATEN_CPU_CAPABILITY=default COURSE_WITHOUT_ONEDNN=1
 NUMERIC    := $(BY_CI) MKL_CBWR=AVX2 ONEDNN_MAX_CPU_ISA=SSE41
@@ -101,7 +101,7 @@ test-numeric: setup  ## run the numeric tests as processors of other kinds would
 	@$(STAGES) $(call stages_of,$(NUMERIC))
 
 test-all: setup  ## all of these, as CI does
-	@$(STAGES) $(CORE) $(FRAMEWORKS) $(call stages_of,$(BY_CI)) $(EXTRAS)
+	@$(STAGES) $(CORE) $(call stages_of,$(BY_CI)) $(FRAMEWORKS) $(EXTRAS)
 
 test-gpu: setup  ## on a machine with GPUs: NCCL, notebooks, simulated against measured; stores a report
 	$(RUN) benchmarks/gpu.py
