@@ -23,7 +23,7 @@ def halving_by_hand(successive_halving: Any) -> dict[str, Any]:
     return judge(halvings.CONTRACT, successive_halving)
 
 
-@exercise(title="Random search with Ray Tune", difficulty=2, minutes=25, timeout=500, needs=("ray",))
+@exercise(title="Random search with Ray Tune", difficulty=2, minutes=25, timeout=800, needs=("ray",))
 def random_with_tune(tune_search: Any) -> dict[str, Any]:
     """Judge ``tune_search(objective, low, high, batch_sizes, trials, seed, storage)`` in three searches."""
     run(tune.started, tune_search, 7)
@@ -32,7 +32,7 @@ def random_with_tune(tune_search: Any) -> dict[str, Any]:
         ray = stack.enter_context(ray_host.running())
         books = [stack.enter_context(Books(tune.whole_training)) for _ in searches]
         paths = [book.path for book in books]
-        found = run(tune.run_searches, tune_search, ray.address, ray.storage, paths, searches, timeout=250)
+        found = run(tune.run_searches, tune_search, ray.address, ray.storage, paths, searches, timeout=400)
     tune_verdicts.judge_searches(books, found)
     return {
         "searches": len(searches),
@@ -42,7 +42,7 @@ def random_with_tune(tune_search: Any) -> dict[str, Any]:
     }
 
 
-@exercise(title="Stop early with ASHA", difficulty=3, minutes=30, timeout=500, needs=("ray",))
+@exercise(title="Stop early with ASHA", difficulty=3, minutes=30, timeout=800, needs=("ray",))
 def early_stopping(asha_search: Any) -> dict[str, Any]:
     """Judge ``asha_search(train, low, high, batch_sizes, trials, most_epochs, seed, storage)`` in two searches."""
     run(tune.started, asha_search, 8)
@@ -50,7 +50,7 @@ def early_stopping(asha_search: Any) -> dict[str, Any]:
         ray = stack.enter_context(ray_host.running())
         books = [stack.enter_context(Books(tune.LANDSCAPE)) for _ in tune.ASHAS]
         paths = [book.path for book in books]
-        found = run(tune.run_ashas, asha_search, ray.address, ray.storage, paths, tune.ASHAS, timeout=250)
+        found = run(tune.run_ashas, asha_search, ray.address, ray.storage, paths, tune.ASHAS, timeout=400)
     tune_verdicts.judge_ashas(books, found)
     # (How many epochs exactly depends on which trial reports first.)
     return {
