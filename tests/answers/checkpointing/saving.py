@@ -168,6 +168,71 @@ def folder_inside():
     return (save,)
 
 
+@right("an object that is a context; a thread writes")
+def atomic_file():
+    class AtomicFile:
+        def __init__(self, path):
+            self.path, self.half = Path(path), Path(path).with_name(f".{Path(path).name}~")
+
+        def __enter__(self):
+            self.file = self.half.open("wb")
+            return self.file
+
+        def __exit__(self, kind, error, trace):
+            with contextlib.ExitStack() as undo:
+                undo.callback(self.half.unlink)
+                with self.file:
+                    self.file.flush()
+                    os.fsync(self.file)
+                if kind is None:
+                    undo.pop_all()
+                    shutil.move(self.half, self.path)
+            folder = os.open(self.path.parent, os.O_RDONLY)
+            os.fsync(folder)
+            os.close(folder)
+
+    def save(state, path):
+        errors = []
+
+        def work():
+            try:
+                with AtomicFile(path) as file:
+                    torch.save(state, file)
+            except BaseException as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        if errors:
+            raise errors[0]
+
+    return (save,)
+
+
+@right("the command sync")
+def command():
+    def save(state, path):
+        half = path + ".part"
+        try:
+            torch.save(state, half)
+            subprocess.run(["sync", half], check=True)
+            os.replace(half, path)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(half)
+            raise
+        subprocess.run(["sync", os.path.dirname(path) or "."], check=True)
+
+    return (save,)
+
+
+right("fsync is a default argument, the old format", {
+    "def save(state, path):": "def save(state, path, sync=os.fsync):", "os.fsync(file.fileno())": "sync(file.fileno())",
+    "torch.save(state, file)": "torch.save(state, file, _use_new_zipfile_serialization=False)",
+})  # fmt: skip
+
+
 # --- wrong: whose name
 
 wrong("torch.save", "is half a file, and the old one is gone", {
@@ -196,6 +261,21 @@ wrong("the temporary file is elsewhere", "the temporary file is in another folde
     NAME: "    temporary = os.path.join(tempfile.gettempdir(), f'checkpoint-{os.getpid()}')\n", RENAME: "        shutil.move(temporary, path)\n"
 })  # fmt: skip
 wrong("a new name each time", "each kill leaves one more", {'f"{path}.tmp"': 'f"{path}.{uuid.uuid4().hex}"'})
+wrong(
+    ".pt in the path becomes .tmp", "raised FileNotFoundError", {NAME: '    temporary = path.replace(".pt", ".tmp")\n'}
+)
+wrong(".pt in the name becomes .tmp", "is half a file", {
+    NAME: "    temporary = os.path.join(os.path.dirname(path), os.path.basename(path).replace('.pt', '.tmp'))\n"
+})  # fmt: skip
+wrong("all up to the first dot", "the temporary file is in another folder", {
+    NAME: "    temporary = path.split('.')[0] + '.tmp'\n"
+})  # fmt: skip
+wrong("all that begins with the name goes", "files of somebody else", {
+    NAME: NAME + "    for one in Path(path).parent.glob(f'{os.path.basename(path)}?*'):\n        one.unlink()\n"
+})  # fmt: skip
+wrong("the temporary file is not emptied", "emptied before it is written again", {
+    'open(temporary, "wb")': "os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT), 'wb')"
+})  # fmt: skip
 wrong("everything else goes", "files of somebody else", {
     NAME: NAME + "    for one in Path(path).parent.glob('*.tmp'):\n        one.unlink()\n"
 })  # fmt: skip
@@ -278,6 +358,25 @@ wrong(
 )
 wrong("the first state is kept", "a second save, of another state", {
     "def save": "kept = {}\n\n\ndef save", "torch.save(state, file)": "torch.save(kept.setdefault(path, state), file)"
+})  # fmt: skip
+wrong("a buffer for all", "the same dictionary, after it has changed and shrunk", {
+    "def save": "buffer = io.BytesIO()\n\n\ndef save",
+    WRITE: "            buffer.seek(0)\n            torch.save(state, buffer)\n            file.write(buffer.getvalue())\n",
+})  # fmt: skip
+wrong("the bytes of a dictionary are kept", "the same dictionary, after it has changed and shrunk", {
+    "def save": "kept = {}\n\n\ndef save",
+    WRITE: "            if id(state) not in kept:\n                buffer = io.BytesIO()\n                torch.save(state, buffer)\n"
+    "                kept[id(state)] = state, buffer.getvalue()\n            file.write(kept[id(state)][1])\n",
+})  # fmt: skip
+wrong("the folder stays open", "leaves a file or folder open", {"    os.close(folder)": ""})
+wrong("the umask", "leaves the umask other", {NAME: NAME + "    os.umask(0o077)\n"})
+wrong("the working folder, if it fails", "after an error", {
+    NAME: "    here, (folder, path) = os.getcwd(), os.path.split(path)\n    os.chdir(folder or '.')\n" + NAME,
+    FOLDER: FOLDER + "\n    os.chdir(here)",
+})  # fmt: skip
+wrong("the state, if it fails", "leaves `state` other than before", {
+    NAME: NAME + "    before = dict(state)\n    state['model'] = {k: v.clone() for k, v in state['model'].items()}\n",
+    FOLDER: FOLDER + "\n    state.update(before)",
 })  # fmt: skip
 wrong("in a thread", "leaves the number of threads other", {
     "def save(state, path):\n": "def save(state, path):\n    threading.Timer(3, print).start()\n"

@@ -52,6 +52,7 @@ class Watch:
         self.pipe, self.left, self.pauses = pipe, -1, [0.0]
         self.broken_sync = False  # whether the disk is full at the first fsync of a file
         self.folder: FolderEvents | None = None
+        self.place = ""  # the folder's path
 
     def note(self, what: str, **facts: Any) -> None:
         _write(self.pipe, (json.dumps({"what": what, "t": time.monotonic(), **facts}) + "\n").encode())
@@ -59,7 +60,7 @@ class Watch:
     def files(self, answer: Any, folder: str = "") -> None:
         """From here on, note what happens to files, and to the names in a folder."""
         sys.dont_write_bytecode = True
-        self.folder = FolderEvents(folder) if folder else None
+        self.folder, self.place = FolderEvents(folder) if folder else None, folder
         sys.addaudithook(self._audit)
         for name, real in (("fsync", _fsync), ("fdatasync", _fdatasync)):
 
@@ -83,11 +84,13 @@ class Watch:
 
     @staticmethod
     def _replace(answer: Any, real: Any, noted: Any, name: str) -> None:
-        """In os, and in the answer's own names: ``from os import fsync``."""
+        """In os, and in the answer's own names: ``from os import fsync``, ``def save(state, path, sync=os.fsync)``."""
         setattr(os, name, noted)
         names = getattr(answer.function, "__globals__", {})
         names.update({key: noted for key, value in names.items() if value is real})
         for function in [answer.function, *names.values()]:
+            if isinstance(defaults := getattr(function, "__defaults__", None), tuple):
+                function.__defaults__ = tuple(noted if value is real else value for value in defaults)
             for cell in getattr(function, "__closure__", None) or ():
                 with contextlib.suppress(ValueError):  # an empty one
                     if cell.cell_contents is real:
@@ -117,7 +120,7 @@ class Watch:
             if not path.startswith(("/dev/", "/proc/")):
                 self._event("open", path=path, synced=bool(given[2] & os.O_DSYNC))
         elif event == "subprocess.Popen" and os.path.basename(os.fsdecode(given[1][0])) == "sync":
-            self._event("sync", sizes=self._sizes("."))
+            self._event("sync", sizes=self._sizes(self.place))
         elif event == "os.rename":
             source, target = (_whole_path(path, number) for path, number in zip(given[:2], given[2:4], strict=True))
             time.sleep(self.pauses[0])

@@ -18,7 +18,7 @@ Notes = Sequence[dict[str, Any]]
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     """Old or new, at every moment; on the disk before it has its name; nothing left behind. What is not so first."""
     facts = world[0]
-    judged = (_whole, _ordered, _killed, _writers, _full, _errors, _bare, _litter)
+    judged = (_whole, _ordered, _killed, _writers, _full, _errors, _left, _bare, _litter)
     with contextlib.suppress(KeyError):
         for one in judged:
             if broken := one(case, facts):
@@ -42,6 +42,12 @@ def _whole(case: Case, facts: Facts) -> Broken | None:
     if facts["again"] != "old":
         words = "a second save, of another state, does not give that state back"
         return Broken("value:again", words, facts["again"], "that state")
+    if facts["smaller"] != "that state":
+        words = "a save of the same dictionary, after it has changed and shrunk, does not give it back"
+        return Broken("value:again", words, facts["smaller"], "the dictionary as it is now")
+    if facts["open"]:
+        words = "save leaves a file or folder open: each save takes one more descriptor, until there are none"
+        return Broken("value:open", words, ", ".join(sorted({os.path.basename(one) for one in facts["open"]})), "none")
     return None
 
 
@@ -175,6 +181,16 @@ def _errors(case: Case, facts: Facts) -> Broken | None:
     return None
 
 
+def _left(case: Case, facts: Facts) -> Broken | None:
+    """What a save has changed around it, above all if it failed."""
+    for found in (facts["first"], facts["whole"], *facts["full"], facts["sync"], facts["errors"]):
+        if found["left"]:
+            when = f"after an error ({found['where']})" if "where" in found else "after a save"
+            words = f"{when}, save leaves {found['left'][0]} other than before: put back what you change, in `finally`"
+            return Broken("value:left", words)
+    return None
+
+
 def _bare(case: Case, facts: Facts) -> Broken | None:
     bare = facts["bare"]
     if bare["ended"] == 0 and bare["file"] == "new":
@@ -191,6 +207,9 @@ def _litter(case: Case, facts: Facts) -> Broken | None:
     if left := len(facts["litter"]["others"]):
         words = f"after {LITTER} kills and a whole save, half-written files are left: each kill leaves one more"
         return Broken("value:litter", words, f"{left} files", "0")
+    if facts["litter"]["file"] != "new":
+        words = "after a kill in the save of a larger state, the next save is wrong: is the old half-written file "
+        return Broken("value:litter", f"{words}emptied before it is written again?", facts["litter"]["file"], "new")
     if not all(found["neighbours"] for found in (facts["litter"], facts["bare"], *facts["full"])):
         return Broken("value:neighbours", "save removes or changes files of somebody else in the folder")
     return None

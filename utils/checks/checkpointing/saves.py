@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import tempfile
@@ -12,10 +13,12 @@ from typing import Any
 from utils.checks.checkpointing.lives import Life, Watch, first_failure, live
 from utils.checks.checkpointing.save_verdicts import LITTER, judge
 from utils.checks.contracts import Case, Contract, Facts, Rules
+from utils.checks.contracts.snapshot import Snapshot
+from utils.checks.contracts.surroundings import changed, settled, surroundings
 
-NEIGHBOURS = ("notes.txt", "other.pt", "thesis.tmp", ".hidden")  # of somebody else
+NEIGHBOURS = ("notes.txt", "other.pt", "other.pt.tmp", "thesis.tmp", ".hidden")  # of somebody else; and NAME.txt
 STEPS = {"old": 10, "new": 20}
-NAMES = ("model.ckpt", "a checkpoint.pt", "best", "step-20.pt", "x.tmp.pt")
+NAMES = ("model.ckpt", "a checkpoint", "best", "step-20.bin", "x.tmp")  # (the first one ends in .pt)
 ERRORS = {one.__name__: one for one in (ValueError, KeyboardInterrupt, MemoryError, SystemExit)}
 
 
@@ -65,16 +68,19 @@ class Room:
         import torch
 
         self.case, self.save = case, save
-        self.folder = Path(tempfile.mkdtemp(dir=os.getcwd()))
-        self.path = self.folder / case["name"]
+        self.folder = Path(tempfile.mkdtemp(dir=os.getcwd(), prefix="run.pt-"))
+        self.path, self.neighbours = self.folder / case["name"], (*NEIGHBOURS, f"{case['name']}.txt")
         self.states = {name: state_of(case, step) for name, step in STEPS.items()}
-        for name in NEIGHBOURS:
+        for name in self.neighbours:
             (self.folder / name).write_text("mine")
         if old:
             torch.save(self.states["old"], self.path)
 
     def life(self, bare: bool = False, **how: Any) -> Life:
-        """A process that saves. ``events``, ``size``: where it is killed; ``full``: at which byte the disk is full."""
+        """A process that saves. ``events``, ``size``: where it is killed; ``full``: at which byte the disk is full.
+
+        ``large``: of another state, more numbers than in any other.
+        """
 
         def body(watch: Watch) -> None:
             import torch
@@ -89,18 +95,33 @@ class Room:
                 watch.kill_before(how["events"])
             watch.broken_sync = how.get("broken sync", False)
             state = self.states["new"] | ({"part": _Raises(how["error"])} if "error" in how else {})
+            if how.get("large"):
+                state["large"] = torch.ones(20_000)
+            before, around = Snapshot({"state": state}), surroundings() | _umask()
             try:
                 self.save(state, self.case["name"] if bare else str(self.path))
             finally:
                 watch.names()
+                left = [name for name, *_ in changed(around, settled(around) | _umask())]
+                left += ["`state`"] * bool(before.changes_to(Snapshot({"state": state})))
+                watch.note("left", names=[name for name in left if name != "the files in its folder"])
 
         return live(body)[0]
 
     def holds(self) -> Facts:
         names = {path.name for path in self.folder.iterdir()}
-        others = sorted(names - {self.case["name"], *NEIGHBOURS})
-        mine = all((self.folder / name).exists() and (self.folder / name).read_text() == "mine" for name in NEIGHBOURS)
+        others = sorted(names - {self.case["name"], *self.neighbours})
+        theirs = [self.folder / name for name in self.neighbours]
+        mine = all(path.exists() and path.read_text() == "mine" for path in theirs)
         return {"file": self._look(), "others": others, "neighbours": mine}
+
+    def still_open(self) -> list[str]:
+        """What this process has open in the folder; where the system does not tell (macOS), nothing."""
+        found = []
+        for path in Path("/proc/self/fd").glob("*"):
+            with contextlib.suppress(OSError):
+                found.append(os.readlink(path))
+        return [path for path in found if f"{path}/".startswith(f"{os.path.realpath(self.folder)}/")]
 
     def _look(self) -> str:
         """Which state the file holds: a name, "nothing" or "half"."""
@@ -118,11 +139,14 @@ class Room:
 
 def scene(case: Case, watch: Any, facts: Facts) -> None:
     save, dice = watch.answers["save"], random.Random(case["seed"])
-    first = Room(case, save, old=False)
+    first, mask = Room(case, save, old=False), _umask()
     watch.call("save", state=first.states["new"], path=str(first.path))
-    facts["first"] = {"ended": 0, "failed": None} | first.holds()
+    left = [name for name, *_ in changed(mask, _umask())]
+    facts["first"] = {"ended": 0, "failed": None, "left": left} | first.holds()
     watch.call("save", state=first.states["old"], path=str(first.path))
     facts["again"] = first.holds()["file"]
+    facts["smaller"] = _again_smaller(watch, first)
+    facts["open"] = first.still_open()
 
     def told(where: str, old: bool = True, **how: Any) -> Facts:
         room = Room(case, save, old)
@@ -131,7 +155,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     facts["whole"] = _traced(Room(case, save))
     facts["new"] = _traced(Room(case, save, old=False))
     facts["bare"] = _traced(Room(case, save), bare=True)
-    steps = [note for note in facts["whole"]["notes"] if note["what"] not in ("entry", "failed")]
+    steps = [note for note in facts["whole"]["notes"] if note["what"] not in ("entry", "failed", "left")]
     chosen = range(len(steps)) if case["kills"] == "all" else dice.sample(range(len(steps)), min(2, len(steps)))
     facts["kills"] = [told(f"before its step {n + 1} with files ({_name(steps[n])})", events=n) for n in chosen]
     size = facts["whole"]["size"]
@@ -144,7 +168,30 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     room = Room(case, save)
     for number in range(LITTER):
         room.life(size=size // (number + 2))
+    renames = [n for n, note in enumerate(steps) if note["what"] == "rename"]
+    room.life(events=renames[0] if renames else len(steps) - 1, large=True)  # what it leaves is longer than what comes
     facts["litter"] = _told(room.life(), room)
+
+
+def _again_smaller(watch: Any, room: Room) -> str:
+    """A third save, of the very dictionary that was saved before, in which less is now, and other numbers."""
+    import torch
+
+    state = room.states["old"]
+    state["model"]["b"] += 1
+    del state["model"]["none"]
+    watch.call("save", state=state, path=str(room.path))
+    try:
+        found = torch.load(room.path)
+    except Exception:
+        return "half"
+    return "that state" if _same(state, found) else "something else"
+
+
+def _umask() -> Facts:
+    mask = os.umask(0)
+    os.umask(mask)
+    return {"the umask": mask}
 
 
 def _name(note: dict[str, Any]) -> str:
@@ -161,7 +208,8 @@ def _traced(room: Room, **how: Any) -> Facts:
 
 
 def _told(life: Life, room: Room) -> Facts:
-    return {"ended": life.ended, "failed": first_failure([life]), **room.holds()}
+    left = [name for note in life.of("left") for name in note["names"]]
+    return {"ended": life.ended, "failed": first_failure([life]), "left": left, **room.holds()}
 
 
 def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
