@@ -254,7 +254,7 @@ def test_fsdp2_with_mixed_precision_computes_in_bf16_and_reduces_in_fp32(world):
         assert difference < 0.05  # bf16 has 8 bits; not all of a matrix product's sums are in the same order
 
 
-def many_parameters():
+def many_parameters(way):
     device = join()
     torch.manual_seed(0)
     alone = nn.Sequential(*[Block() for _ in range(6)])
@@ -263,13 +263,13 @@ def many_parameters():
     plain = ShardingPropagator._propagate_tensor_meta_non_cached
 
     def counted(self, schema):
-        if "foreach" in schema.op.name():
+        if way in schema.op.name():
             asked.append(max(len(arg) for arg in schema.args_schema if isinstance(arg, (list, tuple))))
         return plain(self, schema)
 
     ShardingPropagator._propagate_tensor_meta_non_cached = counted
     for each, x in ((net, torch.ones(2, 16, device=device)), (alone, torch.ones(2, 16))):
-        optimizer = torch.optim.AdamW(each.parameters(), 0.01, foreach=True)
+        optimizer = torch.optim.AdamW(each.parameters(), 0.01, **{way: True})
         for _ in range(2):
             optimizer.zero_grad()
             each(x).square().sum().backward()
@@ -279,8 +279,9 @@ def many_parameters():
     return max((whole(a).cpu() - b).abs().max().item() for a, b in pairs), max(asked)
 
 
-def test_an_optimizer_over_many_shards_asks_torch_about_one_of_each_kind(world):
-    for difference, longest in world.run(many_parameters):
+@pytest.mark.parametrize("way", ["foreach", "fused"])
+def test_an_optimizer_over_many_shards_asks_torch_about_one_of_each_kind(world, way):
+    for difference, longest in world.run(many_parameters, way):
         assert difference < 1e-5
         assert longest == 4  # of 36 parameters: widths 16 and 64, and two kinds of matrices
 

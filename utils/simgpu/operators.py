@@ -140,8 +140,10 @@ def _wrap(out: Any, inputs: list[SimTensor], gpu: SimulatedGPU) -> Any:
 def _wrap_one(one: Any, inputs: list[SimTensor], gpu: SimulatedGPU, themselves: dict, owners: dict) -> Any:
     # Not a function inside _wrap: one that calls itself is a reference cycle, which would keep the tensors alive.
     if isinstance(one, (list, tuple)):
-        homes = _homes(one, inputs, gpu)
-        wrapped = [_wrap_one(each, inputs, home, themselves, owners) for each, home in zip(one, homes, strict=True)]
+        wrapped = _parts(one, inputs, owners)
+        if wrapped is None:
+            homes = _homes(one, inputs, gpu)
+            wrapped = [_wrap_one(each, inputs, home, themselves, owners) for each, home in zip(one, homes, strict=True)]
         return type(one)(wrapped) if type(one) in (list, tuple) else tuple(wrapped)
     if not isinstance(one, torch.Tensor):
         return one
@@ -157,16 +159,28 @@ def _wrap_one(one: Any, inputs: list[SimTensor], gpu: SimulatedGPU, themselves: 
     if torch.is_inference_mode_enabled() and not one.is_inference():  # a view of an ordinary tensor is one, too
         with torch.inference_mode(False):
             return SimTensor(one, owner)
-    return _same_storage(SimTensor(one, owner), inputs)
+    return _same_storage([SimTensor(one, owner)], inputs)[0]
 
 
-def _same_storage(view: SimTensor, inputs: list[SimTensor]) -> SimTensor:
-    """C++ shall know whose view it is: DistributedDataParallel asks whether a gradient lies in its bucket."""
-    if current().between_ranks:
-        base = next(tensor for tensor in inputs if tensor.allocation is view.allocation)
+def _parts(outputs: Any, inputs: list[SimTensor], owners: dict) -> list[SimTensor] | None:
+    """Views of the one input, as ``chunk`` and ``split`` return them by the hundred; None for anything else."""
+    if len(inputs) != 1 or torch.is_inference_mode_enabled():
+        return None
+    (address, owner), *_ = owners.items()
+    for one in outputs:
+        if one is inputs[0].raw or not isinstance(one, torch.Tensor) or one.untyped_storage()._cdata != address:
+            return None
+    return _same_storage([SimTensor(one, owner) for one in outputs], inputs)
+
+
+def _same_storage(views: list[SimTensor], inputs: list[SimTensor]) -> list[SimTensor]:
+    """C++ shall know whose views they are: DistributedDataParallel asks whether a gradient lies in its bucket."""
+    if views and current().between_ranks:
+        base = next(tensor for tensor in inputs if tensor.allocation is views[0].allocation)
         with no_dispatch():
-            torch._functionalize_unsafe_set(view, base)
-    return view
+            for view in views:
+                torch._functionalize_unsafe_set(view, base)
+    return views
 
 
 def _homes(outputs: Any, inputs: list[SimTensor], gpu: SimulatedGPU) -> list[SimulatedGPU]:

@@ -1,8 +1,8 @@
 """The first step of an optimizer over many DTensors, without the minute that torch 2.13 takes to think about it.
 
-For ``_foreach_…`` operators torch works out how to shard each tensor of the list by itself, 5 ms each, and looks every
-time at the whole list of numbers that go with them, which makes it quadratic: 50 s for 500 parameters. But a model has
-few kinds of parameters. So it is asked about one of each kind.
+For ``_foreach_…`` and ``_fused_…`` operators torch works out how to shard each tensor of the list by itself, 5 ms
+each, and looks every time at all the others, which makes it quadratic: 50 s for 500 parameters. But a model has few
+kinds of parameters. So it is asked about one of each kind.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def one_of_each_kind(plain: Callable[..., OutputSharding]) -> Callable[..., Outp
 
     @functools.wraps(plain)
     def propagate(self: Any, schema: OpSchema) -> OutputSharding:
-        kinds = _kinds(schema) if schema.op.name().startswith("aten::_foreach_") else None
+        kinds = _kinds(schema) if schema.op.name().startswith(("aten::_foreach_", "aten::_fused_")) else None
         if kinds is None:
             return plain(self, schema)
         firsts = [kinds.index(kind) for kind in range(max(kinds) + 1)]
@@ -42,7 +42,7 @@ def one_of_each_kind(plain: Callable[..., OutputSharding]) -> Callable[..., Outp
 
 
 def _lists(schema: OpSchema) -> list[Any]:
-    return [arg for arg in schema.args_schema if isinstance(arg, (list, tuple))]
+    return [arg for arg in schema.args_schema if isinstance(arg, (list, tuple)) and arg]
 
 
 def _kinds(schema: OpSchema) -> list[int] | None:
