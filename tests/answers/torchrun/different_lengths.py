@@ -1,5 +1,6 @@
 """Exercise 4 of the lab on torchrun: parts of different length."""
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from known_answers import right, wrong
@@ -84,6 +85,30 @@ right("in the background", {
 })  # fmt: skip
 
 
+@right("bytes, and numpy")
+def bytes_and_numpy():
+    def gather_all(predictions):
+        parts = [None] * dist.get_world_size()
+        dist.all_gather_object(parts, predictions.numpy().tobytes())
+        return torch.from_numpy(np.frombuffer(b"".join(parts), dtype=np.int64).copy())
+
+    return (gather_all,)
+
+
+@right("a copy that is resized, and narrow")
+def resized():
+    def gather_all(predictions):
+        lengths = torch.empty(dist.get_world_size(), dtype=torch.int64)
+        dist.all_gather_into_tensor(lengths, torch.tensor([predictions.numel()]))
+        longest = int(lengths.max())
+        everyone = torch.empty(len(lengths) * longest, dtype=torch.int64)
+        dist.all_gather_into_tensor(everyone, predictions.clone().resize_(longest))
+        out = torch.empty(int(lengths.sum()), dtype=torch.int64)
+        return torch.cat([everyone.narrow(0, n * longest, one) for n, one in enumerate(lengths.tolist())], out=out)
+
+    return (gather_all,)
+
+
 # --- wrong
 
 wrong("as given", "gloo itself gives up", {
@@ -152,4 +177,31 @@ wrong("messages", "collectives are enough", {
 })  # fmt: skip
 wrong("a file for each rank", "leaves the files in its folder other than before", {
     PADDED: PADDED + "    torch.save(predictions, f'part_{dist.get_rank()}.pt')\n"
+})  # fmt: skip
+wrong("room for all parts in an all-reduce", "is given more bytes than a gather needs", {
+    PADDED + PARTS + RETURN: "    me, lengths = dist.get_rank(), [int(one) for one in lengths]\n"
+    "    everyone = torch.zeros(sum(lengths), dtype=torch.int64)\n"
+    "    everyone[sum(lengths[:me]) : sum(lengths[: me + 1])] = predictions\n"
+    "    dist.all_reduce(everyone)\n    return everyone",
+})  # fmt: skip
+KEPT = "def gather_all(predictions):\n"
+OWN = "    key = tuple(map(int, lengths))\n"
+wrong("a place for each set of lengths", "of another call", {
+    KEPT: "places = {}\n\n\n" + KEPT,
+    RETURN: OWN + RETURN.replace("return", "found =")
+    + "\n    return places.setdefault(key, torch.empty_like(found)).copy_(found)"
+})  # fmt: skip
+wrong("remembered by lengths", "of another call", {
+    KEPT: "known = {}\n\n\n" + KEPT,
+    PADDED: OWN + "    if key in known:\n        return known[key]\n" + PADDED,
+    RETURN: RETURN.replace("return", "known[key] =") + "\n    return known[key]",
+})  # fmt: skip
+wrong("the newest buffer, of which a view comes back", "of another call", {
+    KEPT: "room = torch.empty(10_000, dtype=torch.int64)\n\n\n" + KEPT,
+    RETURN: RETURN.replace("return", "found =") + "\n    return room[: len(found)].copy_(found)"
+})  # fmt: skip
+wrong("lengths remembered by the own one", "gloo itself gives up", {
+    KEPT: "known = {}\n\n\n" + KEPT,
+    LENGTHS: "    key = world_size, len(predictions)\n    if key not in known:\n    " + LENGTHS
+    + "        known[key] = lengths\n    lengths = known[key]\n"
 })  # fmt: skip

@@ -1,9 +1,11 @@
 """Exercise 3 of the lab on torchrun: all send, and somebody receives."""
 
 # ruff: noqa: F401 (modules that changed answers use)
+import contextlib
 import threading
 import time
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from known_answers import right, wrong
@@ -89,6 +91,22 @@ def background():
         got = torch.empty_like(tensor)
         works = [dist.irecv(got), dist.isend(tensor.clone(), (group.rank() + 1) % group.size())]
         [work.wait() for work in works]
+        return got
+
+    return (shift,)
+
+
+@right("an exit stack waits, and torch's words for ranks of a group")
+def exit_stack():
+    def shift(tensor):
+        n, me = dist.get_world_size(), dist.get_rank()
+        return tensor.clone() if n == 1 else exchange(tensor, (me + 1) % n, (me - 1) % n)
+
+    def exchange(tensor, to, from_):
+        got = torch.full_like(tensor, 1)
+        with contextlib.ExitStack() as stack:
+            stack.callback(dist.isend(tensor, group_dst=to).wait)
+            dist.recv(got, group_src=from_)
         return got
 
     return (shift,)
@@ -194,3 +212,68 @@ def through_a_thread():
         return received
 
     return (shift,)
+
+
+@wrong("a place for each shape", "is overwritten by the next")
+def a_place_for_each_shape():
+    places = {}
+
+    def shift(tensor):
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        received = places.setdefault((tensor.shape, tensor.dtype), torch.empty_like(tensor))
+        if world_size == 1:
+            return tensor.clone()
+        sending = dist.isend(tensor, (rank + 1) % world_size)
+        dist.recv(received, (rank - 1) % world_size)
+        sending.wait()
+        return received
+
+    return (shift,)
+
+
+@wrong("a place for each shape, with one rank", "is overwritten by the next")
+def a_place_with_one_rank():
+    places = {}
+
+    def shift(tensor):
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        if world_size == 1:
+            return places.setdefault((tensor.shape, tensor.dtype), torch.empty_like(tensor)).copy_(tensor)
+        received = torch.empty_like(tensor)
+        sending = dist.isend(tensor, (rank + 1) % world_size)
+        dist.recv(received, (rank - 1) % world_size)
+        sending.wait()
+        return received
+
+    return (shift,)
+
+
+@wrong("remembered by shape", "calls no send at all")
+def remembered_by_shape():
+    known = {}
+
+    def shift(tensor):
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        key = world_size, tensor.shape, tensor.dtype
+        if key not in known:
+            known[key] = tensor.clone()
+            if world_size > 1:
+                sending = dist.isend(tensor, (rank + 1) % world_size)
+                dist.recv(known[key], (rank - 1) % world_size)
+                sending.wait()
+        return known[key].clone()
+
+    return (shift,)
+
+
+TO = "    there = tensor.to({torch.int32: torch.float32, torch.float16: torch.bfloat16}.get(tensor.dtype, tensor.dtype))\n"
+wrong("in another type of the same size", "or not all of its digits", {
+    "    received = torch.empty_like(tensor)\n": TO + "    received = torch.empty_like(there)\n",
+    "dist.isend(tensor,": "dist.isend(there,", "    return received\n": "    return received.to(tensor.dtype)\n",
+})  # fmt: skip
+wrong("the sign is lost", "or not all of its digits", {
+    "    return received\n": "    return received if received.dtype is torch.bool else received.abs()\n"
+})  # fmt: skip
+wrong("numpy has no bfloat16", "BFloat16", {
+    "torch.empty_like(tensor)": "torch.from_numpy(np.empty_like(tensor.numpy()))"
+})  # fmt: skip

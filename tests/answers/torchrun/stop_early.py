@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from known_answers import right, wrong
@@ -82,6 +83,50 @@ right("float64, and a tensor comes back", {
 })  # fmt: skip
 
 
+@right("numpy, whose whole number comes back")
+def with_numpy():
+    def train_until(most, good, train_epoch, validate):
+        for epoch in np.arange(1, most + 1):
+            train_epoch()
+            sums = torch.from_numpy(np.array(validate(), dtype=np.float64))
+            dist.all_reduce(sums)
+            if sums[0] / sums[1] < good:
+                return epoch
+        return most
+
+    return (train_until,)
+
+
+@right("recursion")
+def recursion():
+    def train_until(most, good, train_epoch, validate):
+        if most < 1:
+            return 0
+        train_epoch()
+        sums = torch.tensor(validate(), dtype=torch.float64)
+        dist.all_reduce(sums)
+        enough = sums[0].div(sums[1]).lt(good)
+        return 1 if enough else 1 + train_until(most - 1, good, train_epoch, validate)
+
+    return (train_until,)
+
+
+@right("a generator")
+def a_generator():
+    def train_until(most, good, train_epoch, validate):
+        def means():
+            for epochs in range(1, most + 1):
+                train_epoch()
+                parts = [torch.empty(2, dtype=torch.float64) for _ in range(dist.get_world_size())]
+                dist.all_gather(parts, torch.tensor(validate(), dtype=torch.float64))
+                total, count = sum(parts).tolist()
+                yield epochs, total / count
+
+        return next((epochs for epochs, mean in means() if mean < good), most)
+
+    return (train_until,)
+
+
 # --- wrong
 
 wrong("as given", DIFFERENT, {SUMS: "        total, count = validate()\n"})
@@ -145,3 +190,13 @@ wrong("the random numbers", "torch's random numbers", {"    return most": "    t
 wrong("for three ranks", "decides", {
     SUMS: MEAN + "        dist.all_reduce(mean)\n        mean /= 3\n", "total / count < good:": "mean < good:"
 })  # fmt: skip
+wrong(
+    "nan is good",
+    "takes nan for a loss that is good enough",
+    {"if total / count < good": "if not total / count >= good"},
+)
+wrong("asks in every second epoch", "it never stops early", {
+    "        total, count = sums.tolist()\n": "        if epoch % 2 and epoch < most - 1:\n            continue\n"
+    "        total, count = sums.tolist()\n"
+})  # fmt: skip
+wrong("to three digits", "decides", {"total / count < good": "round(total / count, 3) < good"})

@@ -1,5 +1,7 @@
 """Exercise 5 of the lab on torchrun: broken batches, and mistakes that have to come out."""
 
+import contextlib
+
 import torch
 import torch.distributed as dist
 from known_answers import right, wrong
@@ -107,6 +109,61 @@ def with_else():
     return (train_epoch,)
 
 
+@right("a generator, of which Python makes a RuntimeError where a StopIteration comes out")
+def a_generator():
+    def train_epoch(batches, gradient, features, update):
+        def tables():
+            for batch in batches:
+                try:
+                    yield torch.cat([gradient(batch), torch.ones(1)])
+                except ValueError:
+                    yield torch.zeros(features + 1)
+
+        for table in tables():
+            dist.all_reduce(table)
+            if table[-1]:
+                update(table[:-1].div(table[-1]))
+
+    return (train_epoch,)
+
+
+@right("suppressed, and two works at a time")
+def suppressed():
+    def train_epoch(batches, gradient, features, update):
+        for batch in batches:
+            mine = None
+            with contextlib.suppress(ValueError):
+                mine = gradient(batch)
+            count = torch.tensor(0.0 if mine is None else 1.0)
+            total = torch.zeros(features) if mine is None else mine.clone()
+            for work in [dist.all_reduce(one, async_op=True) for one in (count, total)]:
+                work.wait()
+            if count.item():
+                update(total / count)
+
+    return (train_epoch,)
+
+
+@right("takes part before a mistake comes out")
+def takes_part():
+    def train_epoch(batches, gradient, features, update):
+        for batch in batches:
+            table, mistake = torch.zeros(features + 1), None
+            try:
+                torch.cat([gradient(batch), torch.ones(1)], out=table)
+            except ValueError:
+                pass
+            except Exception as error:
+                mistake = error
+            dist.all_reduce(table)
+            if mistake is not None:
+                raise mistake
+            if table[-1]:
+                update(table[:-1] / table[-1])
+
+    return (train_epoch,)
+
+
 # --- wrong
 
 wrong("as given", "does not update where its own batch is broken", {
@@ -188,3 +245,25 @@ wrong(
     {"update(with_count[:-1] / with_count[-1])": "update(with_count / with_count[-1])"},
 )
 wrong("three features", "train_epoch", {"features + 1": "4"})
+wrong("ValueErrors with other words", "train_epoch raised ValueError", {
+    "        except ValueError:\n            pass": "        except ValueError as error:\n"
+    "            if 'broken' not in str(error):\n                raise\n            pass"
+})  # fmt: skip
+wrong("AssertionErrors too", SWALLOWED, {"except ValueError": "except (ValueError, AssertionError)"})
+wrong("ArithmeticErrors too", SWALLOWED, {"except ValueError": "except (ValueError, ArithmeticError)"})
+wrong("what libraries raise", SWALLOWED, {"except ValueError": "except (ValueError, EOFError, AttributeError)"})
+wrong("raised at the end of the epoch", "lets it out later", {
+    "    for batch in batches:\n": "    mistakes = []\n    for batch in batches:\n",
+    "            pass  # zeros take part\n": "            pass\n        except Exception as error:\n            mistakes.append(error)\n",
+    UPDATE: UPDATE + "\n    if mistakes:\n        raise mistakes[0]",
+})  # fmt: skip
+wrong("a table that is not cleared", "does not have the right numbers", {
+    "    for batch in batches:\n        with_count = torch.zeros(features + 1)\n":
+    "    with_count = torch.zeros(features + 1)\n    for batch in batches:\n        with_count[-1] = 0\n"
+})  # fmt: skip
+wrong("StopIteration ends the epoch", SWALLOWED, {
+    "    for batch in batches:\n        with_count = torch.zeros(features + 1)\n" + TRY:
+    "    def table_of(batch):\n        try:\n            return torch.cat([gradient(batch), torch.ones(1)])\n"
+    "        except ValueError:\n            return torch.zeros(features + 1)\n\n"
+    "    for with_count in map(table_of, batches):\n"
+})  # fmt: skip

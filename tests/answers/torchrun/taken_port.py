@@ -1,5 +1,6 @@
 """Exercise 6 of the lab on torchrun: a store whose port nobody else can have."""
 
+import itertools
 import os
 import random
 import socket
@@ -100,6 +101,70 @@ def positional():
     return (open_store,)
 
 
+@right("a socket of its own, told to all, in a store that waits for its clients")
+def waits_for_clients():
+    def open_store(host):
+        me, n, port = dist.get_rank(), dist.get_world_size(), [None]
+        if me == 0:
+            listener = socket.create_server((host, 0))
+            port = [listener.getsockname()[1]]
+        dist.broadcast_object_list(port, src=0)
+        if me == 0:
+            return dist.TCPStore(host, port[0], n, True, master_listen_fd=listener.detach())
+        return dist.TCPStore(host, port[0], n, False)
+
+    return (open_store,)
+
+
+@right("rank 0 has a client too, and keeps what serves")
+def serves_and_connects():
+    servers = []
+
+    def open_store(host):
+        port = torch.tensor(0)
+        if dist.get_rank() == 0:
+            servers.append(dist.TCPStore(host, 0, is_master=True, wait_for_workers=False))
+            port += servers[-1].port
+        dist.broadcast(port, 0)
+        return dist.TCPStore(host, int(port))
+
+    return (open_store,)
+
+
+@right("through torchrun's store, by a name for each call")
+def a_name_for_each_call():
+    calls = itertools.count()
+
+    def open_store(host):
+        told, name = dist.distributed_c10d._get_default_store(), f"port {next(calls)}"
+        if dist.get_rank():
+            return dist.TCPStore(host, int(told.get(name)))
+        store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+        told.set(name, str(store.port))
+        return store
+
+    return (open_store,)
+
+
+@right("messages, and a class of its own")
+def messages():
+    def open_store(host):
+        class Store(dist.TCPStore):
+            pass
+
+        me, port = dist.get_rank(), torch.zeros(1, dtype=torch.int64)
+        if me == 0:
+            store = Store(host, port=0, is_master=True, wait_for_workers=False)
+            port[0] = store.port
+            for other in range(1, dist.get_world_size()):
+                dist.send(port, other)
+            return store
+        dist.recv(port, 0)
+        return Store(host, port.item())
+
+    return (open_store,)
+
+
 # --- wrong
 
 wrong("as given", CHOSEN, {
@@ -173,4 +238,17 @@ wrong("rank 1 holds it", "rank 0 serves", {
 })  # fmt: skip
 wrong("rank 0 lets its store go", "it lives as long as somebody holds it", {
     "    if dist.get_rank() > 0:\n": "    store = None\n    if True:\n"
+})  # fmt: skip
+wrong(
+    "the port is rounded",
+    "and rank 0 has no store there",
+    {"dtype=torch.int64": "dtype=torch.bfloat16", "port.item())": "int(port))"},
+)
+wrong("the first job's port again", CHOSEN, {
+    "def open_store(host):\n": "first = []\n\n\ndef open_store(host):\n",
+    "TCPStore(host, 0, is_master": "TCPStore(host, first[0] if first else 0, is_master",
+    "        port[0] = store.port\n": "        port[0] = store.port\n        first.append(store.port)\n",
+})  # fmt: skip
+wrong("a group of its own", "leaves the process groups other than before", {
+    TELL: "    dist.broadcast(port, 0, group=dist.new_group())\n"
 })  # fmt: skip

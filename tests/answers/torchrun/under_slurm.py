@@ -38,6 +38,10 @@ right("from the end of the ports", {PORT: 'port = 29_999 - int(slurm["SLURM_JOB_
 right("a tuple, and nodes as a range", {"return [": "return (", PROGRAM + "    ]": PROGRAM + "    )", "JOB_NUM_NODES']}": "JOB_NUM_NODES']}:{slurm['SLURM_NTASKS']}"})  # fmt: skip
 right("the module of torch", {'"torchrun",': '"python3", "-m", "torch.distributed.run",'})
 
+right("a separator, and options of Python", {'"torchrun",': '"python", "-u", "-m", "torch.distributed.run",', PROGRAM: '        "--",\n' + PROGRAM})  # fmt: skip
+right("the last digits", {PORT: 'port = 10_000 + int(slurm["SLURM_JOB_ID"][-3:])'})
+right("mixed", {PORT: 'port = 12_000 + 7 * int(slurm["SLURM_JOB_ID"]) % 9_973'})
+
 
 @right("static")
 def static():
@@ -119,4 +123,19 @@ wrong("one id for all its lives", "before it came back from the queue", {ID: "{s
 wrong("changes what it is given", "slurm", {"    prefix, number": '    slurm.setdefault("SLURM_RESTART_COUNT", "0")\n    prefix, number'})  # fmt: skip
 wrong("a free port", "different addresses or ports", {
     PORT: "import socket\n    with socket.socket() as probe:\n        probe.bind(('127.0.0.1', 0))\n        port = 10_000 + probe.getsockname()[1] % 20_000"
+})  # fmt: skip
+wrong("the first bracket", "do not meet on the first node", {
+    LIST: '(re.match(r"(.*?)\\[(\\d+)", slurm["SLURM_JOB_NODELIST"]) or re.match(r"([^,]+)()", slurm["SLURM_JOB_NODELIST"])).groups()'
+})  # fmt: skip
+wrong("up to the first hyphen", "do not meet on the first node", {"{prefix}{number or ''}": "{slurm['SLURM_JOB_NODELIST'].split(',')[0].replace('[', '').split('-')[0]}"})  # fmt: skip
+HASH = "have the same port"
+wrong("md5", HASH, {PORT: 'import hashlib\n    port = 10_000 + int(hashlib.md5(slurm["SLURM_JOB_ID"].encode()).hexdigest(), 16) % 20_000'})  # fmt: skip
+wrong("dice", HASH, {PORT: 'import random\n    port = random.Random(slurm["SLURM_JOB_ID"]).randint(10_000, 29_999)'})
+wrong("999 ports", HASH, {"% 20_000": "% 999"})
+wrong("a port for each run", HASH, {'int(slurm["SLURM_JOB_ID"]) %': '(int(slurm["SLURM_JOB_ID"]) + int(slurm.get("SLURM_RESTART_COUNT", 0))) %'})  # fmt: skip
+wrong("only whether it came back", "before it came back from the queue", {"slurm.get('SLURM_RESTART_COUNT', 0)": "'SLURM_RESTART_COUNT' in slurm"})  # fmt: skip
+wrong("kept by job and node", "before it came back from the queue", {
+    "def torchrun_line(slurm, program):\n": "known = {}\n\n\ndef torchrun_line(slurm, program):\n    key = slurm['SLURM_JOB_ID'], slurm['SLURM_NODEID']\n"
+    "    if key in known:\n        return known[key]\n",
+    "    return [": "    known[key] = [", PROGRAM + "    ]": PROGRAM + "    ]\n    return known[key]",
 })  # fmt: skip

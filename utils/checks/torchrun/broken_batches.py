@@ -14,7 +14,10 @@ from utils.checks.torchrun import talk
 CALLS, AROUND = 2, 1_000  # in a step; bytes beside the gradient
 STEPS = 6
 BROKEN = ("ValueError", "UnicodeDecodeError", "a ValueError of its own")
-DEFECTS = ("KeyError", "RuntimeError", "MemoryError", "StopIteration", "TypeError", "OSError")
+TEXTS = ("a broken file", "", "invalid literal for int() with base 10: 'x'", "not a picture")
+DEFECTS = ("KeyError", "RuntimeError", "MemoryError", "StopIteration", "TypeError", "OSError", "AssertionError")
+MORE = ("IndexError", "AttributeError", "ZeroDivisionError", "OverflowError", "NameError", "EOFError", "ImportError")
+MORE += ("RecursionError", "BufferError", "ReferenceError", "Exception")
 
 
 class DamagedFile(ValueError):
@@ -31,12 +34,12 @@ def draw(rng: random.Random) -> list[Case]:
             base = base | {"features": rng.randint(1, 6), "broken per step": broken, "seed": rng.getrandbits(30)}
             cases.append(base | {"broken batches": str(sum(map(len, broken))), "raise": rng.choice(BROKEN)})
         step = rng.randrange(STEPS - 1)
-        for where in ("update", "gradient"):
-            kind = "ValueError" if where == "update" else rng.choice(DEFECTS)
-            cases.append(base | {"broken per step": [[]] * STEPS, "a mistake in": where, "step": step, "raise": kind})
+        for where, kinds in (("update", ("ValueError",)), ("gradient", DEFECTS + MORE)):
+            more = {"a mistake in": where, "step": step, "kinds": list(kinds)}
+            cases.append(base | {"broken per step": [[]] * STEPS} | more)
         if ranks > 1:
             more = {"a mistake in": "gradient", "of rank": rng.randrange(ranks), "step": step}
-            cases.append(base | {"broken per step": [[]] * STEPS} | more | {"raise": rng.choice(DEFECTS)})
+            cases.append(base | {"broken per step": [[]] * STEPS} | more | {"kinds": [rng.choice(DEFECTS)]})
     return cases
 
 
@@ -60,65 +63,70 @@ def gradient_of(case: Case, rank: int, step: int) -> Any:
 
 
 def scene(case: Case, watch: Any, facts: Facts) -> None:
+    facts["epochs"] = []
+    for kind in case.get("kinds", [""]):
+        epoch: Facts = {"kind": kind, "log": [], "updates": []}
+        facts["epochs"].append(epoch)
+        _play(case, watch, epoch)
+        epoch["calls"] = talk.calls_of(watch.records[-1])
+
+
+def _play(case: Case, watch: Any, epoch: Facts) -> None:
     import torch.distributed as dist
 
-    rank = dist.get_rank()
-    log, updates, batches = [], [], [f"batch {step}" for step in range(STEPS)]
-    facts |= {"log": log, "updates": updates}
-    alone = "of rank" in case
+    rank, log, updates = dist.get_rank(), epoch["log"], epoch["updates"]
+    batches = [f"batch {step}" for step in range(STEPS)]
     broken_program = "a mistake in" in case and case.get("of rank", rank) == rank
 
     def gradient(batch: str) -> Any:
         step = batches.index(batch)
         log.append(f"gradient {step}")
         if broken_program and case["a mistake in"] == "gradient" and step == case["step"]:
-            raise _error(case["raise"])
+            raise _error(epoch["kind"], step)
         if rank in case["broken per step"][step]:
-            raise _error(case["raise"])
+            raise _error(case["raise"], case["seed"] + step)
         return gradient_of(case, rank, step)
 
     def update(mean: Any) -> None:
         log.append("update")
         if broken_program and case["a mistake in"] == "update" and len(updates) == case["step"]:
-            raise _error(case["raise"])
+            raise _error(epoch["kind"], case["step"])
         updates.append(mean.clone())
 
-    answer, features = watch.answers["train_epoch"], case["features"]
+    given = {"batches": batches, "gradient": gradient, "features": case["features"], "update": update}
     if "a mistake in" not in case:
-        watch.call("train_epoch", batches=batches, gradient=gradient, features=features, update=update)
-    elif not alone:
-        facts["caught"] = watch.attempt(
-            "train_epoch", batches=batches, gradient=gradient, features=features, update=update
-        )
+        watch.call("train_epoch", **given)
+    elif "of rank" not in case:
+        caught = watch.attempt("train_epoch", **given)
+        epoch["came out"] = caught["kinds"] if caught else []
     else:  # the others wait for this rank, and are stopped
-        facts["came out"] = ""
+        epoch["came out"] = []
         with watch.step("an epoch with a mistake in one rank's program", batches=batches):
             try:
-                answer(batches, gradient, features, update)
+                watch.answers["train_epoch"](*given.values())
             except inside.Outcome as outcome:
                 if not isinstance(outcome.__cause__, Exception):
                     raise
-                facts["came out"] = type(outcome.__cause__).__name__
-    facts["calls"] = talk.calls_of(watch.records[-1])
+                epoch["came out"] = [kind.__name__ for kind in type(outcome.__cause__).__mro__]
 
 
-def _error(kind: str) -> Exception:
+def _error(kind: str, text: int) -> Exception:
     if kind == "UnicodeDecodeError":
         return UnicodeDecodeError("utf-8", b"\xff", 0, 1, "a broken file")
-    if kind == "a ValueError of its own":
-        return DamagedFile("a broken file")
-    return getattr(builtins, kind)("a broken file" if kind == "ValueError" else "a mistake in the program")
+    kinds = {"a ValueError of its own": DamagedFile}
+    return kinds.get(kind, getattr(builtins, kind, Exception))(TEXTS[text % len(TEXTS)])
 
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     if "a mistake in" in case:
         yield from _defect(case, world)
         return
+    found = [facts["epochs"][0] for facts in world]
     good = [[rank for rank in range(len(world)) if rank not in broken] for broken in case["broken per step"]]
     updated = [step for step in range(STEPS) if good[step]]
-    if len(world) > 1 and not any(facts["calls"] for facts in world):
+    if len(world) > 1 and not any(facts["calls"] for facts in found):
         yield Broken("value:alone", "train_epoch calls no collective: each rank updates with its own gradient")
-    for rank, facts in enumerate(world):
+    for rank, facts in enumerate(found):
         expected = [one for step in range(STEPS) for one in [f"gradient {step}", *["update"] * (step in updated)]]
         if facts["log"] != expected:
             yield from _log(facts["log"], expected, case["broken per step"], len(world), rank)
@@ -171,28 +179,33 @@ def _log(log: list[str], expected: list[str], broken: list[list[int]], ranks: in
 
 def _defect(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     """A mistake in the program must come out of the rank that has it, so that torchrun sees it and ends the others."""
-    if "of rank" not in case and any("caught" not in facts for facts in world):
-        yield Broken(
-            "value:some", f"a {case['raise']} of {case['a mistake in']}(…) on all ranks does not come out on all"
-        )
-        return
+    where = case["a mistake in"]
+    least = max(len(facts["epochs"]) for facts in world)
+    before = 2 * case["step"] + (2 if where == "update" else 1)  # calls, with that of the mistake
+    for facts in world:
+        if len(facts["epochs"]) < least or any("came out" not in epoch for epoch in facts["epochs"]):
+            kind = facts["epochs"][-1]["kind"]
+            yield Broken("value:some", f"a {kind} of {where}(…) on all ranks does not come out on all")
+            return
     for rank, facts in enumerate(world):
-        if "of rank" in case:
-            kinds = [facts["came out"]] if facts["came out"] else []
-        else:
-            kinds = facts["caught"]["kinds"] if facts["caught"] else []
-        if case.get("of rank", rank) == rank and case["raise"] not in kinds:
-            where = f"a {case['raise']} of {case['a mistake in']}(…)"
-            why = "a mistake in the program is no broken batch, and torchrun must hear of it"
-            if case["a mistake in"] == "update":
-                why = "only a ValueError of gradient(batch) means a broken batch"
-            came = f"a {kinds[0]} came out" if kinds else "nothing came out, and the rank went on"
-            yield Broken("value:swallowed", f"train_epoch swallows {where}: {why}", came, f"a {case['raise']}", rank)
+        for epoch in facts["epochs"] if case.get("of rank", rank) == rank else ():
+            kinds, mistake = epoch["came out"], f"a {epoch['kind']} of {where}(…)"
+            as_generators = epoch["kind"] == "StopIteration" and "RuntimeError" in kinds  # make it, says Python
+            if epoch["kind"] not in kinds and not as_generators:
+                why = "a mistake in the program is no broken batch, and torchrun must hear of it"
+                if where == "update":
+                    why = "only a ValueError of gradient(batch) means a broken batch"
+                came = f"a {kinds[0]} came out" if kinds else "nothing came out, and the rank went on"
+                words = f"train_epoch swallows {mistake}: {why}"
+                yield Broken("value:swallowed", words, came, f"a {epoch['kind']}", rank)
+            elif later := [call for call in epoch["log"][before:] if call != "update"]:
+                words = f"train_epoch goes on after {mistake}, and lets it out later: torchrun must hear of it at once"
+                yield Broken("value:late", words, f"{later[0]} after it", rank=rank)
 
 
 def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
     plain = [(case, world) for case, world in played if "a mistake in" not in case]
-    calls = max(len(facts["calls"]) for _, world in plain for facts in world)
+    calls = max(len(epoch["calls"]) for _, world in plain for facts in world for epoch in facts["epochs"])
     return {
         "ranks": talk.world_sizes(played),
         "broken batches": sum(int(case["broken batches"]) for case, _ in plain),

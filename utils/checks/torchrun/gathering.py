@@ -11,6 +11,7 @@ from utils.checks.torchrun import talk
 
 INT64 = 8  # bytes
 CALLS, AROUND = 2, 1_000  # collectives, and bytes beside the numbers: all_gather_object pickles
+TURNS = 2  # with the same lengths and other predictions
 
 
 def draw(rng: random.Random) -> list[Case]:
@@ -19,7 +20,7 @@ def draw(rng: random.Random) -> list[Case]:
         one, usual = rng.randrange(ranks), rng.randint(3, 9)
         empty = [0 if rank == one else usual + rank for rank in range(ranks)]
         long = [rng.randint(300, 800) if rank == one else rng.randint(0, 3) for rank in range(ranks)]
-        drawn = [rng.sample(range(1, 13), ranks), [usual] * ranks, empty, [0] * ranks, long]
+        drawn = [rng.sample(range(1, 13), ranks), [rng.randint(500, 800)] * ranks, empty, [0] * ranks, long]
         for lengths in drawn if ranks > 1 else drawn[::3]:
             cases.append({"ranks": ranks, "lengths": str(lengths), "seed": rng.getrandbits(30)})
     return cases
@@ -29,9 +30,9 @@ def _lengths(case: Case) -> list[int]:
     return [int(one) for one in case["lengths"].strip("[]").split(",")]
 
 
-def part(case: Case, rank: int) -> list[int]:
+def part(case: Case, rank: int, turn: int) -> list[int]:
     """What a rank has predicted: any whole numbers, often 0 and -1, also at the end, also all digits of an int64."""
-    rng = random.Random(f"{case['seed']} {rank}")
+    rng = random.Random(f"{case['seed']} {rank} {turn}")
     return [
         rng.choice((0, -1, rng.randrange(1000), -(2**63), 2**63 - 1, rng.getrandbits(62)))
         for _ in range(_lengths(case)[rank])
@@ -42,36 +43,48 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     import torch
     import torch.distributed as dist
 
-    predictions = torch.tensor(part(case, dist.get_rank()), dtype=torch.int64)
-    got = watch.call("gather_all", predictions=predictions)
-    facts |= {"kind": type(got).__name__, "calls": talk.calls_of(watch.records[-1])}
-    if isinstance(got, torch.Tensor):
-        facts["got"] = got
+    facts["turns"] = []
+    for turn in range(TURNS):
+        predictions = torch.tensor(part(case, dist.get_rank(), turn), dtype=torch.int64)
+        got = watch.call("gather_all", predictions=predictions)
+        found = {"kind": type(got).__name__, "calls": talk.calls_of(watch.records[-1])}
+        if isinstance(got, torch.Tensor):
+            found["got"] = got
+        facts["turns"].append(found)
+    for found in facts["turns"]:  # (now: each has to stay as it is until the last turn is over)
+        if "got" in found:
+            found["got"] = found["got"].clone()
 
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
-    parts = [part(case, rank) for rank in range(len(world))]
+    for turn in range(TURNS):
+        parts = [part(case, rank, turn) for rank in range(len(world))]
+        other = [value for rank in range(len(world)) for value in part(case, rank, 1 - turn)]
+        for rank, facts in enumerate(world):
+            for one in _judge_one(facts["turns"][turn], parts, rank, other):
+                yield one.at(call=turn)
+
+
+def _judge_one(found: Facts, parts: list[list[int]], rank: int, other: list[int]) -> Iterator[Broken]:
     right = [value for one in parts for value in one]
-    for rank, facts in enumerate(world):
-        yield from talk.judge_calls(
-            facts,
-            CALLS,
-            2 * INT64 * max(map(len, parts)) + AROUND,
-            "a gather",
-            "lengths first, then all parts at once, each padded to the longest and no further",
-            rank,
-        )
-        if "got" not in facts:
-            why = "every rank needs the result" if facts["kind"] == "NoneType" else "gather_all returns one tensor"
-            yield Broken("value:kind", f"gather_all returns a {facts['kind']}: {why}", rank=rank)
-            continue
-        got = facts["got"]
-        if got.dim() != 1 or str(got.dtype) != "torch.int64":
-            measured = f"{list(got.shape)} {got.dtype}"
-            words = "gather_all returns a tensor of another shape or type"
-            yield Broken("value:type", words, measured, f"{[len(right)]} torch.int64", rank)
-        elif got.tolist() != right:
-            yield from _values(got.tolist(), right, parts, rank)
+    largest = 2 * INT64 * max(map(len, parts)) + AROUND
+    why = "lengths first, then all parts at once, each padded to the longest and no further"
+    yield from talk.judge_calls(found, CALLS, largest, "a gather", why, rank)
+    if "got" not in found:
+        why = "every rank needs the result" if found["kind"] == "NoneType" else "gather_all returns one tensor"
+        yield Broken("value:kind", f"gather_all returns a {found['kind']}: {why}", rank=rank)
+        return
+    got = found["got"]
+    if got.dim() != 1 or str(got.dtype) != "torch.int64":
+        measured = f"{list(got.shape)} {got.dtype}"
+        words = "gather_all returns a tensor of another shape or type"
+        yield Broken("value:type", words, measured, f"{[len(right)]} torch.int64", rank)
+    elif got.tolist() == other != right:
+        words = "what came back has the predictions of another call: it was kept from the one before, or the next one "
+        words += "has overwritten it"
+        yield Broken("value:own", words, rank=rank)
+    elif got.tolist() != right:
+        yield from _values(got.tolist(), right, parts, rank)
 
 
 def _values(got: list[int], right: list[int], parts: list[list[int]], rank: int) -> Iterator[Broken]:
@@ -99,7 +112,7 @@ def _values(got: list[int], right: list[int], parts: list[list[int]], rank: int)
 
 
 def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
-    calls = max(len(facts["calls"]) for _, world in played for facts in world)
+    calls = max(len(turn["calls"]) for _, world in played for facts in world for turn in facts["turns"])
     return {"sets of lengths": len(played), "ranks": talk.world_sizes(played), "collectives": f"at most {calls}"}
 
 

@@ -42,7 +42,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
             made.append(watch.call("open_store", host=case["host"]))
         # A store lives as long as somebody holds it. Here hold it: the list, and the call that counts.
         facts["dropped"] |= any(sys.getrefcount(served[n]) <= 2 for n in range(len(served)))
-        facts["kinds"].append(type(made[-1]).__name__)
+        facts["kinds"].append("TCPStore" if isinstance(made[-1], dist.TCPStore) else type(made[-1]).__name__)
     if facts["kinds"] != ["TCPStore"] * JOBS:
         return
     for number, store in enumerate(made):
@@ -71,6 +71,8 @@ def _noting(opened: list[Facts], job: int) -> Iterator[list[Any]]:
             raise dist.DistNetworkError(f"EADDRINUSE: {_CHOSEN.format(port)}")
         if not serves:
             taken.await_server(port)
+        elif told.get("master_listen_fd") is not None:
+            taken.serve(port)  # its socket is open already; the store may wait for its clients
         real(store, *given, **named)
         if serves:
             served.append(store)  # so that clients reach it, whatever the answer does with it

@@ -10,7 +10,8 @@ from typing import Any
 from utils.checks.contracts import Amount, Broken, Case, Contract, Facts, Rules
 from utils.checks.torchrun import talk
 
-TYPES = {"float32": 4, "float64": 8, "float16": 2, "int64": 8, "int32": 4, "uint8": 1, "bool": 1}
+TYPES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "uint8": 1, "bool": 1}
+CALLS = 2  # with other numbers of the same shape and type
 
 
 def draw(rng: random.Random) -> list[Case]:
@@ -38,48 +39,70 @@ def _bytes(case: Case) -> int:
     return math.prod(_shape(case)) * TYPES[case["type"]]
 
 
-def numbers(case: Case, rank: int) -> Any:
-    """What a rank has. Ranks differ in every element, also where a type has but two values."""
+def numbers(case: Case, rank: int, call: int) -> Any:
+    """What a rank has: all digits of its type. Ranks and calls differ in every element, if a type has enough values."""
     import torch
 
     shape, dtype = _shape(case), getattr(torch, case["type"])
     if dtype is torch.bool:
-        generator = torch.Generator().manual_seed(case["seed"] + rank)
+        generator = torch.Generator().manual_seed(case["seed"] + rank + 10 * call)
         return torch.randint(2, shape, generator=generator).bool()
-    numbers = torch.arange(math.prod(shape)).reshape(shape) % 40 + 41 * rank + case["seed"] % 10
-    return numbers.to(dtype)
+    numbers = torch.arange(math.prod(shape)).reshape(shape) % 40 + 41 * rank + case["seed"] % 10 + call
+    if dtype is torch.uint8:
+        return numbers.to(dtype)
+    if dtype.is_floating_point:
+        return ((numbers - 100).double() / 3).to(dtype)
+    return ((numbers - 100) * (torch.iinfo(dtype).max // 128)).to(dtype)
 
 
 def scene(case: Case, watch: Any, facts: Facts) -> None:
     import torch
     import torch.distributed as dist
 
-    tensor = numbers(case, dist.get_rank())
-    got = watch.call("shift", tensor=tensor)
-    facts["kind"] = type(got).__name__
-    if isinstance(got, torch.Tensor):
-        facts |= {"got": got.clone(), "calls": talk.calls_of(watch.records[-1])}
-        facts["own"] = got.numel() == 0 or got.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr()
+    returned, facts["results"] = [], []
+    for call in range(CALLS):
+        tensor = numbers(case, dist.get_rank(), call)
+        got = watch.call("shift", tensor=tensor)
+        result = {"kind": type(got).__name__}
+        facts["results"].append(result)
+        if isinstance(got, torch.Tensor):
+            result["got"] = got.clone()
+            result["own"] = got.numel() == 0 or got.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr()
+            returned.append(got)
+    facts["overwritten"] = not all(
+        torch.equal(one, result["got"]) for one, result in zip(returned, facts["results"], strict=False)
+    )
 
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
+    for call in range(CALLS):
+        before = [numbers(case, rank, call) for rank in range(len(world))]
+        for rank, facts in enumerate(world):
+            for one in _judge_one(facts["results"][call], before, rank):
+                yield one.at(call=call)
+    for rank, facts in enumerate(world):
+        if facts["overwritten"]:
+            words = "what came back from one call is overwritten by the next: it has to be a tensor of its own"
+            yield Broken("value:own", words, rank=rank)
+
+
+def _judge_one(result: Facts, before: Sequence[Any], rank: int) -> Iterator[Broken]:
     import torch
 
-    n, before = len(world), [numbers(case, rank) for rank in range(len(world))]
-    for rank, facts in enumerate(world):
-        if "got" not in facts:
-            yield Broken("value:kind", "shift returns a tensor", f"a {facts['kind']}", "a Tensor", rank)
-            continue
-        got, right = facts["got"], before[(rank - 1) % n]
-        if (got.shape, got.dtype) != (right.shape, right.dtype):
-            measured, expected = (f"{list(one.shape)} {one.dtype}" for one in (got, right))
-            yield Broken("value:type", "what comes back has another shape or data type", measured, expected, rank)
-        elif not torch.equal(got, right):
-            senders = [sender for sender in range(n) if torch.equal(got, before[sender])]
-            yield from _wrong_sender(senders, rank, n)
-        elif not facts["own"]:
-            words = "what comes back shares its memory with the tensor that was given: whoever changes one changes both"
-            yield Broken("value:own", words, rank=rank)
+    n = len(before)
+    if "got" not in result:
+        yield Broken("value:kind", "shift returns a tensor", f"a {result['kind']}", "a Tensor", rank)
+        return
+    got, right = result["got"], before[(rank - 1) % n]
+    if (got.shape, got.dtype) != (right.shape, right.dtype):
+        measured, expected = (f"{list(one.shape)} {one.dtype}" for one in (got, right))
+        yield Broken("value:type", "what comes back has another shape or data type", measured, expected, rank)
+    elif not torch.equal(got, right):
+        senders = [sender for sender in range(n) if torch.equal(got, before[sender])]
+        yield from _wrong_sender(senders, rank, n)
+    elif not result["own"]:
+        words = "what comes back shares its memory with the tensor that was given: whoever changes one changes both"
+        yield Broken("value:own", words, rank=rank)
 
 
 def _wrong_sender(senders: list[int], rank: int, n: int) -> Iterator[Broken]:
@@ -93,7 +116,8 @@ def _wrong_sender(senders: list[int], rank: int, n: int) -> Iterator[Broken]:
             "value:round", "shift goes the wrong way round: send to rank + 1, receive from rank - 1", *figures, rank
         )
     elif not senders:
-        words = "shift returns before the neighbour's tensor is there: was the receiving waited for?"
+        words = "shift returns before the neighbour's tensor is there, or not all of its digits: was the receiving "
+        words += "waited for, in the same type?"
         yield Broken("value:early", words, *figures, rank)
     else:
         yield Broken("value:sender", "shift gives the tensor of a rank that is not the left neighbour", *figures, rank)

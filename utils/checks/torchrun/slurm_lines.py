@@ -7,13 +7,14 @@ import contextlib
 import random
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 from typing import Any
 
 from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
 from utils.checks.torchrun.slurm_starts import WORKERS, read, started
 
 RESTARTS, PORTS, APART = 1, range(10_000, 30_000), 1_000
-_REAL = "127.0.0.[1-2]"  # a list of two nodes that are there: both are addresses of this machine
+_REAL = "127.0.0.[1,3]"  # a list of two nodes that are there: both are addresses of this machine
 
 
 def draw(rng: random.Random) -> list[Case]:
@@ -21,22 +22,23 @@ def draw(rng: random.Random) -> list[Case]:
     few, many = rng.randint(2, 3), rng.randint(4, 6)
     low, wide = rng.randint(2, 8), rng.choice((2, 3, 4))
     padded = [f"{low + n:0{wide}}" for n in range(many)]
-    gpu = rng.choice(("gpu", "node-a100-", "c3-n"))
+    gpu = rng.choice(("node-a100-", "c3-n"))
     lists = [
         (f"{gpu}{padded[0]}", [f"{gpu}{padded[0]}"]),
         (f"{gpu}[{padded[0]}-{padded[-1]}]", [gpu + one for one in padded]),
         (
-            f"{gpu}[{padded[0]},{padded[2]}-{padded[3]}],login{low}",
-            [gpu + padded[n] for n in (0, 2, 3)] + [f"login{low}"],
+            f"login-{low},gpu[{padded[0]},{padded[2]}-{padded[3]}]",
+            [f"login-{low}"] + ["gpu" + padded[n] for n in (0, 2, 3)],
         ),
         (",".join(f"n{n}.rack{low}" for n in range(few)), [f"n{n}.rack{low}" for n in range(few)]),
-        (_REAL, ["127.0.0.1", "127.0.0.2"]),
+        (_REAL, ["127.0.0.1", "127.0.0.3"]),
     ]
     cases = []
     for text, names in lists:
         case = {"ranks": 1, "SLURM_JOB_NODELIST": text, "names": names, "really started": text == _REAL}
         case["GPUs of a node"] = WORKERS if text == _REAL else rng.randint(1, 8)
         case["job"] = rng.randint(1, 4_000_000) if cases else len(PORTS) - 1  # who counts ports begins anew after it
+        case["neighbours"] = list(range(case["job"], case["job"] + APART)) if len(cases) == 1 else []
         case["program"] = ["train.py", "--folder", f"runs/{rng.randint(1, 99)} b", *rng.choice(([], ["--nnodes=9"]))]
         cases.append(case | {"seed": rng.getrandbits(30)})
     return cases
@@ -87,6 +89,11 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
             plain = isinstance(words, list | tuple) and all(isinstance(word, str) for word in words)
             lines.append([node, [str(word) for word in words] if plain else f"a {type(words).__name__}"])
         facts["lines"].append(lines)
+    facts["neighbours"] = []
+    with watch.step("torchrun_line"):
+        for job in case["neighbours"]:
+            words = watch.answers["torchrun_line"](_environment(case, 0, job, 0), list(case["program"]))
+            facts["neighbours"].append(list(words))
 
 
 @contextlib.contextmanager
@@ -124,7 +131,7 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
         if broken:
             return
         meetings.append((job, restarts, read_lines[0]))
-    broken = list(_apart(meetings))
+    broken = list(_apart(meetings)) or list(_of_neighbours(case, facts["neighbours"]))
     yield from broken or (started(case, facts) if case["really started"] else ())
 
 
@@ -198,18 +205,33 @@ def _together(case: Case, lines: Sequence[Namespace]) -> Iterator[Broken]:
 
 
 def _apart(meetings: Sequence[tuple[int, int, Namespace]]) -> Iterator[Broken]:
-    first_job, _, first = meetings[0]
-    for job, restarts, other in meetings[1:]:
+    for (first_job, before, first), (job, restarts, other) in combinations(meetings, 2):
         if first.standalone:
             continue
-        if first.rdzv_backend == "c10d" and other.rdzv_id == first.rdzv_id:
-            before = f"it had before it came back from the queue (SLURM_RESTART_COUNT={restarts})"
-            words = f"job {job} has the --rdzv-id that {before if restarts else f'job {first_job} has'}: agents of two "
+        two_runs = first_job == job or before == restarts
+        if first.rdzv_backend == "c10d" and other.rdzv_id == first.rdzv_id and two_runs:
+            ago = f"it had before it came back from the queue (SLURM_RESTART_COUNT={restarts})"
+            words = f"job {job} has the --rdzv-id that {ago if restarts else f'job {first_job} has'}: agents of two "
             words += "runs would take each other for their own"
             yield Broken("value:8 id", words, other.rdzv_id, "one of its own")
         if job != first_job and other.endpoint == first.endpoint:
-            words = f"jobs {first_job} and {job} have the same port: where they share a node, they meet each other"
-            yield Broken("value:8 port", words, other.endpoint)
+            yield _one_port(first_job, job, other.endpoint)
+
+
+def _one_port(one: int, other: int, endpoint: str) -> Broken:
+    words = f"jobs {one} and {other} have the same port: where they share a node, they meet each other"
+    return Broken("value:8 port", words, endpoint)
+
+
+def _of_neighbours(case: Case, lines: Sequence[Sequence[str]]) -> Iterator[Broken]:
+    """Hashes and the like give most neighbours different ports, and some the same."""
+    seen: dict[str, int] = {}
+    for job, words in zip(case["neighbours"], lines, strict=True):
+        options = read(words)
+        if options.endpoint in seen and not options.standalone:
+            yield _one_port(seen[options.endpoint], job, options.endpoint)
+            return
+        seen[options.endpoint] = job
 
 
 def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:

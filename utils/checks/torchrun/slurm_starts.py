@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import socket
 import tempfile
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -32,13 +33,13 @@ def read(words: Sequence[str]) -> Namespace:
     """
     from torch.distributed import run
 
-    start = 1 if Path(words[0]).name == "torchrun" else 3 if list(words[1:3]) == ["-m", "torch.distributed.run"] else 0
+    start = _first_option(words)
     if not start:
         raise ValueError("the line begins with the word torchrun")
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
-            options = run.parse_args(list(words[start:]))
+            options = _parser().parse_args(list(words[start:]))
             options.least, options.most = run.parse_min_max_nnodes(options.nnodes)
             options.conf = run._parse_rendezvous_config(options.rdzv_conf)
     except SystemExit:
@@ -48,6 +49,20 @@ def read(words: Sequence[str]) -> Namespace:
     options.endpoint = run.get_rdzv_endpoint(options)
     options.words = list(words)
     return options
+
+
+def _first_option(words: Sequence[str]) -> int:
+    """Its place: behind ``torchrun``, or ``python -m torch.distributed.run``, which may have options of its own."""
+    if Path(words[0]).name == "torchrun":
+        return 1
+    return next((n + 2 for n in range(1, 4) if list(words[n : n + 2]) == ["-m", "torch.distributed.run"]), 0)
+
+
+@functools.cache
+def _parser() -> ArgumentParser:
+    from torch.distributed import run
+
+    return run.get_args_parser()
 
 
 def started(case: Case, facts: Facts) -> Iterator[Broken]:
@@ -81,7 +96,7 @@ def started(case: Case, facts: Facts) -> Iterator[Broken]:
 
 def _typed(options: Namespace, program: Sequence[str], instead: Sequence[str]) -> list[str]:
     words = options.words[: len(options.words) - len(program)]
-    return ["torchrun", *words[1 if Path(words[0]).name == "torchrun" else 3 :], *instead, *program[1:]]
+    return ["torchrun", *words[_first_option(words) :], *instead, *program[1:]]
 
 
 def _is_free(options: Namespace) -> bool:

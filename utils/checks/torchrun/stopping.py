@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
+from numbers import Real
 from typing import Any
 
 from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
@@ -39,7 +41,7 @@ def _falls(rng: random.Random, ranks: int, good: float) -> Losses:
 
 def _never(rng: random.Random, ranks: int, good: float) -> Losses:
     counts = [rng.randint(1, 30) for _ in range(ranks)]
-    return [_epoch(counts, [good * 1.1] * ranks) for _ in range(rng.randint(1, 4))]
+    return [_epoch(counts, [factor * good] * ranks) for factor in (math.nan, *[1.1] * rng.randint(1, 4))]
 
 
 def _at_once(rng: random.Random, ranks: int, good: float) -> Losses:
@@ -71,7 +73,7 @@ def _large_share(rng: random.Random, ranks: int, good: float) -> Losses:
     bad, fine = 1.4 * good, 0.2 * good
     worse = [bad if rank == one else fine for rank in range(ranks)]
     better = [0.9 * good if rank == one else 4 * good for rank in range(ranks)]
-    return [_epoch(counts, means) for means in (worse, worse, better, worse)]
+    return [_epoch(counts, means) for means in (worse, better, worse, worse)]
 
 
 def _no_samples(rng: random.Random, ranks: int, good: float) -> Losses:
@@ -85,7 +87,7 @@ KINDS: dict[str, Callable[[random.Random, int, float], Losses]] = {
     "one rank is good first, another one last": _one_first,
     "one rank has most of the samples": _large_share,
     "one rank has no samples": _no_samples,
-    "never good enough": _never,
+    "nan, and then never good enough": _never,
     "good at once": _at_once,
     "exactly `good` in the second epoch, which is not below, and a little better in the third": _just_not,
 }
@@ -113,7 +115,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
 
     most, good = case["most"], case["good"]
     returned = watch.call("train_until", most=most, good=good, train_epoch=train_epoch, validate=validate)
-    is_number = isinstance(returned, int | float) or (isinstance(returned, torch.Tensor) and returned.numel() == 1)
+    is_number = isinstance(returned, Real) or (isinstance(returned, torch.Tensor) and returned.numel() == 1)
     facts["returned"] = float(returned) if is_number and not isinstance(returned, bool) else f"{returned}"[:40]
     facts["calls"] = talk.calls_of(watch.records[-1])
 
@@ -142,6 +144,7 @@ MISTAKES: dict[str, Callable[[Any, float], bool]] = {
     "losses are added up, and never divided by the number of samples": (
         lambda epoch, good: sum(total for total, _ in epoch) < good
     ),
+    "it takes nan for a loss that is good enough": lambda epoch, good: not mean(epoch) >= good,
     "it stops when the loss has reached `good`, and not only below": lambda epoch, good: mean(epoch) <= good,
 }
 
