@@ -237,3 +237,19 @@ wrong(
     "the course's own code is no answer",
     {"    found = [newest": "    from utils.training import checkpoints\n    found = [newest"},
 )
+wrong(
+    "agreed once, and kept",
+    "it trains twice on rank 0: does it keep something",
+    {
+        "    dist.broadcast_object_list(found, src=0)\n": "    dist.broadcast_object_list(found, src=0)\n"
+        "    found = train_on_ranks.__dict__.setdefault('found', found)\n"
+    },
+)
+wrong(
+    "errors of a step are swallowed",
+    "an error in task.step does not come out",
+    {
+        "        task.step(number, parts)\n": "        try:\n            task.step(number, parts)\n"
+        "        except ArithmeticError:\n            pass\n"
+    },
+)

@@ -304,3 +304,38 @@ wrong(
     "the course's own code is no answer",
     {BEGIN: BEGIN + "    from utils.training import checkpoints\n"},
 )
+
+
+# --- what stays in the process, goes elsewhere, or never comes out
+
+wrong(
+    "the whole run is kept",
+    "the training does not begin anew: does it keep something from the call before",
+    {
+        BEGIN: "    if hasattr(train, 'parts'):\n        return train.parts\n" + BEGIN,
+        "    return parts": "    train.parts = parts\n    return parts",
+    },
+)
+wrong(
+    "the position is kept",
+    "the training does not begin anew",
+    {
+        BEGIN: BEGIN + "    done = getattr(train, 'done', 0)\n",
+        STEP: STEP + "        train.done = number + 1\n",
+    },
+)
+wrong(
+    "a log in the working folder",
+    "a file outside of the folder is left",
+    {STEP: STEP + "        with open('progress.log', 'a') as log:\n            log.write(f'{number}\\n')\n"},
+)
+wrong(
+    "errors of a step are swallowed",
+    "an error in task.step does not come out",
+    {STEP: "        try:\n            task.step(number, parts)\n        except Exception:\n            pass\n"},
+)
+wrong(
+    "an error ends the training early",
+    "an error in task.step does not come out",
+    {STEP: "        try:\n            task.step(number, parts)\n        except ArithmeticError:\n            break\n"},
+)

@@ -76,13 +76,35 @@ def _judge_lives(found: Facts, case: Case) -> None:
             for rank, life in enumerate(lives):
                 _compare(life.of("end")[0], right[rank][-1], f"at the end{_on(rank, ranks)}", right, rank)
     if kills < kills_planned:
-        raise Found(
-            "the training was over before all kills: is it saved when it should be?",
-            measured=kills,
-            expected=kills_planned,
-        )
+        words = "the training was over before all kills: is it saved when it should be?"
+        raise Found(words, measured=kills, expected=kills_planned)
     if ranks > 1:
         _judge_files(found["files"], case)
+    _judge_again([Life(**life) for life in found["again"]], right, case)
+
+
+def _judge_again(lives: list[Life], right: list[Steps], case: Case) -> None:
+    """What a call has kept in the process must not get into the next one."""
+    ranks, every = case["training ranks"], case["every"]
+    where = "called a second time in one process, with another, empty folder,"
+    _judge_ended(lives, where=where)
+    for rank, life in enumerate(lives):
+        steps, expected = len(life.of("step")), len(right[rank]) - 1
+        if steps != expected:
+            words = f"{where} {'the training does not begin anew' if steps < expected else 'it trains twice'}"
+            words += f"{_on(rank, ranks)}: does it keep something from the call before?"
+            raise Found(words, measured=f"{steps} steps", expected=f"{expected} steps")
+    _judge_steps(lives, right, where)
+    _judge_saves(lives[0], case["steps"] // every, f"{where} it saves more often than every {every} steps")
+    for rank, life in enumerate(lives):
+        for end, when in zip(life.of("end"), ("at the end", "after the end"), strict=True):
+            _compare(end, right[rank][-1], f"{where} {when}{_on(rank, ranks)}", right, rank)
+        told = life.of("again")[0]
+        if told["elsewhere"]:
+            words = f"a file outside of the folder is left{_on(rank, ranks)}: write into the folder only"
+            raise Found(words, measured=", ".join(told["elsewhere"][:3]), expected="none")
+        if not told["comes out"]:
+            raise Found(f"an error in task.step does not come out{_on(rank, ranks)}: nobody hears that training failed")
 
 
 def _on(rank: int, ranks: int) -> str:
@@ -113,17 +135,17 @@ def _judge_whole(whole: dict[str, Any], right: list[Steps], case: Case) -> None:
         _compare(life.of("end")[0], right[rank][-1], "at the end of a run without a break", right, rank)
     if not whole["files"]:
         raise Found("train leaves no file in the folder: nothing is saved.")
-    saves = [note["number"] for note in lives[0].of("step") if note["saved"]]
-    if len(saves) > steps // every:
-        raise Found(
-            f"a save every {every} steps is enough: saving costs time",
-            measured=f"{len(saves)} steps began with a new checkpoint",
-            expected=f"{steps // every - 1}",
-        )
+    _judge_saves(lives[0], steps // every, f"a save every {every} steps is enough")
     if ranks > 1:
         if not any(re.fullmatch(r"step-\d+\.pt", name) for name in whole["files"]):
             raise Found("checkpoints are to be named step-5.pt, step-10.pt, …", measured=", ".join(whole["files"]))
         _judge_waiting(lives)
+
+
+def _judge_saves(life: Life, most: int, words: str) -> None:
+    if (saves := sum(note["saved"] for note in life.of("step"))) > most:
+        measured = f"{saves} steps began with a new checkpoint"
+        raise Found(f"{words}: saving costs time", measured=measured, expected=f"{most - 1}")
 
 
 def _judge_waiting(lives: list[Life]) -> None:
@@ -142,8 +164,10 @@ def _judge_waiting(lives: list[Life]) -> None:
                 )
 
 
-def _judge_ended(lives: list[Life], before: str = "", trouble: str = "", planned: bool = False) -> None:
-    after = ""
+def _judge_ended(
+    lives: list[Life], before: str = "", trouble: str = "", planned: bool = False, where: str = ""
+) -> None:
+    after = where.rstrip(",")
     if before:
         after = f"started again after a kill {before}" + (
             f", with the newest checkpoint {_told(trouble)}" if trouble else ""

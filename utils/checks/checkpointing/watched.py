@@ -18,7 +18,8 @@ from utils.checks.checkpointing.life_verdicts import PARTS, own_failure
 from utils.checks.checkpointing.lives import Life, Watch, join_group, live
 from utils.checks.checkpointing.saved_files import checkpoints_in, damage, good, sizes_in, written
 from utils.checks.contracts import Case
-from utils.checks.contracts.surroundings import changed, surroundings
+from utils.checks.contracts.surroundings import changed, own_folder, surroundings
+from utils.checks.inside import Outcome
 from utils.checks.verdicts import Wrong
 from utils.training.resume_task import Task
 
@@ -199,6 +200,37 @@ def trained(train: Any, case: Case, folder: str, stores: str, kill: Kill | None,
     return body
 
 
+class Failing(Task):
+    """A training that cannot go on: one of its steps raises, on all ranks."""
+
+    def step(self, number: int, parts: dict[str, Any]) -> None:
+        if number == self.every:
+            raise ArithmeticError("the loss is not a number any more")
+        super().step(number, parts)
+
+
+def again(train: Any, case: Case, folders: list[str], store: str, rank: int) -> Any:
+    """The body of a process that runs the answer with three folders, with the second of them twice, watched."""
+
+    def body(watch: Watch) -> None:
+        if case["training ranks"] > 1:
+            join_group(store, rank, case["training ranks"])
+        first, second, third = folders
+        told = {"elsewhere": [], "comes out": False}
+        with own_folder(os.path.dirname(first)):
+            train(Task(2, 1), first)
+            for _ in range(2):
+                watch.note("end", **facts(train(Watched(case, watch, second, None, rank), second)))
+            told["elsewhere"] = sorted(os.listdir())
+            try:
+                train(Failing(case["steps"], case["every"]), third)
+            except Outcome:  # any error of an answer becomes one
+                told["comes out"] = True
+        watch.note("again", **told)
+
+    return body
+
+
 def _make_unreadable(path: str) -> None:
     import sys
 
@@ -237,6 +269,8 @@ def lives(train: Any, case: Case) -> dict[str, Any]:
         found["killed"] = []
         if any(life["ended"] != 0 for life in found["whole"]["lives"]):
             return found
+        empty, store = [folder() for _ in range(3)], f"{folder()}/store"
+        found["again"] = _plain(live(*(again(train, case, empty, store, rank) for rank in range(ranks))))
         where = folder()
         for number, kill in enumerate([*plan(case), None, None]):
             newest = max(checkpoints_in(where), default=None)
