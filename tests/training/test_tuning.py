@@ -17,6 +17,7 @@ import numpy
 import psutil
 import pytest
 from pytest import MonkeyPatch
+from ranks_support import gone
 
 from utils.course.notebooks import ROOT
 from utils.draw.tuning import landscape, races, rungs, scatter
@@ -313,4 +314,4 @@ def test_nothing_is_left_after_a_program_that_forgets_to_stop(tmp_path: Path) ->
     assert ended.returncode == 0 and ended.stderr == "", ended.stderr
     folder, *pids = ended.stdout.split()
     assert not Path(folder).exists() and len(pids) > 4
-    assert not [pid for pid in pids if psutil.pid_exists(int(pid)) and "ray" in psutil.Process(int(pid)).name()]
+    assert gone([int(pid) for pid in pids])

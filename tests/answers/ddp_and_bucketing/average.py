@@ -347,3 +347,8 @@ wrong(
     "raised ValueError: no",
     {MEAN: MEAN + "    if dist.get_rank() == 1:\n        raise ValueError('no')\n"},
 )
+wrong(
+    "gradients that are zero do not travel",
+    "the ranks do not call the same collectives",
+    {"        if parameter.requires_grad:": "        if parameter.requires_grad and parameter.grad.any():"},
+)

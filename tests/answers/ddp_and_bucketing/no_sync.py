@@ -313,3 +313,8 @@ wrong(
     "DistributedDataParallel, which does the exercise",
     {INIT: INIT + "        self.ddp = torch.nn.parallel.DistributedDataParallel(model)\n"},
 )
+wrong(
+    "swallows errors of arithmetic",
+    "does not come out: use try … finally",
+    {BLOCK: BLOCK.replace("        finally", "        except ArithmeticError:\n            pass\n        finally")},
+)

@@ -348,3 +348,12 @@ def library():
             pass
 
     return (Overlapped,)
+
+
+wrong(
+    "what is over is kept",
+    "is still held after the third, and its gradients with it: forget it in finish()",
+    {
+        CLEAR: "        self.over = [*getattr(self, 'over', ()), *self.travelling]\n" + CLEAR,
+    },
+)

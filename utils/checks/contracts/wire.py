@@ -11,6 +11,7 @@ import contextlib
 import os
 import socket
 import struct
+import weakref
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
@@ -45,6 +46,7 @@ class Wire:
         self._originals: dict[str, Callable[..., Any]] = {}
         self.stopped: dict[str, Any] | None = None
         self._open: list[Launch] = []  # begun by the learner, and not yet by gloo
+        self.works: weakref.WeakSet[LateWork] = weakref.WeakSet()  # that a learner still holds
         self._begin()
 
     def _begin(self) -> None:
@@ -148,7 +150,9 @@ class Wire:
                     self._open.append(launch)
                 if method == "monitored_barrier":  # which returns nothing to wait for
                     self.wait(launch)
-                return LateWork(self, launch)
+                work = LateWork(self, launch)
+                self.works.add(work)
+                return work
 
         return noted
 

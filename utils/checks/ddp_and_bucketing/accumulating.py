@@ -13,7 +13,12 @@ from utils.checks.ddp_and_bucketing import gradients
 if TYPE_CHECKING:
     from torch import Tensor
 
-EXCEPTIONS = {one.__name__: one for one in (RuntimeError, KeyError, KeyboardInterrupt, StopIteration, SystemExit)}
+
+class BatchError(ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError):
+    """Of many kinds at once: whoever swallows one of them swallows it."""
+
+
+EXCEPTIONS = {one.__name__: one for one in (BatchError, KeyboardInterrupt, StopIteration, SystemExit)}
 # What precedes the micro-batch that is synchronised.
 STEPS = ("no block", "a block", "an exception in a block", "a block in a block", "no_sync() without with",
          "a block of the other object")  # fmt: skip
@@ -25,7 +30,10 @@ def draw(rng: random.Random) -> list[Case]:
     cases: list[Case] = []
     for ranks in (3, rng.choice((2, 4))):
         steps = ["a block", *rng.sample(STEPS, 3)] if ranks != 3 else [*rng.sample(STEPS, len(STEPS)), "a block"]
-        how = {"type": rng.choice(("float64", "float32")), "exception": rng.choice(list(EXCEPTIONS))}
+        how = {
+            "type": rng.choice(("float64", "float32")),
+            "exceptions": ["BatchError", rng.choice(list(EXCEPTIONS)[1:])],
+        }
         micro = [rng.randint(2, 5) for _ in steps]
         cases.append({"ranks": ranks, **how, "steps": steps, "micro-batches": micro, "seed": rng.getrandbits(30)})
     return cases
@@ -111,13 +119,16 @@ class Scene:
                 return False
 
     def interrupted(self) -> None:
-        wrapped, error = self.objects[self.number], EXCEPTIONS[self.case["exception"]]("a batch cannot be read")
-        with self.watch.step("no_sync()", wrapped):
-            context = wrapped.no_sync()
-            type(context).__enter__(context)
-        self.silent("a block")
-        self.facts["swallowed"] = self.leave(wrapped, context, type(context).__exit__, error)
-        self.begin()
+        wrapped = self.objects[self.number]
+        for name in self.case["exceptions"]:
+            error = EXCEPTIONS[name]("a batch cannot be read")
+            with self.watch.step("no_sync()", wrapped):
+                context = wrapped.no_sync()
+                type(context).__enter__(context)
+            self.silent("a block")
+            if self.leave(wrapped, context, type(context).__exit__, error):
+                self.facts["swallowed"] = name
+            self.begin()
 
     def silent(self, kind: str) -> None:
         """A micro-batch inside a block, and what has added up so far."""
@@ -152,7 +163,7 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
 
     for rank, facts in enumerate(world):
         if facts.get("swallowed"):
-            words = f"a {case['exception']} inside the no_sync() block does not come out: use try … finally"
+            words = f"a {facts['swallowed']} inside the no_sync() block does not come out: use try … finally"
             yield Broken("value:swallowed", words, rank=rank)
         for one in facts["silent"]:
             for name, own in one["own"].items():

@@ -5,7 +5,9 @@ The judging of launches and waits, without the moments, is that of exercise 3 to
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -55,6 +57,7 @@ def train(case: Case, watch: Any, facts: Facts, models: list[Any], wrap: Callabl
             parameter.register_post_accumulate_grad_hook(lambda _, name=name: wire.ready.append(name))
     wrapped = [wrap(number) for number in range(len(models))]
     optimizers = [scenery.Momentum(list(model.parameters()), 0.1, 0.9, 0.01) for model in models]
+    works: list[set[weakref.ref[Any]]] = []  # after each step
     for step, number in enumerate(ORDER_OF_MODELS):
         model, twin, seed = models[number], twins[number], 1000 * case["seed"] + 10 * step + dist.get_rank()
         for mine, theirs in zip(twin.parameters(), model.parameters(), strict=True):
@@ -74,6 +77,9 @@ def train(case: Case, watch: Any, facts: Facts, models: list[Any], wrap: Callabl
             wrapped[number].finish()
         facts["steps"].append({"own": own, "got": snapshot.gradients(model), "launches": launches(record)})
         optimizers[number].step()
+        works.append({weakref.ref(work) for work in wire.works})
+    gc.collect()
+    facts["kept"] = sum(work() is not None for work in works[0])
 
 
 def launches(record: dict[str, Any]) -> dict[str, Any]:
@@ -91,6 +97,17 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
             yield from judge_overlap(found, 1, rank, call)
             yield from _moments(facts["sizes"][model]["trainable"], found, rank, call)
         yield from gradients.judge_means(world, number, call)
+    yield from judge_kept(world)
+
+
+def judge_kept(world: Sequence[Facts]) -> Iterator[Broken]:
+    """Whoever holds the work of a step that is long over holds its gradients too, those of every step in the end."""
+    for rank, facts in enumerate(world):
+        if facts["kept"]:
+            words = (
+                "what all_reduce returned in the first step is still held after the third, and its gradients with it"
+            )
+            yield Broken("wire:4 kept", f"{words}: forget it in finish()", f"{facts['kept']} works", 0, rank=rank)
 
 
 def judge_overlap(found: dict[str, Any], due: int, rank: int, call: int) -> Iterator[Broken]:
@@ -182,6 +199,7 @@ MISTAKES = (
     ("wire:1 *", "{}"),
     ("wire:2 *", "{}"),
     ("wire:more *", "{}"),
+    ("wire:4 kept", "{}"),
 )
 
 CONTRACT = Contract(
