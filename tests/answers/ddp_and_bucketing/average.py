@@ -352,3 +352,17 @@ wrong(
     "the ranks do not call the same collectives",
     {"        if parameter.requires_grad:": "        if parameter.requires_grad and parameter.grad.any():"},
 )
+wrong(
+    "a model is broadcast once",
+    "broadcast_state calls no broadcast at all",
+    {FIRST: "    if hasattr(model, 'done'):\n        return\n    object.__setattr__(model, 'done', True)\n" + FIRST},
+)
+wrong(
+    "models of the same sizes are broadcast once",
+    "broadcast_state calls no broadcast at all",
+    {
+        FIRST: "    sizes = str([tensor.shape for tensor in model.parameters()])\n"
+        "    if sizes in vars(broadcast_state).setdefault('seen', set()):\n        return\n"
+        "    broadcast_state.seen.add(sizes)\n" + FIRST
+    },
+)

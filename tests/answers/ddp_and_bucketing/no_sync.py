@@ -318,3 +318,7 @@ wrong(
     "does not come out: use try … finally",
     {BLOCK: BLOCK.replace("        finally", "        except ArithmeticError:\n            pass\n        finally")},
 )
+wrong("an exception in an inner block switches on", "in a block whose inner block has ended calls dist.all_reduce", {
+    BLOCK: "        try:\n            yield\n        except BaseException:\n            self.synchronise = True\n"
+    "            raise\n        self.synchronise = before\n"
+})  # fmt: skip

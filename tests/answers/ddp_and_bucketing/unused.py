@@ -218,3 +218,42 @@ wrong("the order of the branches is put right", "attributes", {NAME: NAME + "   
 wrong("the library", "DistributedDataParallel, which does the exercise", {
     NAME: NAME + "    torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)\n"
 })  # fmt: skip
+
+
+@wrong("gradients of all models lie in one vector", "of the model of the step before is changed: do they share memory")
+def shared_vector():
+    vectors = {}
+
+    def average_used(model):
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        used = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.int32)
+        dist.all_reduce(used)
+        start = 0
+        for parameter, by_how_many in zip(parameters, used.tolist(), strict=True):
+            if by_how_many:
+                vector = vectors.setdefault(parameter.dtype, torch.empty(100_000, dtype=parameter.dtype))
+                part = vector[start : start + parameter.numel()].view_as(parameter)
+                start += parameter.numel()
+                part.copy_(torch.zeros_like(part) if parameter.grad is None else parameter.grad)
+                dist.all_reduce(part)
+                part /= dist.get_world_size()
+                parameter.grad = part
+
+    return (average_used,)
+
+
+@wrong("flags are the bits of one number", "raised ValueError: Overflow")
+def bits_of_a_number():
+    def average_used(model):
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        mine = sum(1 << number for number, parameter in enumerate(parameters) if parameter.grad is not None)
+        used = torch.tensor([mine], dtype=torch.int64)
+        dist.all_reduce(used, op=dist.ReduceOp.BOR)
+        for number, parameter in enumerate(parameters):
+            if used.item() >> number & 1:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= dist.get_world_size()
+
+    return (average_used,)

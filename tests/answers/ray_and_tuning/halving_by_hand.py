@@ -1,6 +1,7 @@
 """Exercise 2 of the lab on Ray and tuning: successive halving, every epoch counted."""
 
 # ruff: noqa: F401 (modules that changed answers use)
+import copy
 import heapq
 import math
 import random
@@ -682,7 +683,7 @@ wrong("inf is no failure", "a trial that has failed goes on", {
 })  # fmt: skip
 wrong(
     "the list is sorted",
-    "`configs[0]` was replaced",
+    "was replaced by a new object",
     {"    epochs, had = first, 0\n": "    epochs, had = first, 0\n    configs.sort(key=str)\n"},
 )
 wrong("the configurations get more keys", "something is trained that is not in configs", {
@@ -703,3 +704,28 @@ wrong(
 )
 wrong("eta is 3", "of the n trials of a rung n // eta go on", {"len(rung) // eta": "len(rung) // 3"})
 wrong("the first rung has one epoch", "epochs", {"epochs, had = first, 0": "epochs, had = 1, 0"})
+wrong("no memory is a failure too", "swallows a MemoryError of train", {
+    "except RuntimeError": "except (RuntimeError, MemoryError)"
+})  # fmt: skip
+wrong(
+    "checkpoints are copied",
+    "is given a copy of a checkpoint",
+    {
+        "trained.append((loss, place, config, checkpoint))": "trained.append((loss, place, config, copy.deepcopy(checkpoint)))"
+    },
+)
+wrong(
+    "losses are rounded",
+    "not the right trials go on",
+    {SORT: "trained.sort(key=lambda trial: (round(trial[0], 6), trial[1]))"},
+)
+wrong(
+    "trainings are kept from search to search",
+    "every configuration is trained in the first rung",
+    {
+        "loss, checkpoint = train(config, epochs - had, checkpoint)": "key = str((config, epochs, checkpoint))\n"
+        "                kept = vars(successive_halving)\n"
+        "                kept[key] = kept.get(key) or train(config, epochs - had, checkpoint)\n"
+        "                loss, checkpoint = kept[key]"
+    },
+)

@@ -385,3 +385,19 @@ wrong("half as many", "the budget is one training", {"range(trials)": "range(max
 wrong("diverged trials are repeated", "the budget is one training", {
     "        loss = objective(config)\n": "        loss = objective(config)\n        if loss != loss:\n            loss = objective(config | {'lr': lr * 0.999})\n"
 })  # fmt: skip
+wrong("losses up to a billion", "return two things", {"None, math.inf": "None, 1e9"})
+
+
+@wrong("the second half mirrors the first", "learning rates mirror others")
+def mirrored():
+    def random_search(objective, low, high, batch_sizes, trials, rng):
+        places = [rng.random() for _ in range((trials + 1) // 2)]
+        tried = []
+        for place in [*places, *(1 - one for one in places)][:trials]:
+            lr = min(max(low * (high / low) ** place, low), high)
+            tried.append({"lr": lr, "batch_size": rng.choice(batch_sizes)})
+        losses = [objective(config) for config in tried]
+        best = min((n for n in range(trials) if not math.isnan(losses[n])), key=losses.__getitem__)
+        return tried[best], losses[best]
+
+    return (random_search,)

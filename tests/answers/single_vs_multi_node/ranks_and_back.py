@@ -5,6 +5,7 @@ import bisect
 import itertools
 import random
 
+import numpy as np
 from known_answers import right, wrong
 
 
@@ -120,3 +121,24 @@ wrong(
 )
 wrong("for ever", "a loop without end", {LOOP: "    while local >= counts[node]:\n        node = 0\n"})
 wrong("seeds the random numbers", "random numbers other", {BACK: "    random.seed(0)\n" + BACK})
+wrong(
+    "counts how often it is asked",
+    "this is another process",
+    {
+        RANK: "    start = node_rank == local_rank == 0\n    rank_of.last = 0 if start else getattr(rank_of, 'last', -1) + 1\n"
+        "    return rank_of.last"
+    },
+)
+
+
+@right("numpy's whole numbers")
+def with_numpy():
+    def rank_of(node_rank, local_rank, counts):
+        return np.cumsum([0, *counts])[node_rank] + local_rank
+
+    def coordinates_of(rank, counts):
+        ends = np.cumsum(counts)
+        node = np.searchsorted(ends, rank, side="right")
+        return node, rank - (ends[node] - counts[node]), ends[-1]
+
+    return rank_of, coordinates_of

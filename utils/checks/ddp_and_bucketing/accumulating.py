@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
@@ -34,7 +34,7 @@ def draw(rng: random.Random) -> list[Case]:
             "type": rng.choice(("float64", "float32")),
             "exceptions": ["BatchError", rng.choice(list(EXCEPTIONS)[1:])],
         }
-        micro = [rng.randint(2, 5) for _ in steps]
+        micro = [rng.randint(3 if step == "a block in a block" else 2, 5) for step in steps]
         cases.append({"ranks": ranks, **how, "steps": steps, "micro-batches": micro, "seed": rng.getrandbits(30)})
     return cases
 
@@ -85,10 +85,13 @@ class Scene:
             with self.block(mine):
                 with self.block(mine):
                     self.silent(kind)
+                self.interrupted(BatchError.__name__)
                 for _ in range(self.parts - 2):
                     self.silent(OUTER)
         elif kind == "an exception in a block":
-            self.interrupted()
+            for name in self.case["exceptions"]:
+                self.interrupted(name, self.silent)
+                self.begin()
         elif kind == "no_sync() without with":
             with self.watch.step("no_sync()", mine):
                 mine.no_sync()
@@ -118,17 +121,15 @@ class Scene:
                     raise
                 return False
 
-    def interrupted(self) -> None:
-        wrapped = self.objects[self.number]
-        for name in self.case["exceptions"]:
-            error = EXCEPTIONS[name]("a batch cannot be read")
-            with self.watch.step("no_sync()", wrapped):
-                context = wrapped.no_sync()
-                type(context).__enter__(context)
-            self.silent("a block")
-            if self.leave(wrapped, context, type(context).__exit__, error):
-                self.facts["swallowed"] = name
-            self.begin()
+    def interrupted(self, name: str, before: Callable[[str], None] = lambda kind: None) -> None:
+        """A block that an exception ends."""
+        wrapped, error = self.objects[self.number], EXCEPTIONS[name]("a batch cannot be read")
+        with self.watch.step("no_sync()", wrapped):
+            context = wrapped.no_sync()
+            type(context).__enter__(context)
+        before("a block")
+        if self.leave(wrapped, context, type(context).__exit__, error):
+            self.facts["swallowed"] = name
 
     def silent(self, kind: str) -> None:
         """A micro-batch inside a block, and what has added up so far."""

@@ -18,6 +18,7 @@ def draw(rng: random.Random) -> list[Case]:
     for ranks, kind in ((3, both[0]), (3, both[1]), (2, rng.choice(both)), (rng.choice((4, 5)), rng.choice(both))):
         how = {"type": kind, "zero_grad": rng.choice(("to None", "to zero")), "grad mode": rng.choice(("on", "off"))}
         how["gradients before"] = "yes" if not cases else rng.choice(("yes", "no"))
+        how["broadcast before"] = "no" if cases else "another model of these sizes, and this one with other numbers"
         cases.append({"ranks": ranks, **how, "seed": rng.getrandbits(30)})
     return cases
 
@@ -32,10 +33,19 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     model = scenery.model(seed, numbers=seed + 1 + rank, branches=1 + seed % 3, types=case["type"])
     if case["gradients before"] == "yes":  # which have to stay
         scenery.loss(model, seed).backward()
-    facts |= {"before": snapshot.copies(model), "steps": [], "sizes": [gradients.sizes(model)]}
+    facts["sizes"] = [gradients.sizes(model)]
+    if case["broadcast before"] != "no":
+        other = scenery.model(seed, numbers=seed + 50 + rank, branches=1 + seed % 3, types=case["type"])
+        numbers = snapshot.copies(model)
+        for one in (other, model):
+            watch.call("broadcast_state", model=one)
+        with torch.no_grad():
+            for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+                tensor.copy_(numbers[name])
+    facts |= {"before": snapshot.copies(model), "steps": []}
     facts["buffers"] = [name for name, _ in model.named_buffers()]
     watch.call("broadcast_state", model=model)
-    facts["after"] = snapshot.copies(model)
+    facts |= {"after": snapshot.copies(model), "calls before": len(watch.records)}
     parameters = list(model.parameters())
     optimizer = scenery.Momentum(parameters, rate=0.1, momentum=0.9, decay=0.01)
     for step in range(STEPS):
@@ -66,7 +76,7 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
             clause = f"value:{'own' if own else 'other'} {kind}"
             yield Broken(clause, f"after broadcast_state, the {kind} `{name}` {words}", rank=rank)
         for step in range(len(facts["steps"])) if rank == 0 else ():
-            yield from gradients.judge_means(world, step, call=step + 1)
+            yield from gradients.judge_means(world, step, call=facts["calls before"] + step)
 
 
 def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:

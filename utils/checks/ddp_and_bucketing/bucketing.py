@@ -81,6 +81,7 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
             if len(got) == len(moments):
                 yield from _moments(buckets, moments, found, where)
         yield from gradients.judge_means(world, step, call)
+        yield from gradients.judge_others(world, step, call)
     yield from overlapping.judge_kept(world)
 
 

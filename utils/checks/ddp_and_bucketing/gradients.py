@@ -116,3 +116,16 @@ def judge_means(
                 "there is a gradient though no rank has used this parameter, or it is frozen: leave its `.grad` None"
             )
             yield Broken("value:extra", f"`{name}`: {words}", rank=rank, call=call)
+
+
+def judge_others(world: Sequence[Facts], step: int, call: int) -> Iterator[Broken]:
+    """A step leaves the gradients of the model of the step before (``others``) as they were (``got``)."""
+    import torch
+
+    for rank, facts in enumerate(world):
+        now, before = facts["steps"][step]["others"], facts["steps"][step - 1]["got"] if step else {}
+        for name in before:
+            if name not in now or not torch.equal(now[name], before[name]):
+                words = f"the gradient of `{name}` of the model of the step before is changed: do they share memory?"
+                yield Broken("value:others", words, rank=rank, call=call)
+                return

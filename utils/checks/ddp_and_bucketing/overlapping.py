@@ -75,7 +75,9 @@ def train(case: Case, watch: Any, facts: Facts, models: list[Any], wrap: Callabl
             lost.backward()
             wire.phase = "finish()"
             wrapped[number].finish()
-        facts["steps"].append({"own": own, "got": snapshot.gradients(model), "launches": launches(record)})
+        others = snapshot.gradients(models[1 - number]) if step else {}
+        found = {"own": own, "got": snapshot.gradients(model), "others": others, "launches": launches(record)}
+        facts["steps"].append(found)
         optimizers[number].step()
         works.append({weakref.ref(work) for work in wire.works})
     gc.collect()
@@ -97,6 +99,7 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
             yield from judge_overlap(found, 1, rank, call)
             yield from _moments(facts["sizes"][model]["trainable"], found, rank, call)
         yield from gradients.judge_means(world, number, call)
+        yield from gradients.judge_others(world, number, call)
     yield from judge_kept(world)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from utils.checks.contracts import Amount, Broken, Case, Contract, Facts, Rules
 from utils.checks.ddp_and_bucketing import gradients
 
-BRANCHES, STEPS = 4, 4
+BRANCHES, MANY, STEPS = 4, 16, 4  # with many branches a model has more parameters than a number has bits
 FLAG = 8  # bytes for each trainable parameter, at most
 
 
@@ -22,7 +22,9 @@ def draw(rng: random.Random) -> list[Case]:
             used[rng.randrange(STEPS - 1)] = rng.choice(([[]] * ranks, [[1]] * ranks))
             used[-1] = [[], *([rng.randrange(BRANCHES)] for _ in range(ranks - 1))]
             kind = rng.choice(("float64", "float32"))
-            cases.append({"ranks": ranks, "type": kind, "used": used, "seed": rng.getrandbits(30)})
+            branches = BRANCHES if ranks != 2 else MANY
+            case = {"ranks": ranks, "type": kind, "branches": branches, "used": used}
+            cases.append(case | {"seed": rng.getrandbits(30)})
     return cases
 
 
@@ -36,13 +38,16 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     from utils.checks.contracts import scenery, snapshot
 
     rank, kind = dist.get_rank(), case["type"]
-    models = [scenery.model(case["seed"] + number, branches=BRANCHES, types=kind) for number in range(2)]
+    models = [scenery.model(case["seed"] + number, branches=case["branches"], types=kind) for number in range(2)]
     facts |= {"sizes": [gradients.sizes(model) for model in models], "steps": []}
     optimizers = [scenery.Momentum(list(model.parameters()), 0.1, 0.9, 0.01) for model in models]
     for step, used in enumerate(case["used"]):
         number = step % 2
         model = models[number]
-        model.order, model.gates = used[rank], [1.0, 0.0, 1.0, 1.0]  # branch 1 is used, and its gradients are zero
+        model.order, model.gates = (
+            used[rank],
+            [1.0, 0.0, *[1.0] * case["branches"]],
+        )  # branch 1 is used, and its gradients are zero
         for parameter in model.parameters():
             parameter.grad = None
         scenery.loss(model, 1000 * case["seed"] + 10 * step + rank).backward()
@@ -51,12 +56,14 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
             watch.answers["average_used"](model)
         small = any(one["operation"] == "SUM" and one["dtype"] in ("uint8", "int8") for one in record["calls"])
         facts["steps"].append({"own": own, "got": snapshot.gradients(model), "small": small})
+        facts["steps"][-1]["others"] = snapshot.gradients(models[1 - number]) if step else {}
         optimizers[number].step()
 
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     for step in range(len(world[0]["steps"])):
         yield from gradients.judge_means(world, step, call=step)
+        yield from gradients.judge_others(world, step, call=step)
         if world[0]["steps"][step]["small"]:
             words = "flags are added up in one byte each: with 256 ranks the sum is 0 again. Take a wider type"
             yield Broken("value:overflow", words, call=step)

@@ -163,6 +163,9 @@ def _who(found: Sequence[Facts], key: str, verb: str, what: str) -> Iterator[Bro
     if who != [0]:
         words = f"only worker 0 {verb} the {what}, and here others do too: all would write the same file"
         yield Broken(f"value:{key}", words if who else f"nobody {verb} the {what}: worker 0 should", f"workers {who}")
+    elif key == "saved" and len(found[0][key]) > 1:
+        words = f"the {what} is saved {len(found[0][key])} times: once, at the end, is asked for"
+        yield Broken("value:saved", words)
 
 
 def _losses(logged: list[Any], right: list[float]) -> Iterator[Broken]:
@@ -171,11 +174,13 @@ def _losses(logged: list[Any], right: list[float]) -> Iterator[Broken]:
         words = f"the loss of each of the {len(right)} steps is logged"
         yield Broken("value:logged", words, f"steps {sorted(losses)}")
         return
+    if len(logged) > len(right):
+        yield Broken("value:logged", "a step is logged more than once", f"{len(logged)} losses", f"{len(right)}")
     for step, wanted in enumerate(right):
         got = losses[step][-1]
         if not abs(got - wanted) <= CLOSE:
-            times = got / wanted
-            hint = f": it is {times:.0f} times as large" if times > 1.5 and abs(times - round(times)) < 1e-3 else ""
+            times = next((n for n in range(2, 100) if abs(got / wanted - n) < 1e-3), 0)
+            hint = f": it is {times} times as large" if times else ""
             words = f"the weights are right, but the loss that is logged in step {step} is not the mean over the whole "
             yield Broken("value:losses", f"{words}batch{hint}", f"{got:.6g}", f"{wanted:.6g}")
             return

@@ -19,12 +19,17 @@ MOST_CALLS = 5_000
 
 
 def draw(rng: random.Random) -> list[Case]:
-    cases = [laws.drawn(rng, name) for name in (*KINDS, *rng.choices([*KINDS][1:6], k=6))]
-    mistake = laws.drawn(rng, "curves that cross and rise") | {"a mistake in": "train", "at call": rng.randint(1, 6)}
-    return [*cases, mistake | {"raise": rng.choice(("KeyError", "ValueError", "TypeError"))}]
+    cases = [laws.drawn(rng, name) for name in (*KINDS, *rng.choices([*KINDS][1:6], k=5))]
+    cases[1]["before"] = "the same search"  # of which nothing may be kept
+    for raised in ("ProgramError", rng.choice(("MemoryError", "OSError"))):
+        mistake = {"a mistake in": "train", "at call": rng.randint(1, 6), "raise": raised}
+        cases.append(laws.drawn(rng, "curves that cross and rise") | mistake)
+    return cases
 
 
 def scene(case: Case, watch: Any, facts: Facts) -> None:
+    if "before" in case:
+        scene({key: value for key, value in case.items() if key != "before"}, watch, facts)
     log: list[Any] = []
     facts["log"] = log
     train = _train(case, log)
@@ -57,6 +62,13 @@ class OutOfMemory(RuntimeError):
     """As torch has one."""
 
 
+class ProgramError(ArithmeticError, AssertionError, LookupError, TypeError, ValueError):
+    """Of many kinds at once: whoever swallows one of them swallows it."""
+
+
+RAISED = {one.__name__: one for one in (ProgramError, MemoryError, OSError)}
+
+
 def _books(case: Case, log: list[Any]) -> Generator[Any, Any, None]:
     trials: list[list[Any]] = []  # of each its configuration, its epochs, its newest checkpoint, whether it has crashed
     found: Any = None
@@ -64,8 +76,7 @@ def _books(case: Case, log: list[Any]) -> Generator[Any, Any, None]:
         config, epochs, checkpoint = yield found
         if case.get("at call") == len(log) + 1:
             log.append([-1, 0, 0, None])
-            kinds = {"KeyError": KeyError, "ValueError": ValueError, "TypeError": TypeError}
-            found = kinds[case["raise"]]("a mistake in the program")
+            found = RAISED[case["raise"]]("a mistake in the program")
             continue
         try:
             found = _training(case, log, trials, config, epochs, checkpoint)
@@ -90,6 +101,8 @@ def _training(case: Case, log: list[Any], trials: list[list[Any]], config: Any, 
         raise Wrong("a configuration was given the checkpoint of another one")
     if trial[2] != checkpoint:
         raise Wrong("an old checkpoint was used: epochs after it are trained twice")
+    if type(checkpoint) is dict and trial[2] is not checkpoint:
+        raise Wrong("train is given a copy of a checkpoint: hand on what it returned, which may be large, as it is")
     trial[1] += epochs
     loss = laws.loss_of(case, case["configs"].index(config), trial[1])
     log.append([number, case["configs"].index(config), trial[1], None if loss == CRASHED else loss])

@@ -23,7 +23,7 @@ KINDS = {
     "curves that cross and rise": (None, None, 9, 0, 0),
     "some diverge, some crash": (None, None, 2, 0.6, 0),
     "the same configurations again": (None, None, 9, 0.2, 0.5),
-    "few": (None, None, 9, 0, 0),
+    "few, which hardly differ": (None, None, 15, 0, 0),
     "only one": (1, None, 9, 0, 0),
 }
 
@@ -42,12 +42,14 @@ def drawn(rng: random.Random, name: str) -> Case:
     number, eta, digits, fails, copies = KINDS[name]
     while True:
         eta_now = eta or rng.choice((2, 3, 4))
-        count = number or (rng.randint(2, 3) if name == "few" else rng.randint(8, 24))
+        count = number or (rng.randint(2, 3) if "few" in name else rng.randint(8, 24))
         configs = [{"lr": float(f"{10 ** rng.uniform(-4, -0.5):.4g}"), "batch_size": rng.choice((16, 32, 64))}
                    for _ in range(count)]  # fmt: skip
         configs = [rng.choice(configs) if rng.random() < copies else one for one in configs]
         known: dict[str, list[Any]] = {}
         curves = [known.setdefault(str(one), _curve(rng, fails, "rise" in name)) for one in configs]
+        if "hardly" in name:
+            curves = [[1 + 1e-9 * starts, 1 + 1e-9 * ends, *rest] for starts, ends, *rest in curves]
         case = {
             "ranks": 1,
             "configurations": count,

@@ -20,7 +20,12 @@ MOST_UNEVEN, LEAST_UNEVEN, MOST_CORRELATED = 2.8, 0.28, 5.0
 def judge_samples(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
     """The first thing that is wrong with many samples."""
     yield from next(
-        (found for part in (_repeats, _rates, _sizes, _independence) if (found := list(part(search, calls)))), ()
+        (
+            found
+            for part in (_repeats, _rates, _sizes, _independence, _mirrored)
+            if (found := list(part(search, calls)))
+        ),
+        (),
     )
 
 
@@ -61,6 +66,12 @@ def _repeats(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
     elif distinct < 0.9 * len(calls):
         words = "learning rates come again: draw each anew, from the whole range"
         yield Broken("value:again", words, f"{distinct} different ones", f"{len(calls)}")
+
+
+def _mirrored(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
+    places = [round(value, 9) for value in _places(search, calls)]
+    if sum(round(1 - value, 9) in set(places) for value in places[:100]) > 10:
+        yield Broken("value:again", "learning rates mirror others: draw each anew, from the whole range")
 
 
 def _rates(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:

@@ -31,6 +31,8 @@ def draw(rng: random.Random) -> list[Case]:
             "offset": rng.choice((0, 0, -5, 200)),
             "digits": rng.choice((1, 9)),
         }
+        if len(cases) == 1:  # all of its losses are very large
+            more |= {"scale": 1e9, "offset": 10.0 ** rng.randint(12, 15)}
         more |= {"diverges": trials > 1 and rng.random() < 0.7, "best": rng.random()}
         cases.append(case | {"batch sizes": str(tuple(sizes)), "seed": rng.getrandbits(30), "of": [more]})
     return cases
@@ -42,7 +44,7 @@ def search_of(case: Case) -> Search:
 
 
 def loss_of(case: Case, config: dict[str, float], number: int) -> float:
-    """Of a whole training; now and then nan, the first of all too. Losses may be negative, or in the hundreds."""
+    """Of a whole training; now and then nan, the first of all too. Losses may be negative, or very large."""
     (function,), search = case["of"], search_of(case)
     where = searches.place(search, max(config["lr"], 1e-300))
     if function["diverges"] and (number == 0 or (case["trials"] > 2 and where > 0.9)) and number != 1:

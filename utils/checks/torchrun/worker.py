@@ -24,7 +24,7 @@ from utils.checks.verdicts import Wrong
 
 _NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 COMPUTING = 10  # seconds of a core for main, which needs less than one on a usual machine
-_kept: list[Any] = []  # stores that live as long as their process
+_kept: list[Any] = []  # stores and groups that live as long as their process
 CHOSEN = (
     "must stay as torchrun has set it: the agents have chosen address, port and numbers, and others may be using "
     "any port that a program names"
@@ -194,6 +194,8 @@ def _meet(make: Callable[..., Any], backend: Any, options: dict[str, Any]) -> No
         options = options | {"store": store, "rank": rank, "world_size": world_size}
         options.pop("init_method", None)
     make(backend, **options)
+    # A DistributedDataParallel that outlives its group would end it, with the GIL, for which gloo's thread may wait.
+    _kept.append(dist.group.WORLD)
 
 
 def _leave(code: int) -> None:
