@@ -134,7 +134,7 @@ wrong("the same samples", "all workers read the same samples", {READ: "task.read
 wrong("figures of another training", "samples", {"task.batch * workers": "48 * workers"})
 wrong("the rate of another training", "not those of one process", {RATE: "lr=0.31"})
 wrong("four steps", "reads once in each of the", {"range(task.steps)": "range(4)"})
-wrong("saves too early", "save after the last step", {
+wrong("saves too early", "times: once, at the end, is asked for", {
     SAVE: "", "        images, labels =": "        if rank == 0:\n            task.save(model)\n        images, labels ="
 })  # fmt: skip
 wrong("the weights of the last worker", "not those of one process", {"root_rank=0": "root_rank=workers - 1"})
@@ -142,3 +142,9 @@ wrong("weights averaged at the end", "no gradient is ever averaged", {
     WRAP: "", SAVE: "    for one in model.parameters():\n        one.data.copy_(hvd.allreduce(one.data))\n" + SAVE
 })  # fmt: skip
 wrong("only one calls", "nobody moves any more", {MEAN + LOG: LOG.replace("mean)", "hvd.allreduce(loss.detach()))")})
+wrong("saves once, before the last step", "save after the last step", {
+    SAVE: "", "        images, labels =": "        if rank == 0 and step == task.steps - 1:\n            task.save(model)\n        images, labels ="
+})  # fmt: skip
+wrong("logs its own loss, then the mean", "is logged more than once", {
+    LOG: "        if rank == 0:\n            task.log(step, loss.detach())\n            task.log(step, mean)\n"
+})  # fmt: skip

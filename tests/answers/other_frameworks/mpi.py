@@ -197,3 +197,50 @@ def through_worker_0():
             gradient.copy_(part.view_as(gradient))
 
     return (average,)
+
+
+@right("a persistent request, started once")
+def persistent():
+    def average(world, parameters):
+        import torch
+        from mpi4py import MPI
+
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        total = torch.empty_like(flat)
+        request = world.Allreduce_init(flat, total, op=MPI.SUM)
+        request.Start()
+        request.Wait()
+        total /= world.Get_size()
+        for gradient, part in zip(gradients, total.split([gradient.numel() for gradient in gradients]), strict=True):
+            gradient.copy_(part.view_as(gradient))
+
+    return (average,)
+
+
+@wrong("a vector for each size", "after average was called for another model")
+def vector_for_each_size():
+    vectors = {}
+
+    def average(world, parameters):
+        import torch
+        from mpi4py import MPI
+
+        used = [parameter for parameter in parameters if parameter.grad is not None]
+        flat = torch.cat([parameter.grad.flatten() for parameter in used])
+        vector = vectors.setdefault(len(flat), torch.empty_like(flat)).copy_(flat)
+        world.Allreduce(MPI.IN_PLACE, vector)
+        vector /= world.Get_size()
+        for parameter, part in zip(used, vector.split([parameter.numel() for parameter in used]), strict=True):
+            parameter.grad = part.view_as(parameter)
+
+    return (average,)
+
+
+wrong("grad mode stays off", "leaves grad mode other than before", {FLAT: "    torch.set_grad_enabled(False)\n" + FLAT})
+wrong("a message beside it", "too many collectives for one step", {
+    REDUCE: REDUCE + "    if world.Get_size() > 1:\n        mine, other = torch.zeros(4), torch.zeros(4)\n"
+    "        rank, size = world.Get_rank(), world.Get_size()\n"
+    "        request = world.Issend(mine, dest=(rank + 1) % size)\n"
+    "        world.Recv(other, source=(rank - 1) % size)\n        request.Wait()\n"
+})  # fmt: skip

@@ -27,12 +27,12 @@ def drawn(rng: random.Random) -> list[dict[str, Any]]:
     """In communicators of 3, 2 and 1 workers, two models each; the first one is looked at again after the second."""
     cases = []
     for size in (3, 2, 1):
-        members, shapes = rng.sample(range(WORKERS), size), []
+        members, shapes, kinds = rng.sample(range(WORKERS), size), [], []
         for _ in range(2):
             if size != 2 or not shapes:  # two models of the same shapes: what is kept by its size shows
                 shapes = [[rng.randint(1, 9) for _ in range(rng.randint(0, 3))] for _ in range(rng.randint(2, 6))]
-            kinds = [rng.choice(KINDS) for _ in shapes[2:]]
-            kinds = rng.sample([*kinds, "usual", rng.choice(KINDS[1:])], len(shapes))
+                kinds = [rng.choice(KINDS) for _ in shapes[2:]]
+                kinds = rng.sample([*kinds, "usual", rng.choice(KINDS[1:])], len(shapes))
             cases.append({"members": members, "shapes": shapes, "kinds": kinds, "seed": rng.getrandbits(30)})
     cases.append(
         {"members": [0, 1, 2], "shapes": [[200, 64], [64]], "kinds": ["usual"] * 2, "seed": rng.getrandbits(30)}

@@ -174,8 +174,10 @@ def _losses(logged: list[Any], right: list[float]) -> Iterator[Broken]:
         words = f"the loss of each of the {len(right)} steps is logged"
         yield Broken("value:logged", words, f"steps {sorted(losses)}")
         return
-    if len(logged) > len(right):
-        yield Broken("value:logged", "a step is logged more than once", f"{len(logged)} losses", f"{len(right)}")
+    if many := sorted(step for step, told in losses.items() if len(told) > 1):
+        yield Broken(
+            "value:logged", f"step {many[0]} is logged more than once", f"{len(losses[many[0]])} losses", "one"
+        )
     for step, wanted in enumerate(right):
         got = losses[step][-1]
         if not abs(got - wanted) <= CLOSE:
