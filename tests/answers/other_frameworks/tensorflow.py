@@ -115,7 +115,7 @@ wrong("always three parts", "the batch is shared among all replicas", {
 })  # fmt: skip
 wrong("another rate", "not those of one process", {"task.lr * gradient": "0.45 * gradient"})
 wrong("one step too few", "each part of each of the", {"range(task.steps)": "range(task.steps - 1)"})
-wrong("saves too early", "not those of one process", {
+wrong("saves too early", "times: once, at the end, is asked for", {
     SAVE: "", "        images, labels =": "        if strategy.extended.should_checkpoint:\n"
     "            task.save(variables)\n        images, labels ="
 })  # fmt: skip
