@@ -32,16 +32,12 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         scene({key: value for key, value in case.items() if key != "before"}, watch, facts)
     log: list[Any] = []
     facts["log"] = log
-    train = _train(case, log)
-    configs = [dict(one) for one in case["configs"]]
+    given = {"configs": [dict(one) for one in case["configs"]], "train": _train(case, log)}
+    given |= {"eta": case["eta"], "first": case["first"]}
     if "a mistake in" in case:
-        facts["caught"] = watch.attempt(
-            "successive_halving", configs=configs, train=train, eta=case["eta"], first=case["first"]
-        )
+        facts["caught"] = watch.attempt("successive_halving", **given)
     else:
-        facts["result"] = watch.call(
-            "successive_halving", configs=configs, train=train, eta=case["eta"], first=case["first"]
-        )
+        facts["result"] = watch.call("successive_halving", **given)
 
 
 def _train(case: Case, log: list[Any]) -> Callable[..., Any]:
@@ -143,15 +139,13 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
 def _started(case: Case, facts: Facts, right: list[Rung]) -> Iterator[Broken]:
     """Each configuration has one training, whatever it is like."""
     begun = Counter(place for place, _ in {(place, number) for number, place, *_ in facts["log"]})
-    places = {place: case["configs"].index(case["configs"][place]) for place in range(len(case["configs"]))}
-    wanted = Counter(places.values())
+    wanted = Counter(map(case["configs"].index, case["configs"]))
     figures = f"{sum(begun.values())} begun", f"{sum(wanted.values())}"
     if any(begun[place] > number for place, number in wanted.items()):
         crashed = {place for _, place, _, loss in facts["log"] if loss is None}
         if {place for place, number in wanted.items() if begun[place] > number} <= crashed:
-            yield Broken(
-                "value:again", "a trial that has crashed is started again: it has failed, and stays out", *figures
-            )
+            words = "a trial that has crashed is started again: it has failed, and stays out"
+            yield Broken("value:again", words, *figures)
             return
         words = "trials that go on start anew: give train the checkpoint of what they have learned so far"
         epochs = sum(_epochs(facts).values())
@@ -216,14 +210,11 @@ def _trained(case: Case, facts: Facts, right: list[Rung]) -> Iterator[Broken]:
     if flat[0] < levels[0] and not any(curve[4] < 10**9 for curve in case["curves"]):
         yield Broken("value:first", f"in the first rung each trial gets {case['first']} epochs", *ends)
     elif beyond and set(flat) <= set(on_top):
-        words = (
-            "a rung says how many epochs a trial has had in all, and yours gets so many more: train the difference only"
-        )
-        yield Broken("value:on top", words, *ends)
+        words = "a rung says how many epochs a trial has had in all, and yours gets so many more"
+        yield Broken("value:on top", f"{words}: train the difference only", *ends)
     elif beyond == {case["first"] * case["eta"] ** len(right)}:
-        yield Broken(
-            "value:end", "the search ends when a rung with one trial is trained; yours trains it further", *ends
-        )
+        words = "the search ends when a rung with one trial is trained; yours trains it further"
+        yield Broken("value:end", words, *ends)
     elif sizes[:-1] == [len(rung.trials) for rung in right][:-1] and not sizes[-1]:
         yield Broken("value:last", "the last rung is missing: the trial that is left is trained there too", *figures)
     elif beyond and not any(curve[4] < 10**9 for curve in case["curves"]):
