@@ -161,6 +161,20 @@ def test_a_program_written_for_torchrun_runs_unchanged(world):
     assert world.run_cell("x = torch.ones(1); dist.all_reduce(x); x.item()") == dict.fromkeys(range(4), "4.0")
 
 
+def test_a_model_under_ddp_may_outlive_its_group(world):
+    # Without a second owner of the group this hangs in every second or third round (torch 2.13).
+    source = (
+        "for number in range(8):\n"
+        "    dist.init_process_group('gloo')\n"
+        "    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))\n"
+        "    model(torch.randn(4, 8)).sum().backward()\n"
+        "    dist.destroy_process_group()\n"
+        "    del model\n"
+        "number"
+    )
+    assert world.run_cell(source) == dict.fromkeys(range(4), "7")
+
+
 def test_what_the_reader_has_in_the_namespace(world):
     assert world.run_cell("(rank, world_size, local_rank, str(device), dist.get_rank())")[2] == "(2, 4, 2, 'cpu', 2)"
 

@@ -55,6 +55,7 @@ class Group:
         self.backend, self.rank, self.world_size, self.device = backend, rank, world_size, device
         self._generation = 0
         self._made_by_cell = 0
+        self._newest: Any = None
         self._real_init, self._is_initialized = dist.init_process_group, dist.is_initialized
         dist.init_process_group = self._init_from_cell
         dist.distributed_c10d.init_process_group = self._init_from_cell
@@ -87,6 +88,16 @@ class Group:
             timeout=timeout,
             **options,
         )
+        self._keep()
+
+    def _keep(self) -> None:
+        """Own the newest group until the next one is made.
+
+        Else a DistributedDataParallel that outlives ``dist.destroy_process_group()`` is the group's last owner, and
+        lets it go with the GIL held (torch 2.13, ``Reducer::~Reducer``): gloo then joins its thread, which may be
+        waiting for the GIL to free the last all-reduce's tensors, and both wait for ever.
+        """
+        self._newest = self._dist.group.WORLD
 
     def _init_from_cell(self, backend: str | None = None, *args: Any, **kwargs: Any) -> None:
         """What ``dist.init_process_group`` is in a rank, so that a program written for torchrun runs unchanged.
@@ -121,6 +132,7 @@ class Group:
             self._dist.destroy_process_group()
         if elsewhere:
             self._real_init(backend, *args, **kwargs)
+            self._keep()
             return
         self._made_by_cell += 1
         prefix = f"generation {self._generation}, made by a cell {self._made_by_cell}"
