@@ -140,7 +140,7 @@ def _wrap(out: Any, inputs: list[SimTensor], gpu: SimulatedGPU) -> Any:
 def _wrap_one(one: Any, inputs: list[SimTensor], gpu: SimulatedGPU, themselves: dict, owners: dict) -> Any:
     # Not a function inside _wrap: one that calls itself is a reference cycle, which would keep the tensors alive.
     if isinstance(one, (list, tuple)):
-        wrapped = _parts(one, inputs, owners)
+        wrapped = _parts(one, inputs)
         if wrapped is None:
             homes = _homes(one, inputs, gpu)
             wrapped = [_wrap_one(each, inputs, home, themselves, owners) for each, home in zip(one, homes, strict=True)]
@@ -162,13 +162,13 @@ def _wrap_one(one: Any, inputs: list[SimTensor], gpu: SimulatedGPU, themselves: 
     return _same_storage([SimTensor(one, owner)], inputs)[0]
 
 
-def _parts(outputs: Any, inputs: list[SimTensor], owners: dict) -> list[SimTensor] | None:
+def _parts(outputs: Any, inputs: list[SimTensor]) -> list[SimTensor] | None:
     """Views of the one input, as ``chunk`` and ``split`` return them by the hundred; None for anything else."""
     if len(inputs) != 1 or torch.is_inference_mode_enabled():
         return None
-    (address, owner), *_ = owners.items()
+    raw, owner = inputs[0].raw, inputs[0].allocation
     for one in outputs:
-        if one is inputs[0].raw or not isinstance(one, torch.Tensor) or one.untyped_storage()._cdata != address:
+        if one is raw or not isinstance(one, torch.Tensor) or one.untyped_storage()._cdata != owner.address:
             return None
     return _same_storage([SimTensor(one, owner) for one in outputs], inputs)
 

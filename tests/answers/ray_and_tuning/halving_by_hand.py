@@ -683,7 +683,7 @@ wrong("inf is no failure", "a trial that has failed goes on", {
 })  # fmt: skip
 wrong(
     "the list is sorted",
-    "was replaced by a new object",
+    "`configs[1]` was replaced",
     {"    epochs, had = first, 0\n": "    epochs, had = first, 0\n    configs.sort(key=str)\n"},
 )
 wrong("the configurations get more keys", "something is trained that is not in configs", {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
@@ -18,7 +18,8 @@ class BatchError(ArithmeticError, AssertionError, LookupError, RuntimeError, Typ
     """Of many kinds at once: whoever swallows one of them swallows it."""
 
 
-EXCEPTIONS = {one.__name__: one for one in (BatchError, KeyboardInterrupt, StopIteration, SystemExit)}
+OTHERS = (KeyboardInterrupt, StopIteration, SystemExit)
+EXCEPTIONS = {one.__name__: one for one in (BatchError, *OTHERS)}
 # What precedes the micro-batch that is synchronised.
 STEPS = ("no block", "a block", "an exception in a block", "a block in a block", "no_sync() without with",
          "a block of the other object")  # fmt: skip
@@ -30,10 +31,8 @@ def draw(rng: random.Random) -> list[Case]:
     cases: list[Case] = []
     for ranks in (3, rng.choice((2, 4))):
         steps = ["a block", *rng.sample(STEPS, 3)] if ranks != 3 else [*rng.sample(STEPS, len(STEPS)), "a block"]
-        how = {
-            "type": rng.choice(("float64", "float32")),
-            "exceptions": ["BatchError", rng.choice(list(EXCEPTIONS)[1:])],
-        }
+        how: Case = {"type": rng.choice(("float64", "float32"))}
+        how["exceptions"] = [one.__name__ for one in (BatchError, rng.choice(OTHERS))]
         micro = [rng.randint(3 if step == "a block in a block" else 2, 5) for step in steps]
         cases.append({"ranks": ranks, **how, "steps": steps, "micro-batches": micro, "seed": rng.getrandbits(30)})
     return cases
@@ -85,12 +84,14 @@ class Scene:
             with self.block(mine):
                 with self.block(mine):
                     self.silent(kind)
-                self.interrupted(BatchError.__name__)
+                with self.block(mine, BatchError.__name__):
+                    pass
                 for _ in range(self.parts - 2):
                     self.silent(OUTER)
         elif kind == "an exception in a block":
             for name in self.case["exceptions"]:
-                self.interrupted(name, self.silent)
+                with self.block(mine, name):
+                    self.silent("a block")
                 self.begin()
         elif kind == "no_sync() without with":
             with self.watch.step("no_sync()", mine):
@@ -102,34 +103,25 @@ class Scene:
             self.begin()
 
     @contextlib.contextmanager
-    def block(self, wrapped: Any) -> Iterator[None]:
-        """A learner's ``with`` block; entering and leaving it are calls of the answer."""
+    def block(self, wrapped: Any, exception: str = "") -> Iterator[None]:
+        """A learner's ``with`` block, ended by an exception or not; entering and leaving it are calls of the answer."""
         with contextlib.ExitStack() as stack:
             with self.watch.step("no_sync()", wrapped):
                 context = wrapped.no_sync()
                 leave = type(context).__exit__
                 type(context).__enter__(context)
-            stack.callback(self.leave, wrapped, context, leave)
+            stack.callback(self.leave, wrapped, context, leave, exception)
             yield
 
-    def leave(self, wrapped: Any, context: Any, leave: Any, error: BaseException | None = None) -> bool:
+    def leave(self, wrapped: Any, context: Any, leave: Any, exception: str) -> None:
+        error = EXCEPTIONS[exception]("a batch cannot be read") if exception else None
         with self.watch.step("the end of no_sync()", wrapped):
             try:
-                return bool(leave(context, *((type(error), error, None) if error else (None, None, None))))
+                if leave(context, *((type(error), error, None) if error else (None, None, None))) and error:
+                    self.facts["swallowed"] = exception
             except BaseException as raised:
                 if raised is not error:
                     raise
-                return False
-
-    def interrupted(self, name: str, before: Callable[[str], None] = lambda kind: None) -> None:
-        """A block that an exception ends."""
-        wrapped, error = self.objects[self.number], EXCEPTIONS[name]("a batch cannot be read")
-        with self.watch.step("no_sync()", wrapped):
-            context = wrapped.no_sync()
-            type(context).__enter__(context)
-        before("a block")
-        if self.leave(wrapped, context, type(context).__exit__, error):
-            self.facts["swallowed"] = name
 
     def silent(self, kind: str) -> None:
         """A micro-batch inside a block, and what has added up so far."""

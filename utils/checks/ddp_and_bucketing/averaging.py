@@ -35,9 +35,8 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         scenery.loss(model, seed).backward()
     facts["sizes"] = [gradients.sizes(model)]
     if case["broadcast before"] != "no":
-        other = scenery.model(seed, numbers=seed + 50 + rank, branches=1 + seed % 3, types=case["type"])
         numbers = snapshot.copies(model)
-        for one in (other, model):
+        for one in (scenery.twin(model), model):
             watch.call("broadcast_state", model=one)
         with torch.no_grad():
             for name, tensor in [*model.named_parameters(), *model.named_buffers()]:

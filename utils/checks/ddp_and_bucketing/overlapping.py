@@ -57,7 +57,6 @@ def train(case: Case, watch: Any, facts: Facts, models: list[Any], wrap: Callabl
             parameter.register_post_accumulate_grad_hook(lambda _, name=name: wire.ready.append(name))
     wrapped = [wrap(number) for number in range(len(models))]
     optimizers = [scenery.Momentum(list(model.parameters()), 0.1, 0.9, 0.01) for model in models]
-    works: list[set[weakref.ref[Any]]] = []  # after each step
     for step, number in enumerate(ORDER_OF_MODELS):
         model, twin, seed = models[number], twins[number], 1000 * case["seed"] + 10 * step + dist.get_rank()
         for mine, theirs in zip(twin.parameters(), model.parameters(), strict=True):
@@ -79,9 +78,10 @@ def train(case: Case, watch: Any, facts: Facts, models: list[Any], wrap: Callabl
         found = {"own": own, "got": snapshot.gradients(model), "others": others, "launches": launches(record)}
         facts["steps"].append(found)
         optimizers[number].step()
-        works.append({weakref.ref(work) for work in wire.works})
+        if not step:
+            first = weakref.WeakSet(wire.works)
     gc.collect()
-    facts["kept"] = sum(work() is not None for work in works[0])
+    facts["kept"] = len(first)
 
 
 def launches(record: dict[str, Any]) -> dict[str, Any]:

@@ -44,10 +44,8 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     for step, used in enumerate(case["used"]):
         number = step % 2
         model = models[number]
-        model.order, model.gates = (
-            used[rank],
-            [1.0, 0.0, *[1.0] * case["branches"]],
-        )  # branch 1 is used, and its gradients are zero
+        model.order = used[rank]
+        model.gates[1] = 0.0  # branch 1 is used, and its gradients are zero
         for parameter in model.parameters():
             parameter.grad = None
         scenery.loss(model, 1000 * case["seed"] + 10 * step + rank).backward()
@@ -55,8 +53,8 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         with watch.step(f"average_used {'AB'[number]}", model=model) as record:
             watch.answers["average_used"](model)
         small = any(one["operation"] == "SUM" and one["dtype"] in ("uint8", "int8") for one in record["calls"])
-        facts["steps"].append({"own": own, "got": snapshot.gradients(model), "small": small})
-        facts["steps"][-1]["others"] = snapshot.gradients(models[1 - number]) if step else {}
+        others = snapshot.gradients(models[1 - number]) if step else {}
+        facts["steps"].append({"own": own, "got": snapshot.gradients(model), "others": others, "small": small})
         optimizers[number].step()
 
 

@@ -6,6 +6,7 @@ recognised by what it equals.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ def judge_horovod(case: Case, found: Sequence[Facts]) -> Iterator[Broken]:
     """The clauses that break where the workers do not do together what one process does."""
     yield from _reads(case, [facts["reads"] for facts in found])
     yield from _who(found, "logged", "logs", "loss")
-    yield from _who(found, "saved", "saves", "checkpoint")
+    yield from _saved(found)
     if not all(facts["weights"] for facts in found):
         yield Broken("value:model", "train must take its model from task.model()")
         return
@@ -102,7 +103,7 @@ def _reads(case: Case, reads: list[list[list[int]]]) -> Iterator[Broken]:
 def judge_tensorflow(case: Case, found: Sequence[Facts]) -> Iterator[Broken]:
     """The same for a strategy: ``found`` is of all its processes, ``case["ranks"]`` the number of its replicas."""
     yield from _parts(case, found)
-    yield from _who(found, "saved", "saves", "checkpoint")
+    yield from _saved(found)
     if not found[0]["saved"]:
         return
     replicas, right, got = case["ranks"], tensorflow(case, 1.0), _flat(found[0]["saved"][-1])
@@ -163,9 +164,12 @@ def _who(found: Sequence[Facts], key: str, verb: str, what: str) -> Iterator[Bro
     if who != [0]:
         words = f"only worker 0 {verb} the {what}, and here others do too: all would write the same file"
         yield Broken(f"value:{key}", words if who else f"nobody {verb} the {what}: worker 0 should", f"workers {who}")
-    elif key == "saved" and len(found[0][key]) > 1:
-        words = f"the {what} is saved {len(found[0][key])} times: once, at the end, is asked for"
-        yield Broken("value:saved", words)
+
+
+def _saved(found: Sequence[Facts]) -> Iterator[Broken]:
+    yield from _who(found, "saved", "saves", "checkpoint")
+    if (times := len(found[0]["saved"])) > 1:
+        yield Broken("value:saved", f"the checkpoint is saved {times} times: once, at the end, is asked for")
 
 
 def _losses(logged: list[Any], right: list[float]) -> Iterator[Broken]:
@@ -175,14 +179,14 @@ def _losses(logged: list[Any], right: list[float]) -> Iterator[Broken]:
         yield Broken("value:logged", words, f"steps {sorted(losses)}")
         return
     if many := sorted(step for step, told in losses.items() if len(told) > 1):
-        yield Broken(
-            "value:logged", f"step {many[0]} is logged more than once", f"{len(losses[many[0]])} losses", "one"
-        )
+        words = f"step {many[0]} is logged more than once"
+        yield Broken("value:logged", words, f"{len(losses[many[0]])} losses", "one")
     for step, wanted in enumerate(right):
         got = losses[step][-1]
         if not abs(got - wanted) <= CLOSE:
-            times = next((n for n in range(2, 100) if abs(got / wanted - n) < 1e-3), 0)
-            hint = f": it is {times} times as large" if times else ""
+            times = got / wanted
+            whole = math.isfinite(times) and times > 1.5 and abs(times - round(times)) < 1e-3
+            hint = f": it is {times:.0f} times as large" if whole else ""
             words = f"the weights are right, but the loss that is logged in step {step} is not the mean over the whole "
             yield Broken("value:losses", f"{words}batch{hint}", f"{got:.6g}", f"{wanted:.6g}")
             return

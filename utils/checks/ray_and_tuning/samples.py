@@ -19,14 +19,8 @@ MOST_UNEVEN, LEAST_UNEVEN, MOST_CORRELATED = 2.8, 0.28, 5.0
 
 def judge_samples(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
     """The first thing that is wrong with many samples."""
-    yield from next(
-        (
-            found
-            for part in (_repeats, _rates, _sizes, _independence, _mirrored)
-            if (found := list(part(search, calls)))
-        ),
-        (),
-    )
+    parts = (_repeats, _rates, _sizes, _independence, _mirrored)
+    yield from next((found for part in parts if (found := list(part(search, calls)))), ())
 
 
 def unevenness(values: Sequence[float]) -> float:
@@ -69,8 +63,8 @@ def _repeats(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
 
 
 def _mirrored(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
-    places = [round(value, 9) for value in _places(search, calls)]
-    if sum(round(1 - value, 9) in set(places) for value in places[:100]) > 10:
+    places = {round(value, 9) for value in _places(search, calls)}
+    if sum(round(1 - value, 9) in places for value in places) > 0.1 * len(calls):
         yield Broken("value:again", "learning rates mirror others: draw each anew, from the whole range")
 
 
