@@ -112,7 +112,7 @@ wrong("swallows even an interrupt", "any other error must come out", {"except Va
 wrong(
     "swallows a missing key",
     "any other error must come out",
-    {"except ValueError": "except (ValueError, MemoryError, LookupError)"},
+    {"except ValueError": "except (ValueError, KeyError)"},
 )
 wrong(
     "only ValueError itself",

@@ -24,7 +24,7 @@ from utils.checks.inside import Outcome
 THREADS = 3  # of torch in the process that calls: forked workers inherit them
 MEETING_S = 60.0  # right answers never wait so long
 STILL_S = 2.0  # nobody has done anything for so long: nobody will
-IDLE_S = 0.05  # of a core: what those who wait need in that time
+IDLE_S = 0.3  # of a core: what those who wait, and the course that watches them, need in that time
 
 
 class InStep:
