@@ -93,12 +93,20 @@ def test_the_same_order_in_two_epochs_is_told_and_what_is_missing():
         parts = [[order[rank::2][at : at + 4] for at in range(0, 12, 4)] for order in orders]
         return [[epoch, [data[index] for index in part]] for epoch, all_of in enumerate(parts) for part in all_of]
 
-    found = epochs.orders(case, [seen(orders, 0), seen(orders, 1)])
+    def runs(orders):
+        return [{"seen": seen(orders, rank), "reads": 24} for rank in range(2)]
+
+    found = epochs.orders(case, runs(orders))
     assert found == {epoch: [order[0::2], order[1::2]] for epoch, order in enumerate(orders)}
-    alike = epochs.orders(case, [seen(orders[:1] * 2, 0), seen(orders[:1] * 2, 1)])
+    alike = epochs.orders(case, runs(orders[:1] * 2))
     assert isinstance(alike, Broken) and alike.clause == "value:alike"
-    same = epochs.orders(case, [seen(orders, 0), seen(orders, 0)])
+    same = epochs.orders(case, runs(orders)[:1] * 2)
     assert isinstance(same, Broken) and same.clause == "value:same"
+    shares = [random.Random(epoch).sample(range(0, 24, 2), 12) for epoch in range(2)]
+    kept = epochs.orders(case, runs([[index + rank for index in one for rank in (0, 1)] for one in shares]))
+    assert isinstance(kept, Broken) and kept.clause == "value:kept"
+    often = epochs.orders(case, [run | {"reads": 48} for run in runs(orders)])
+    assert isinstance(often, Broken) and often.clause == "value:often"
 
 
 # ---------------------------------------------------------------------- uneven loaders
@@ -145,6 +153,14 @@ def test_every_machine_has_one_clear_answer_and_no_rule_of_thumb_finds_all():
     assert len(set(right.values())) >= 5
     assert any(right[name] == 0 for name in right)
     assert [name for name in right if right[name] < MACHINES[name].most]
+
+
+@pytest.mark.parametrize("workers", (1, 2, 4))
+def test_some_machines_tell_5_percent_from_2_and_8(workers):
+    will_do, will_not = (_true(worker_numbers._nearly(workers, ratio)) for ratio in (1.0275, 1.0725))
+    assert 1.02 < will_do[workers] / min(will_do.values()) < 1.035
+    assert 1.065 < will_not[workers] / min(will_not.values()) < 1.08
+    assert worker_numbers.within_tolerance(will_do) == workers == worker_numbers.within_tolerance(will_not) - 1
 
 
 @pytest.mark.parametrize("name", MACHINES)

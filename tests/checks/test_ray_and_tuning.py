@@ -274,9 +274,9 @@ def test_each_thing_that_a_search_with_tune_must_do_is_looked_at():
         tune_verdicts.judge_searches(books, found)
 
 
-def _asha_books(totals: list[int], calls: int | None = None, case: tune.Asha = tune.ASHA) -> Books:
+def _asha_books(totals: list[int], calls: int | None = None, case: tune.Asha = tune.ASHA, place: float = 0.4) -> Books:
     books = Books(tune.LANDSCAPE)
-    for number, (total, config) in enumerate(zip(totals, _best_first(case), strict=False)):
+    for number, (total, config) in enumerate(zip(totals, _best_first(case, place), strict=False)):
         loss, checkpoint = 0.0, None
         for _ in range(calls or total):
             answer = books._train(config, total // (calls or total), checkpoint, pid=100 + number % 2)
@@ -285,9 +285,9 @@ def _asha_books(totals: list[int], calls: int | None = None, case: tune.Asha = t
     return books
 
 
-def _best_first(case: tune.Asha) -> list[dict]:
+def _best_first(case: tune.Asha, place: float) -> list[dict]:
     ratio, sizes = case.high / case.low, case.batch_sizes
-    rates = [case.low * ratio ** ((number + 0.5) / case.trials) for number in range(case.trials)]
+    rates = [case.low * ratio ** ((number + place) / case.trials) for number in range(case.trials)]
     found = [{"lr": rate, "batch_size": sizes[number % len(sizes)]} for number, rate in enumerate(rates)]
     return sorted(found, key=lambda config: tune.LANDSCAPE(config, case.most_epochs))
 
@@ -317,15 +317,20 @@ def test_what_a_scheduler_must_do_is_looked_at(totals, calls, sentence):
 
 
 def test_a_scheduler_that_does_it_right_passes():
-    books, small = _asha_books(STOPPED), _asha_books([3, 1, 1], case=tune.ASHAS[1])
-    found = {"results": [books.best, small.best, small.best], "recorded": [18, 3, 3], "pid": 1}
-    tune_verdicts.judge_ashas([books, small, small], found)
+    small = _asha_books([3, 1, 1], case=tune.ASHAS[1], place=0.3)
+    books = [_asha_books(STOPPED), small, small]
+    found = {"results": [book.best for book in books], "recorded": [18, 3, 3], "pid": 1}
+    tune_verdicts.judge_ashas(books, found)
+    alike = _asha_books([3, 1, 1], case=tune.ASHAS[1])  # its places are three of the 18
+    with pytest.raises(Wrong, match="another seed makes the same draws"):
+        results = [book.best for book in (books[0], alike, alike)]
+        tune_verdicts.judge_ashas([books[0], alike, alike], found | {"results": results})
     with pytest.raises(Wrong, match="must be in storage"):
-        tune_verdicts.judge_ashas([books, small, small], found | {"recorded": [0, 3, 3]})
-    for call in books.calls:
+        tune_verdicts.judge_ashas(books, found | {"recorded": [0, 3, 3]})
+    for call in books[0].calls:
         call.pid = 1
     with pytest.raises(Wrong, match="let Tune run them"):
-        tune_verdicts.judge_ashas([books, small, small], found)
+        tune_verdicts.judge_ashas(books, found)
 
 
 # ---------------------------------------------------------------------- the text

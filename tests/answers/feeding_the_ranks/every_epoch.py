@@ -72,6 +72,21 @@ def broadcast():
     return (train_every_epoch,)
 
 
+@right("the iterator of the next epoch is made early")
+def early():
+    def train_every_epoch(dataset, epochs, step):
+        sampler = DistributedSampler(dataset)
+        loader = DataLoader(dataset, batch_size=4, sampler=sampler, num_workers=2)
+        batches = iter(loader)
+        for epoch in range(epochs):
+            for batch in batches:
+                step(epoch, batch)
+            sampler.set_epoch(epoch + 1)
+            batches = iter(loader)
+
+    return (train_every_epoch,)
+
+
 # --- wrong
 
 wrong("as given", "never hears of the epoch", {
@@ -103,6 +118,12 @@ wrong("even and odd", "epochs 0 and 2 have the same order", {"set_epoch(epoch)":
 wrong("four epochs", "have the same order: give set_epoch a number that never comes again", {
     "set_epoch(epoch)": "set_epoch(min(epoch, 2))"
 })  # fmt: skip
+wrong("a rank keeps its share", "keeps the samples that it had", {
+    "DistributedSampler(dataset)\n": "torch.arange(dist.get_rank(), len(dataset), dist.get_world_size())\n"
+    "    sampler = torch.utils.data.SubsetRandomSampler(sampler.tolist() + [0] * (len(sampler) * 2 < len(dataset)))\n",
+    TELL: "",
+})  # fmt: skip
+wrong("all read once more", "samples are read that no step gets", {STEP: STEP + "\n        list(loader)"})
 wrong("not shuffled", "the samples are not shuffled at all", {"(dataset)\n": "(dataset, shuffle=False)\n"})
 wrong("batches of 2", "these are not batches of 4", {"batch_size=4": "batch_size=2"})
 wrong("the rank is forgotten", "all ranks see the same samples", {"(dataset)\n": "(dataset, num_replicas=2, rank=0)\n"})

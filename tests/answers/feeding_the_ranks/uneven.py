@@ -392,9 +392,16 @@ wrong(
 )
 wrong(
     "the learning rate is scaled",
-    "optimizer.param_groups",
+    "the learning rate are changed past the optimizer",
     {BATCHES: BATCHES + "    optimizer.param_groups[0]['lr'] *= dist.get_world_size()\n"},
 )
+wrong("the learning rate is scaled for each step", "the learning rate are changed past the optimizer", {
+    "        optimizer.step()\n": "        optimizer.param_groups[0]['lr'] *= 2\n        optimizer.step()\n"
+    "        optimizer.param_groups[0]['lr'] /= 2\n"
+})  # fmt: skip
+wrong("a byte counts", "the gradient is not that of the mean loss", {
+    "torch.tensor(len(y))": "torch.tensor(len(y), dtype=torch.uint8)"
+})  # fmt: skip
 wrong(
     "the batch is normalised in place",
     "changes a batch that it was given",

@@ -115,6 +115,8 @@ wrong(
     {MEASURED: "        measured = measure(workers, 2)[1:]\n"},
 )
 wrong("half a batch", "is no number of batches", {"24 * rounds": "48 * rounds / 2"})
+wrong("8 percent", "this is not the smallest number within 5 %", {"1.05": "1.08"})
+wrong("2 percent", "fewer workers are within 5 % of the fastest", {"1.05": "1.02"})
 wrong("half as fast will do", "this is not the smallest number within 5 %", {"1.05": "2"})
 wrong("measures for ever", "measuring takes longer than it saves", {"24 * rounds": "400 * rounds"})
 wrong(

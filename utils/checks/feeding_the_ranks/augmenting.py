@@ -16,13 +16,14 @@ def draw(rng: random.Random) -> list[Case]:
 
 def scene(case: Case, watch: Any, facts: Facts) -> None:
     epochs.fork()
-    facts["seen"] = []
+    facts["seen"], data = [], epochs.Samples(case)
     step = epochs.recorder(facts["seen"])
-    watch.call("train_augmented", dataset=epochs.Samples(case), epochs=case["epochs"], step=step)
+    watch.call("train_augmented", dataset=data, epochs=case["epochs"], step=step)
+    facts["reads"] = data.reads()
 
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
-    found = epochs.orders(case, [facts["seen"] for facts in world])
+    found = epochs.orders(case, world)
     broken = found if isinstance(found, Broken) else None
     for rank, facts in enumerate(world) if not broken else ():
         seen = [

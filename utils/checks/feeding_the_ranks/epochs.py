@@ -21,7 +21,7 @@ from utils.checks.contracts import Broken, Case, Facts, Rules
 
 Orders = dict[int, list[list[int]]]  # epoch → indices in order, for each rank
 BATCH = 4
-MANY = 12  # with so many samples, two random orders are not equal by chance
+MANY, MORE = 12, 20  # with so many samples, two random orders are not equal by chance, and two shares
 PATIENCE = 3.0  # seconds for workers to read their first sample, however busy the machine is
 # A DataLoader draws from torch's global generator, and starts processes that send tensors to it.
 RULES = Rules(
@@ -63,7 +63,7 @@ class Samples:
 
         self.epoch = -1
         self._length, self._secret, self._process = case["samples"], case["seed"], os.getpid()
-        self._reads = torch.zeros(self._length, dtype=torch.int64).share_memory_()
+        self._reads = torch.zeros(2, self._length, dtype=torch.int64).share_memory_()
 
     def __len__(self) -> int:
         return self._length
@@ -74,10 +74,13 @@ class Samples:
     def __getitem__(self, index: int) -> int:
         index = range(self._length)[index]
         by_worker = os.getpid() != self._process
-        self._reads[index] += by_worker
+        self._reads[int(by_worker), index] += 1
         return _code(self._secret, index, int(self.epoch), by_worker)
 
     def read_by_workers(self) -> int:
+        return int(self._reads[1].sum())
+
+    def reads(self) -> int:
         return int(self._reads.sum())
 
 
@@ -132,13 +135,16 @@ def decoded(case: Case, seen: Sequence[Any]) -> list[tuple[int, list[tuple[int, 
     return [(epoch, [known.get(number) for number in numbers]) for epoch, numbers in seen]
 
 
-def orders(case: Case, per_rank: Sequence[Any], first: int = 0) -> Orders | Broken:
-    """The order in each epoch, or what is wrong with it: all samples are dealt out, each time in another order."""
+def orders(case: Case, runs: Sequence[Facts], first: int = 0) -> Orders | Broken:
+    """The order in each epoch, or what is wrong with it: all samples are dealt out, each time in another order.
+
+    ``runs``: of each rank, what its steps have ``seen`` and how many ``reads`` that took.
+    """
     wanted, size = list(range(first, case["epochs"])), share(case)
     full = [BATCH] * (size // BATCH) + [size % BATCH] * (size % BATCH > 0)
     found: Orders = {epoch: [] for epoch in wanted}
-    for rank, seen in enumerate(per_rank):
-        batches = decoded(case, seen)
+    for rank, run in enumerate(runs):
+        batches = decoded(case, run["seen"])
         epochs = list(dict.fromkeys(epoch for epoch, _ in batches))
         if epochs != wanted:
             return Broken("value:epochs", f"rank {rank} does not train these epochs, in this order", epochs, wanted)
@@ -150,7 +156,7 @@ def orders(case: Case, per_rank: Sequence[Any], first: int = 0) -> Orders | Brok
             if sizes != full:
                 return _sizes(case, epoch, sizes, full)
             found[epoch].append([sample[0] for which, part in batches if which == epoch for sample in part if sample])
-    return _partition(case, found) or _alike(case, found) or found
+    return _partition(case, found) or _alike(case, found) or _kept(case, found) or _often(case, runs, wanted) or found
 
 
 def _sizes(case: Case, epoch: int, sizes: list[int], full: list[int]) -> Broken:
@@ -201,6 +207,28 @@ def _alike(case: Case, found: Orders) -> Broken | None:
         return Broken("value:late", f"epochs {one} and {two} {words}")
     words = f"epochs {one} and {two} have the same order: give set_epoch a number that never comes again"
     return Broken("value:again", words)
+
+
+def _kept(case: Case, found: Orders) -> Broken | None:
+    """Whether every rank has the same samples in all epochs, but for one of padding."""
+    first, *later = found.values()
+    if case["samples"] < MORE or case["ranks"] == 1 or not later:
+        return None
+    kept = [
+        len(set(one) & set(other)) >= len(one) - 1 for shares in later for one, other in zip(first, shares, strict=True)
+    ]
+    words = "a rank keeps the samples that it had, and only shuffles them: shuffle all of them first, deal out then"
+    return Broken("value:kept", words) if all(kept) else None
+
+
+def _often(case: Case, runs: Sequence[Facts], epochs: Sequence[int]) -> Broken | None:
+    """Whether a rank reads more than its shares, and the first batches of an epoch that does not come."""
+    most = share(case) * (len(epochs) + 1)
+    rank = next((rank for rank, run in enumerate(runs) if run["reads"] > most), None)
+    if rank is None:
+        return None
+    words = "samples are read that no step gets: reading is what a loader is slow at"
+    return Broken("value:often", words, f"{runs[rank]['reads']} reads", f"{share(case) * len(epochs)}", rank=rank)
 
 
 def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:

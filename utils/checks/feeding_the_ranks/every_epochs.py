@@ -16,13 +16,14 @@ def draw(rng: random.Random) -> list[Case]:
 
 def scene(case: Case, watch: Any, facts: Facts) -> None:
     epochs.fork()
-    facts["seen"] = []
+    facts["seen"], data = [], epochs.Samples(case)
     step = epochs.recorder(facts["seen"])
-    watch.call("train_every_epoch", dataset=epochs.Samples(case), epochs=case["epochs"], step=step)
+    watch.call("train_every_epoch", dataset=data, epochs=case["epochs"], step=step)
+    facts["reads"] = data.reads()
 
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
-    found = epochs.orders(case, [facts["seen"] for facts in world])
+    found = epochs.orders(case, world)
     if isinstance(found, Broken):
         yield found
 

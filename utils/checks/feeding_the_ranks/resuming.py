@@ -22,11 +22,11 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         data, seen, evaluated = epochs.Samples(case), [], []
         step, evaluate = epochs.recorder(seen), epochs.evaluator(data, seen, evaluated, case["epochs"] - 1)
         watch.call("train_resumed", dataset=data, first=first, epochs=case["epochs"], step=step, evaluate=evaluate)
-        facts[name] = {"seen": seen, "evaluated": evaluated, "first": first}
+        facts[name] = {"seen": seen, "reads": data.reads(), "evaluated": evaluated, "first": first}
 
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
-    found = [epochs.orders(case, [facts[run]["seen"] for facts in world], world[0][run]["first"]) for run in RUNS]
+    found = [epochs.orders(case, [facts[run] for facts in world], world[0][run]["first"]) for run in RUNS]
     broken = next((one for one in found if isinstance(one, Broken)), None)
     whole, late = found
     if broken is None and isinstance(whole, dict) and isinstance(late, dict):

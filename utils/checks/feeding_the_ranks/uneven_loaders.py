@@ -23,6 +23,7 @@ def draw(rng: random.Random) -> list[Case]:
     for ranks in (3, 3, 2, 2, 1, rng.choice((4, 5))):
         some.append([[rng.randint(1, 6) for _ in range(rng.choice((0, 1, 2, 3, 4)))] for _ in range(ranks)])
     some[3][rng.randrange(3)] = []
+    some.append([[rng.randint(150, 250), 1], [rng.randint(110, 200)]])  # more than a byte counts
     cases = []
     for sizes in some:
         how = {"type": rng.choice(("float64", "float64", "float32")), "lr": rng.choice((0.5, 0.125, 1.0))}
@@ -104,7 +105,7 @@ def _gradient(world: Sequence[Facts], step: int) -> tuple[Broken, list[str]] | N
     for rank, facts in enumerate(world):
         before = facts["steps"][step - 1]["after"] if step else facts["begin"]
         if at[rank]["before"] != before:
-            words = "weights or momentum are changed past the optimizer: optimizer.step() does it"
+            words = "weights, momentum or the learning rate are changed past the optimizer: optimizer.step() does it"
             return Broken("value:past", f"{where}, {words}", rank=rank), []
     own = {rank: one["own"] for rank, one in enumerate(at) if one["own"] is not None}
     total = sum(len(rows) for rows in own.values())
@@ -191,7 +192,9 @@ def _ends(case: Case, world: Sequence[Facts]) -> Broken | None:
         return Broken("value:steps", words, *figures)
     for rank, facts in enumerate(world):
         if facts["end"] != (facts["steps"][-1]["after"] if steps[rank] else facts["begin"]):
-            return Broken("value:past", "weights or momentum are changed after the last step", rank=rank)
+            return Broken(
+                "value:past", "weights, momentum or the learning rate are changed after the last step", rank=rank
+            )
         if facts["returned"] != most:
             words = "train_uneven returns the number of steps, on every rank"
             return Broken("value:returned", words, facts["returned"], most, rank=rank)

@@ -51,8 +51,9 @@ class Optimizer:
     def state(self) -> str:
         from utils.checks.contracts.snapshot import digest
 
-        parameters = self.param_groups[0]["params"]
-        return " ".join(digest(one) for one in (*parameters, *self._moving.values()))
+        group = self.param_groups[0]
+        how = [repr(value) for name, value in group.items() if name != "params"]
+        return " ".join([*how, *(digest(one) for one in (*group["params"], *self._moving.values()))])
 
 
 def model_of(case: Case) -> nn.Module:

@@ -17,13 +17,22 @@ Log = list[tuple[int, list[float]]]
 
 
 def draw(rng: random.Random) -> list[Case]:
-    """Machines on which the answer is clear. The same ones, all times longer or shorter, on nodes of other size."""
-    cases: list[Case] = []
-    for number, (name, machine) in enumerate([*MACHINES.items(), *rng.sample(sorted(MACHINES.items()), 3)]):
-        other = machine if number < len(MACHINES) else _like(machine, rng)
-        facts = asdict(replace(other, log=[]))
-        cases.append({"ranks": 1, "the machine with": name, "facts": [facts], "seed": rng.getrandbits(30)})
-    return cases
+    """Machines on which the answer is clear. Some again, all times longer or shorter, on nodes of other size."""
+    machines = list(MACHINES.items())
+    machines += [(name, _like(machine, rng)) for name, machine in rng.sample(machines, 2)]
+    ratios = rng.uniform(1.025, 1.03), rng.uniform(1.07, 1.075)
+    for ratio, workers in zip(ratios, rng.sample((1, 2, 4), 2), strict=True):
+        machines.append((f"steady times, {workers} or {workers + 1} workers", _like(_nearly(workers, ratio), rng)))
+    return [
+        {"ranks": 1, "the machine with": name, "facts": [asdict(replace(machine, log=[]))], "seed": rng.getrandbits(30)}
+        for name, machine in machines
+    ]
+
+
+def _nearly(workers: int, ratio: float) -> Machine:
+    """With so many workers a batch takes ``ratio`` times as long as with more: 1.03 will do, 1.07 will not."""
+    step = Machine(load_s=0.0, step_s=0.008, jitter=0.01)
+    return replace(step, load_s=ratio * workers * (step.step_s + step.ship_s))
 
 
 def _like(machine: Machine, rng: random.Random) -> Machine:
