@@ -48,6 +48,9 @@ _OBJECT_STORE = 80_000_000  # bytes; Ray refuses fewer than 75 MB
 _NOT_NEEDED = ("start_monitor", "start_log_monitor", "start_api_server")
 
 
+_NOBODY = "127.0.0.1:9"  # a port on which nobody listens
+
+
 class Here(NamedTuple):
     """A running Ray.
 
@@ -79,6 +82,7 @@ def start(cpus: int = 2) -> Here:
                 import ray
 
                 context = ray.init(num_cpus=cpus, **settings)
+                _no_dashboard()
             break
         except BaseException as error:
             if attempt == _ATTEMPTS - 1 or "timed out during startup" not in str(error):
@@ -136,6 +140,14 @@ def _few_daemons() -> Iterator[None]:
         for name in _NOT_NEEDED:
             changes.enter_context(patch.object(Node, name, lambda node, **_: setattr(node, "_webui_url", "")))
         yield
+
+
+def _no_dashboard() -> None:
+    """Whoever asks the dashboard is refused at once. With no address of it, a Ray Train waits 12 seconds at its end."""
+    from ray._private.ray_constants import DASHBOARD_ADDRESS, KV_NAMESPACE_DASHBOARD
+    from ray.experimental.internal_kv import _internal_kv_put
+
+    _internal_kv_put(DASHBOARD_ADDRESS, _NOBODY, namespace=KV_NAMESPACE_DASHBOARD)
 
 
 def add_node(cpus: int = 1) -> None:

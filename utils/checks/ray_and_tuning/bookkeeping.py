@@ -1,26 +1,18 @@
 """Who counts the budget. The function that the searches look into lives in the process of the check.
 
 A learner's code, and the trials that it starts with Ray, run in other processes. They hold a ``Training`` only, which
-asks through a Unix socket. So each call is in the books, in whichever process it was made, and what a call costs
-cannot be changed from there. Only JSON travels: nothing is unpickled.
+asks here. So each call is in the books, in whichever process it was made, and what a call costs cannot be changed
+from there.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-import socket
-import socketserver
-import struct
-import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from utils.checks.verdicts import Wrong
+from utils.checks.ray_and_tuning.office import Office, Refused, ask
 
 Config = dict[str, Any]
 Curve = Callable[[Config, int], float]
@@ -53,8 +45,8 @@ class Trial:
 
 
 @dataclass
-class Books:
-    """The books of one search. As a context manager it answers at ``path``.
+class Books(Office):
+    """The books of one search, an office that a ``Training`` asks.
 
     Args:
         curve: the function to search.
@@ -63,52 +55,19 @@ class Books:
     curve: Curve
     calls: list[Call] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
-    path: str = ""
 
     def __post_init__(self) -> None:
+        super().__init__()
         self._lock = threading.Lock()
-        self._end = contextlib.ExitStack()
-
-    def __enter__(self) -> Books:
-        folder = self._end.enter_context(tempfile.TemporaryDirectory(prefix="books-"))
-        self.path = str(Path(folder, "s"))
-        books = self
-
-        class Handler(socketserver.StreamRequestHandler):
-            def handle(self) -> None:
-                pid = _peer(self.request)
-                for line in self.rfile:
-                    with contextlib.suppress(OSError):
-                        self.wfile.write(json.dumps(books._answer(line, pid)).encode() + b"\n")
-
-        class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-            daemon_threads = True
-            request_queue_size = 128  # trials may come all at once
-
-        server = self._end.enter_context(Server(self.path, Handler))
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-        self._end.callback(server.shutdown)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.close()
 
     @property
     def epochs(self) -> int:
         """All epochs that were trained."""
         return sum(call.epochs for call in self.calls)
 
-    def _answer(self, line: bytes, pid: int) -> dict[str, Any]:
-        try:
-            asked = json.loads(line)
-            with self._lock:
-                return self._train(asked["config"], asked["epochs"], asked["checkpoint"], pid)
-        except _Refused as refused:
-            self.refused.append(str(refused))
-            return {"refused": str(refused)}
-        except Exception as error:  # not from a Training
-            return {"refused": f"not understood ({type(error).__name__})"}
+    def answer(self, asked: Any, pid: int) -> dict[str, Any]:
+        with self._lock:
+            return self._train(asked["config"], asked["epochs"], asked["checkpoint"], pid)
 
     def _train(self, config: Any, epochs: Any, checkpoint: Any, pid: int) -> dict[str, Any]:
         _require(config, epochs)
@@ -118,14 +77,14 @@ class Books:
         else:
             number, total = _checkpoint(checkpoint)
             if number >= len(self.trials):
-                raise _Refused("the checkpoint is none that train has returned")
+                raise Refused("the checkpoint is none that train has returned")
             if self.trials[number].config != config:
-                raise _Refused(f"{config} was given the checkpoint of another configuration")
+                raise Refused(f"{config} was given the checkpoint of another configuration")
             if self.trials[number].total != total:
-                raise _Refused("an old checkpoint was used: epochs after it were trained twice")
+                raise Refused("an old checkpoint was used: epochs after it were trained twice")
         trial = self.trials[number]
         if trial.total + epochs > _MOST_EPOCHS:
-            raise _Refused(f"a trial has more than {_MOST_EPOCHS:,} epochs: does the search end?")
+            raise Refused(f"a trial has more than {_MOST_EPOCHS:,} epochs: does the search end?")
         trial.total += epochs
         try:
             loss = self.curve(config, trial.total)
@@ -137,17 +96,13 @@ class Books:
         return {"loss": loss, "checkpoint": f"trial {number} after {trial.total} epochs"}
 
 
-class _Refused(Exception):
-    """A call that makes no sense; its text is for the learner."""
-
-
 def _require(config: Any, epochs: Any) -> None:
     if not isinstance(config, dict) or set(config) != {"lr", "batch_size"}:
-        raise _Refused(f"a configuration is a dict with lr and batch_size, not {str(config)[:80]}")
+        raise Refused(f"a configuration is a dict with lr and batch_size, not {str(config)[:80]}")
     if any(isinstance(value, bool) or not isinstance(value, int | float) for value in config.values()):
-        raise _Refused(f"lr and batch_size are numbers, not {str(config)[:80]}")
+        raise Refused(f"lr and batch_size are numbers, not {str(config)[:80]}")
     if not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 1:
-        raise _Refused(f"epochs is a whole number of at least 1, not {str(epochs)[:20]}")
+        raise Refused(f"epochs is a whole number of at least 1, not {str(epochs)[:20]}")
 
 
 def _checkpoint(text: Any) -> tuple[int, int]:
@@ -155,14 +110,7 @@ def _checkpoint(text: Any) -> tuple[int, int]:
         _, number, _, total, _ = str(text).split()
         return int(number), int(total)
     except ValueError:
-        raise _Refused("the checkpoint is none that train has returned") from None
-
-
-def _peer(connection: socket.socket) -> int:
-    """The process at the other end; 0 where the system does not tell."""
-    if sys.platform != "linux":
-        return 0
-    return struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+        raise Refused("the checkpoint is none that train has returned") from None
 
 
 @dataclass(frozen=True)
@@ -186,16 +134,7 @@ class Training:
             RuntimeError: out of memory.
         """
         asked = {"config": _plain(config), "epochs": _number(epochs), "checkpoint": checkpoint}
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(_SECONDS)
-            connection.connect(self.path)
-            connection.sendall(json.dumps(asked, default=repr).encode() + b"\n")
-            with connection.makefile("rb") as file:
-                answer = json.loads(file.readline())
-        if "refused" in answer:
-            raise Wrong(answer["refused"])
-        if "crashed" in answer:
-            raise RuntimeError(answer["crashed"])
+        answer = ask(self.path, asked, _SECONDS)
         return answer["loss"], answer["checkpoint"]
 
 
