@@ -140,6 +140,9 @@ wrong("the ranks that are there", "these ranks do there what most do", {
     MISSING: 'return number, "missing", [rank for rank in range(len(ranks)) if rank not in missing]'
 })  # fmt: skip
 wrong("one rank alone", "and other ranks", {MISSING: 'return number, "missing", missing[:1]'})
+wrong("order by what comes next", "they differ in another way", {
+    "if (call, ranks[odd[0]].get(number + 1)) == (following, usual):": "if ranks[odd[0]].get(number + 1) == usual:"
+})  # fmt: skip
 wrong("no order", "they differ in another way", {ORDER: ""})
 wrong("order by the first of the two", "they differ in another way", {
     "if (call, ranks[odd[0]].get(number + 1)) == (following, usual)": "if call == following"

@@ -9,7 +9,7 @@ from typing import Any
 
 Call = tuple[str, tuple[int, ...], str]  # operation, size, type
 Calls = dict[int, Call]  # of a rank, by number
-KINDS = ("missing", "order", "operation", "size", "type", "left out", "")
+KINDS = ("missing", "order", "operation", "size", "type", "left out", "one more", "")
 OF_EACH = 4
 OPERATIONS = ("all_reduce", "broadcast", "reduce", "all_gather")
 TYPES = ("Float", "BFloat16", "Double")
@@ -82,6 +82,10 @@ def _with_fault(rng: random.Random, calls: Calls, kind: str, at: int) -> Calls:
         return {number: call for number, call in calls.items() if number < at}
     if kind == "left out":
         return {number - (number > at): call for number, call in calls.items() if number != at}
+    if kind == "one more":
+        other = rng.choice([one for one in OPERATIONS if one != operation])
+        later = {number + (number >= at): call for number, call in calls.items()}
+        return dict(sorted((later | {at: (other, (rng.randint(65, 99),), dtype)}).items()))
     if kind == "order":
         return calls | {at: calls[at + 1], at + 1: calls[at]}
     changed = {

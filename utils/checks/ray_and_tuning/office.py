@@ -31,7 +31,7 @@ class Office:
         self._end = contextlib.ExitStack()
 
     def answer(self, asked: Any, pid: int) -> dict[str, Any]:
-        """What process ``pid`` is told (0: the system does not say who asks). Called in many threads; may raise Refused."""
+        """What process ``pid`` is told (0: the system does not say which). Called in many threads; or Refused."""
         raise NotImplementedError
 
     def __enter__(self) -> Any:

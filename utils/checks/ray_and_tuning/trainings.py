@@ -1,4 +1,4 @@
-"""Exercise 5: ``ray_train(epoch, workers, epochs, accidents, storage)``, two calls in one storage, an accident in each."""
+"""Exercise 5: ``ray_train(epoch, workers, epochs, accidents, storage)``, in two calls with an accident each."""
 
 from __future__ import annotations
 
