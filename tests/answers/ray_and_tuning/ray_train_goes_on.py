@@ -75,7 +75,7 @@ def with_torch():
         trainer = TorchTrainer(
             train_worker,
             train_loop_config={"epoch": epoch, "epochs": epochs},
-            scaling_config=ScalingConfig(workers, use_gpu=False),
+            scaling_config=ScalingConfig(num_workers=workers, use_gpu=False),
             torch_config=TorchConfig(backend="gloo"),
             run_config=config,
         )

@@ -77,7 +77,7 @@ def ray_train_goes_on(ray_train: Any) -> dict[str, Any]:
             for one, before in zip((first, again), finished, strict=True)
         ]
         paths = [team.path for team in teams]
-        found = run(trainings.run_trainings, ray_train, ray.address, ray.storage, paths, timeout=400)
+        found = run(trainings.run_trainings, ray_train, ray.address, ray.storage, paths, timeout=700)
     trainings.judge(teams, found)
     return {
         "calls": f"with {first.workers} and {again.workers} workers, in the same storage",

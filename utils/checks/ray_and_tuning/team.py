@@ -17,7 +17,7 @@ from typing import Any
 
 from utils.checks.ray_and_tuning.office import Office, Refused, ask
 
-PATIENCE = 20.0  # seconds until the last worker of a group asks for its epoch
+PATIENCE = 30.0  # seconds until the last worker of a group asks for its epoch
 BEFORE_ACCIDENT = 1.5  # seconds in which Ray hears of the epoch before
 
 
