@@ -311,6 +311,29 @@ def test_results_come_as_they_are_found_and_stay_after_an_interrupt(labs, tmp_pa
     assert main([str(tmp_path), "--labs", str(labs / "nowhere")]) == 2, "its own files are no learners"
 
 
+def test_an_interrupt_at_a_bad_moment_does_not_hold_the_grader(labs, tmp_path):
+    # The worst moment: the main thread has just taken the locks of all futures, and not yet entered the block.
+    hand_in(tmp_path, "ben", words(first="while True: pass"))
+    program = """if True:
+        import os, runpy, signal, sys
+        from concurrent.futures import _base
+        enter = _base._AcquireFutures.__enter__
+        def interrupted(self):
+            enter(self)
+            os.kill(os.getpid(), signal.SIGINT)
+        _base._AcquireFutures.__enter__ = interrupted
+        runpy.run_module("utils.checks.grading", run_name="__main__", alter_sys=True)
+    """
+    command = [sys.executable, "-c", program, str(tmp_path), "--labs", str(labs)]
+    grading = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    try:
+        said = grading.communicate(timeout=60)[1]
+    finally:
+        grading.kill()
+    assert grading.returncode == 130
+    assert "Interrupted before the first notebook was graded." in said
+
+
 def test_what_learners_can_do_is_said_before_anything_runs(tmp_path):
     place = Sandboxes(tmp_path, Limits(notebook=60, memory=2 << 30), same_user=True)
     assert "with your rights; THIS SYSTEM CANNOT HIDE" in place.words and "60 s and 2 GB" in place.words

@@ -7,6 +7,7 @@ import itertools
 import math
 import signal
 import sys
+import threading
 from pathlib import Path
 
 from utils.checks.grading.confine import hide_memory
@@ -19,6 +20,8 @@ from utils.course.build import LabError
 from utils.course.outline import ROOT
 
 TABLE = "grades.csv"
+STOP = threading.Event()
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -62,6 +65,7 @@ def _grade(given: argparse.Namespace) -> int:
             same_user=given.same_user,
             begin=_say,
             each=each,
+            stop=STOP,
         )
         _write(grades, grades.learners, out)
     except KeyboardInterrupt:
@@ -115,7 +119,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _stop(*_: object) -> None:
+    """Ctrl-C is noted, not raised: raised in the middle of a wait, it would leave a lock of the pool taken for ever."""
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    STOP.set()
+
+
 if __name__ == "__main__":
     hide_memory()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is done is kept
+    for number in _SIGNALS:
+        signal.signal(number, _stop)  # SIGTERM too: what is done is kept
     sys.exit(main())

@@ -45,13 +45,14 @@ def hide_memory() -> None:
 def main() -> None:
     """Run ``{"command", "environment", "folder", "user", "namespaces", "keep", "hide", "memory", "seconds"}``."""
     config = json.loads(sys.argv[1])
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    told: list[int] = []  # noted and not raised: Python drops what is raised at some moments
+    signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
     end_with(config["parent"])
     adopt_orphans()
     program = 0
     try:
         program = _start(config)
-        status = _watch(program, config["memory"], config["seconds"])
+        status = _watch(program, config["memory"], config["seconds"], told)
     except OSError as error:
         print(error, file=sys.stderr)
         status = NOT_CONFINED
@@ -157,9 +158,9 @@ def _become(config: dict[str, Any]) -> None:
     os.execve(config["command"][0], config["command"], config["environment"])
 
 
-def _watch(program: int, memory: int, seconds: float) -> int:
+def _watch(program: int, memory: int, seconds: float, told: list[int]) -> int:
     end = time.monotonic() + seconds
-    while True:
+    while not told:
         pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
         if pid and os.WIFSTOPPED(status):
             os.kill(pid, signal.SIGCONT)
@@ -171,6 +172,7 @@ def _watch(program: int, memory: int, seconds: float) -> int:
         if _memory_of(psutil.Process().children(recursive=True), memory) > memory:
             return MEMORY
         time.sleep(_LOOK_EVERY)
+    return 128 + told[0]
 
 
 def _end_all(user: int | None, namespaces: bool) -> None:

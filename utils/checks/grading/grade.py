@@ -5,6 +5,7 @@ This process runs no learner's code and unpickles nothing of theirs. It takes a 
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -48,6 +49,7 @@ def grade(
     same_user: bool = False,
     begin: Callable[[str], None] = lambda words: None,
     each: Callable[[Grades, str, str], None] = lambda grades, learner, lab: None,
+    stop: threading.Event | None = None,
 ) -> Grades:
     """Run and judge every lab in a folder.
 
@@ -59,6 +61,7 @@ def grade(
         same_user: see sandbox.py.
         begin: is told what learners' code can do here, before any of it runs.
         each: called after each notebook with all grades so far, the learner and the lab.
+        stop: set it, and the grading is interrupted.
 
     Raises:
         LabError: if the folder or the official labs cannot be used.
@@ -73,13 +76,13 @@ def grade(
         notes={(learner, ""): said for learner, said in notes.items()},
         waiting={(item.learner, item.slug) for item in work},
     )
-    judging = threading.Lock()
-    with Sandboxes(folder.resolve(), limits or Limits(), same_user) as place:
+    judging, stop = threading.Lock(), stop or threading.Event()
+    with _interrupted(), Sandboxes(folder.resolve(), limits or Limits(), same_user, stop) as place:
         begin(place.words)
         pool = ThreadPoolExecutor(jobs)
         futures = {pool.submit(_grade_one, item, official[item.slug], place, judging): item for item in work}
         try:
-            for future in _as_completed(futures):
+            for future in _as_completed(futures, stop):
                 item, result = futures[future], future.result()
                 grades.waiting.discard((item.learner, item.slug))
                 grades.notes[item.learner, item.slug] = result.notes
@@ -87,16 +90,26 @@ def grade(
                     grades.verdicts[item.learner, item.slug, name] = verdict
                 each(grades, item.learner, item.slug)
         finally:
-            place.stopped.set()
+            stop.set()
             pool.shutdown(cancel_futures=True)
     return grades
 
 
-def _as_completed(futures: Iterable[Future[Any]]) -> Iterator[Future[Any]]:
-    """As concurrent.futures has it, but a Ctrl-C is never lost: one that comes just before a wait without end is."""
+@contextlib.contextmanager
+def _interrupted() -> Iterator[None]:
+    try:
+        yield
+    except Interrupted:
+        raise KeyboardInterrupt from None
+
+
+def _as_completed(futures: Iterable[Future[Any]], stop: threading.Event) -> Iterator[Future[Any]]:
+    """As concurrent.futures has it, and looks now and then whether to stop."""
     pending = set(futures)
     while pending:
-        done, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
+        if stop.is_set():
+            raise Interrupted
+        done, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
         yield from done
 
 

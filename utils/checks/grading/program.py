@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import select
@@ -61,8 +62,10 @@ class Program:
 
     def end(self) -> None:
         """End it and all that it has started. Told again if need be: Python drops what is raised at some moments."""
-        while self._process.poll() is None:
-            self._process.terminate()
+        for tell in itertools.chain([self._process.terminate] * 3, itertools.repeat(self._process.kill)):
+            if self._process.poll() is not None:
+                break
+            tell()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_PATIENCE)
         self._process.stdout.close()

@@ -45,6 +45,7 @@ class Sandboxes:
         hidden: the class's folder.
         limits: for each notebook.
         same_user: run it with the instructor's rights, also where the instructor is root.
+        stopped: set it, and what runs is ended.
 
     Raises:
         LabError: if the course cannot be used from there.
@@ -53,9 +54,9 @@ class Sandboxes:
     hidden: Path
     limits: Limits
     same_user: bool = False
+    stopped: threading.Event = field(default_factory=threading.Event)
     namespaces: bool = field(default=False, init=False)
     may_use_namespaces: ClassVar[bool] = sys.platform == "linux"
-    stopped: threading.Event = field(default_factory=threading.Event, init=False)
 
     def __enter__(self) -> Sandboxes:
         self.base = Path(tempfile.mkdtemp(prefix="grade-")).resolve()
