@@ -1,4 +1,4 @@
-"""The exercises of this lab: the same training with MPI, with Horovod and with TensorFlow, on real processes."""
+"""The exercises of this lab: the same training with MPI, Horovod and TensorFlow, on real processes that may die."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from utils.checks import exercise
 from utils.checks.contracts import cases_of, refuse
 from utils.checks.other_frameworks import averaging, training_tasks
-from utils.checks.other_frameworks.launching import MIRRORED, start
+from utils.checks.other_frameworks.launching import MIRRORED, start, start_twice
 
 RANKS = [f"worker {number}" for number in range(3)]
 
@@ -58,4 +58,22 @@ def tensorflow(train_with: Any) -> dict[str, Any]:
         "MirroredStrategy": f"{replicas} replicas",
         "losses and weights": f"those of one process to ±{CLOSE:g}",
         "checkpoint": "by worker 0",
+    }
+
+
+@exercise(title="A worker dies", difficulty=3, minutes=30, timeout=600, needs=("horovod",))
+def dead_worker(train_on: Any) -> dict[str, Any]:
+    """Judge ``train_on(task)``, which horovodrun starts twice: one of the first workers is killed."""
+    from utils.checks.other_frameworks.judges import CLOSE, judge_accident, judge_begin
+
+    cases = cases_of("other_frameworks.dead_worker", training_tasks.draw_accident)
+    case, workers = cases[0], RANKS[: cases[0]["ranks"]]
+    found = start_twice(train_on, workers, case, lambda firsts: refuse(case, judge_begin(case, firsts)))
+    refuse(case, judge_accident(case, found))
+    worker, step = case["accident"]
+    return {
+        "workers": len(found),
+        "killed": f"worker {worker}, in step {step} of {case['steps']}",
+        "started again": f"{len(found[0]['reads'])} steps to go",
+        "final weights": f"those of one process in which nothing has happened, to ±{CLOSE:g}",
     }

@@ -41,6 +41,50 @@ def judge_horovod(case: Case, found: Sequence[Facts]) -> Iterator[Broken]:
             yield Broken("value:saved", words, f"{workers} workers")
 
 
+def judge_accident(case: Case, found: Sequence[Facts]) -> Iterator[Broken]:
+    """The same for the second start of a training, in which a worker has died in the first one."""
+    died, firsts = case["accident"][1], [min(facts["reads"][0], default=0) for facts in found if facts["reads"]]
+    begin = min(firsts) // (case["batch"] * case["ranks"]) if firsts else None
+    if different := list(judge_begin(case, firsts)):
+        yield from different
+        return
+    if begin not in (died - 1, died):
+        words = (
+            f"a worker has died in step {died}, and started again all begin with step {begin}: keep the state after "
+        )
+        yield Broken("value:begin", f"{words}each step, and go on behind the last one that is kept")
+        return
+    yield from _reads(case, [facts["reads"] for facts in found], begin)
+    if not all(facts["weights"] for facts in found):
+        yield Broken("value:model", "train_on must take its model from task.model()")
+        return
+    right, weights = _with_momentum(case), [_flat(facts["weights"]) for facts in found]
+    if all(_near(one, right) for one in weights):
+        return
+    if _near(weights[0], _with_momentum(case, forgets=begin)):
+        words = "the optimizer begins anew: its momentum is a part of the state"
+        yield Broken("value:momentum", f"{words}, to be kept, and to be given to all workers")
+    if any(not _near(one, [weights[0]]) for one in weights):
+        words = (
+            "the workers have different weights at the end: all need the weights and the optimizer's state of worker 0"
+        )
+        yield Broken("value:different", words)
+    yield Broken("value:weights", "the final weights are not those of one process in which nothing has happened")
+
+
+def judge_begin(case: Case, firsts: Sequence[int]) -> Iterator[Broken]:
+    """The first samples that workers have read after the accident belong to one step."""
+    begins = sorted(first // (case["batch"] * case["ranks"]) for first in firsts)
+    if len(set(begins)) > 1:
+        words = "started again, the workers begin with different steps: the state is on the disk of worker 0 alone, "
+        yield Broken("value:begin", f"{words}and all others need it", f"steps {begins}")
+
+
+def _with_momentum(case: Case, forgets: int | None = None) -> list[ndarray]:
+    batches, rate = _whole_batches(case), case["lr"] * case["ranks"]
+    return alone(batches, rate, start=start_of(case, 0), momentum=case["momentum"], forgets=forgets)[1]
+
+
 def _wrong_weights(case: Case, found: Sequence[Facts], weights: list[ndarray]) -> Iterator[Broken]:
     workers = case["ranks"]
     if found[0]["elements"] < case["steps"] * len(weights[0]):
@@ -72,27 +116,31 @@ def _wrong_weights(case: Case, found: Sequence[Facts], weights: list[ndarray]) -
 
 def horovod(case: Case, scale: int) -> Result:
     """What one process gets with the batches of all workers, and the rate so many times as large."""
+    return alone(_whole_batches(case), case["lr"] * scale, start=start_of(case, 0))
+
+
+def _whole_batches(case: Case) -> list[tuple[ndarray, ndarray]]:
     whole, data = case["batch"] * case["ranks"], Batches()
     parts = [slice(step * whole, (step + 1) * whole) for step in range(case["steps"])]
-    batches = [(data.images[part], data.labels[part]) for part in parts]
-    return alone(batches, case["lr"] * scale, start=start_of(case, 0))
+    return [(data.images[part], data.labels[part]) for part in parts]
 
 
-def _reads(case: Case, reads: list[list[list[int]]]) -> Iterator[Broken]:
+def _reads(case: Case, reads: list[list[list[int]]], first: int = 0) -> Iterator[Broken]:
     """In step k, all workers together read the samples from batch · k · workers on."""
     batch, whole = case["batch"], case["batch"] * case["ranks"]
-    if any(len(mine) != case["steps"] for mine in reads):
-        words = f"each worker reads once in each of the {case['steps']} steps"
+    if any(len(mine) != case["steps"] - first for mine in reads):
+        words = f"each worker reads once in each of the {case['steps'] - first} steps"
         yield Broken("value:steps", words, str([len(mine) for mine in reads]))
         return
     if all(mine == reads[0] for mine in reads):
         words = "all workers read the same samples, so all do the same work: let each read its own"
         yield Broken("value:same", words, f"{len(reads[0][0])} samples in step 0, the same in each worker")
-    for step in range(case["steps"]):
-        sizes = [len(mine[step]) for mine in reads]
+    for step in range(first, case["steps"]):
+        now = [mine[step - first] for mine in reads]
+        sizes = [len(mine) for mine in now]
         if set(sizes) != {batch}:
             yield Broken("value:sizes", f"in step {step}, each worker reads {batch} samples", str(sizes))
-        together = sorted(number for mine in reads for number in mine[step])
+        together = sorted(number for mine in now for number in mine)
         if together != list(range(step * whole, (step + 1) * whole)):
             words = f"the workers together must read the samples {step * whole} to {(step + 1) * whole - 1}, each once"
             seen = f"{len(set(together))} different ones, {together[:1]} to {together[-1:]}"

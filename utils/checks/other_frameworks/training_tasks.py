@@ -5,7 +5,9 @@ numpy alone at the top: torch and TensorFlow are imported in the workers that ne
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import numpy
 from numpy import ndarray
 
+from utils.checks.other_frameworks.launching import DIED
 from utils.training.same_training import BATCH, Batches, weights
 
 Case = dict[str, Any]
@@ -24,6 +27,13 @@ def draw_horovod(rng: random.Random) -> list[Case]:
         "ranks": rng.choice((2, 3)), "steps": rng.randint(6, 9), "batch": 8 * rng.randint(3, 6),
         "lr": rng.choice((0.08, 0.1, 0.12)), "seed": rng.getrandbits(20),
     }]  # fmt: skip
+
+
+def draw_accident(rng: random.Random) -> list[Case]:
+    """A training in which a worker dies, not worker 0, in a step in the middle."""
+    (case,) = draw_horovod(rng)
+    accident = [rng.randrange(1, case["ranks"]), rng.randint(3, case["steps"] - 3)]
+    return [case | {"momentum": rng.choice((0.5, 0.6, 0.7)), "accident": accident}]
 
 
 def draw_tensorflow(rng: random.Random) -> list[Case]:
@@ -69,6 +79,8 @@ class Task:
         return {"reads": self._reads, "logged": list(self._logged.items()), "saved": saved}
 
     def _note(self, read: list[int]) -> None:
+        if not self._reads:  # known also of a worker that does not come to its end
+            self._beat.write_text(str(min(read, default=0)), encoding="utf-8")
         self._reads.append(read)
         self._beat.touch()
 
@@ -106,6 +118,37 @@ class HorovodTask(Task):
         return super().facts() | {"weights": final}
 
 
+class MortalTask(HorovodTask):
+    """The same with momentum, and with a disk for each worker, with room for one state. One of the workers dies."""
+
+    def __init__(self, folder: str | Path, name: str, case: Case, number: int) -> None:
+        super().__init__(folder, name, case, number)
+        self.momentum = case["momentum"]
+        self._died, self._kept = Path(folder, DIED), Path(folder, f"kept.{number}")
+
+    def read(self, numbers: Iterable[int]) -> tuple[Any, Any]:
+        """As before. The accident happens here: this process is killed."""
+        numbers = list(numbers)
+        worker, step = self._case["dies"] or (None, 0)
+        if worker == self._number and numbers[:1] and numbers[0] >= step * self.batch * self._case["ranks"]:
+            self._died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().read(numbers)
+
+    def save(self, state: Any) -> None:
+        """Keep a state on this worker's disk, in place of the one before: it is old or new, never half."""
+        import torch
+
+        torch.save(state, half := self._kept.with_suffix(".half"))
+        half.replace(self._kept)
+
+    def load(self) -> Any:
+        """The state on this worker's disk; None if there is none."""
+        import torch
+
+        return torch.load(self._kept, weights_only=False) if self._kept.exists() else None
+
+
 class TensorFlowTask(Task):
     """This lab's training for TensorFlow: all replicas together take 144 samples a step."""
 
@@ -132,7 +175,12 @@ def arrays_of(model: Any) -> list[ndarray]:
 
 
 def alone(
-    batches: Iterable[tuple[ndarray, ndarray]], lr: float, scale: int | None = None, start: Sequence[ndarray] = ()
+    batches: Iterable[tuple[ndarray, ndarray]],
+    lr: float,
+    scale: int | None = None,
+    start: Sequence[ndarray] = (),
+    momentum: float = 0.0,
+    forgets: int | None = None,
 ) -> tuple[list[float], list[ndarray]]:
     """What one process gets: gradients by hand, in numpy's float64.
 
@@ -141,13 +189,15 @@ def alone(
         lr: learning rate.
         scale: what the sum of a batch's losses is divided by; None: the number of its samples.
         start: the weights before the first step.
+        momentum: of SGD.
+        forgets: before this step, the momentum is set to zero.
 
     Returns:
         The loss of each step, and the final weights.
     """
     weight, bias, weight_2, bias_2 = state = [array.astype(numpy.float64) for array in start or weights()]
-    losses = []
-    for images, labels in batches:
+    losses, moving = [], [numpy.zeros_like(array) for array in state]
+    for step, (images, labels) in enumerate(batches):
         samples, rows = scale or len(labels), range(len(labels))
         hidden = numpy.maximum(images @ weight + bias, 0)
         logits = hidden @ weight_2 + bias_2
@@ -156,8 +206,9 @@ def alone(
         losses.append(float(-numpy.log(share[rows, labels]).sum() / samples))
         share[rows, labels] -= 1
         back = share @ weight_2.T * (hidden > 0)
-        for array, gradient in zip(
-            state, (images.T @ back, back.sum(axis=0), hidden.T @ share, share.sum(axis=0)), strict=True
-        ):
-            array -= lr * gradient / samples
+        gradients = images.T @ back, back.sum(axis=0), hidden.T @ share, share.sum(axis=0)
+        for array, moved, gradient in zip(state, moving, gradients, strict=True):
+            moved *= 0.0 if step == forgets else momentum
+            moved += gradient / samples
+            array -= lr * moved
     return losses, state

@@ -14,7 +14,7 @@ from typing import Any
 
 from utils.checks.inside import Outcome, open_answer
 from utils.checks.other_frameworks.launching import MIRRORED, Facts
-from utils.checks.other_frameworks.training_tasks import HorovodTask, TensorFlowTask
+from utils.checks.other_frameworks.training_tasks import HorovodTask, MortalTask, TensorFlowTask
 from utils.checks.verdicts import NotStarted, Wrong
 from utils.ranks.ports import free_ports
 
@@ -41,12 +41,27 @@ def horovod() -> None:
     """Worker of horovodrun."""
     import horovod.torch as hvd
 
+    _wait_asleep()
     number = int(os.environ["HOROVOD_RANK"])
     name, (case,) = f"worker {number}", _given()
-    task = HorovodTask(sys.argv[1], name, case, number)
+    task = (MortalTask if "dies" in case else HorovodTask)(sys.argv[1], name, case, number)
     with _ending(name) as (call, facts), _collectives(hvd) as counts:
         call(task)
         facts |= task.facts() | counts
+
+
+def _wait_asleep() -> None:
+    """Horovod's workers spin while they wait for a tensor; asleep, those that wait for ever are told from busy ones."""
+    from horovod.torch import mpi_lib_v2 as library
+
+    spin = library.horovod_torch_wait_and_clear
+
+    def wait(handle: int) -> None:
+        while not library.horovod_torch_poll(handle):
+            time.sleep(0.002)
+        spin(handle)
+
+    library.horovod_torch_wait_and_clear = wait
 
 
 def tensorflow() -> None:
