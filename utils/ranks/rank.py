@@ -32,7 +32,7 @@ from utils.ranks.flight import unfinished_collective
 from utils.ranks.iopub import IOPub, OutStream
 from utils.ranks.tracebacks import remember_source, traceback_text
 from utils.ranks.values import dumps
-from utils.ranks.wire import Channel, wait_for
+from utils.ranks.wire import Channel, Listener
 
 _LEAST_RECURSION = 500  # frames that this program's own work needs, and more
 
@@ -244,16 +244,20 @@ class Rank:
 
     # ------------------------------------------------------------------ the listening thread
     def _listen(self) -> None:
+        sources: list[Any] = []
         while True:
+            if sources != (now := [self.channel, *self.iopub.sources()]):
+                sources, listener = now, Listener(now)
             busy = self._cell is not None
             try:
-                readable = wait_for([self.channel, *self.iopub.sources()], 0.1 if busy else None)
+                readable = listener.wait(0.1 if busy else None)
                 if self.channel in readable:
                     for message, blob in self.channel.take():
                         self._hear(message, blob)
                 if self.channel.eof:
                     raise EOFError
-                self.iopub.forward()
+                if readable != [self.channel]:  # else there is no text, and the main thread, woken just now, waits
+                    self.iopub.forward()
             except (EOFError, OSError):
                 os.killpg(0, signal.SIGKILL)  # the notebook is gone
 
