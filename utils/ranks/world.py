@@ -289,14 +289,11 @@ class World:
         self._generation += 1
         number = next(self._numbers)
         everyone = list(range(self.size))
-        unheard = InterruptFlag()  # stopped half-way, it would cost the ranks their variables
-        try:
+        with contextlib.closing(InterruptFlag()) as unheard:  # half done, it would cost the ranks their variables
             gathering = Gathering(self._processes.handles, everyone, number, REMAKE_TIMEOUT, Transcript([]), unheard)
             for handle in self._processes.handles:
                 handle.channel.send({"do": "remake", "cell": number, "generation": self._generation})
             outcomes = gathering.run()
-        finally:
-            unheard.close()
         if any(outcome.state != "finished" for outcome in outcomes):
             raise RuntimeError("the process group could not be made again")
         self._group_lost = False
