@@ -20,6 +20,7 @@ class Contestant:
         first: cells from a fresh kernel to the first result.
         next: a cell after that.
         repeats: how often the next cell is run; the median counts.
+        bare: a cell on the ranks that does nothing: what of the next cell's time is not the all-reduce's.
         idle: a cell that holds idle ranks while their memory is measured, for a tool whose ranks end with the cell;
             it makes one file ``idle-<rank>`` per rank in FOLDER and ends when a file ``go`` is there.
         large: a cell that makes a tensor of 100 MB on each rank; ``pull`` brings all of them to the notebook, ``push``
@@ -32,6 +33,7 @@ class Contestant:
     first: tuple[str, ...]
     next: str
     repeats: int = 9
+    bare: str | None = None
     idle: str | None = None
     large: str | None = None
     pull: str = ""
@@ -60,6 +62,7 @@ print(f"rank {rank} has the sum {sums[0]:g}.")""",
 sums = torch.full([1000], float(rank))
 dist.all_reduce(sums)
 print(f"rank {rank} has the sum {sums[0]:g}.")""",
+    bare="%%ranks\npass",
     large="%%ranks\nlarge = torch.ones(25_000_000)",
     pull="%ranks pull large",
     push="import torch\nback = torch.ones(25_000_000)\n%ranks push back",
@@ -92,6 +95,7 @@ print(f"rank {rank} has the sum {sums[0]:g}.")""",
 sums = torch.full([1000], float(rank))
 dist.all_reduce(sums)
 print(f"rank {rank} has the sum {sums[0]:g}.")""",
+    bare="%%px\npass",
     large="%%px\nlarge = torch.ones(25_000_000)",
     pull='pulled = client[:].pull("large", block=True)',
     push='import torch\nback = torch.ones(25_000_000)\nclient[:].push({"back": back}, block=True);',

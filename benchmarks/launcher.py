@@ -1,10 +1,11 @@
 """How fast is ``%%ranks`` beside ipyparallel's ``%%px`` and accelerate's ``notebook_launcher``, and how much memory?
 
 Every run has a fresh kernel (its start is not counted), from which these things are measured: the time from sending
-the first cell to the first result of an all-reduce on four ranks, the time of the next cell, the memory of the kernel
-and its idle ranks, and how fast tensors of 100 MB come from four ranks to the notebook and go back. Runs are paired: in
-each round every contestant runs once, and the order is rotated from round to round. Times and memory depend on the
-machine, so what counts are the ratios.
+the first cell to the first result of an all-reduce on four ranks, the time of the next cell (and of an empty cell, and
+of one that does nothing on the ranks: the kernel's own part, and the all-reduce's), the memory of the kernel and its
+idle ranks, and how fast tensors of 100 MB come from four ranks to the notebook and go back. Runs are paired: in each
+round every contestant runs once, and the order is rotated from round to round. Times and memory depend on the machine,
+so what counts first are the ratios.
 
     make benchmarks                          everything, about ten minutes on two cores
     python benchmarks/launcher.py --quick    one round with few ranks, to see that it works
@@ -49,8 +50,9 @@ def measure(contestant: Contestant, ranks: int, number: int, folder: Path) -> Ru
     with FreshKernel(folder) as kernel:
         timeout = FIRST_TIMEOUT + FIRST_TIMEOUT_PER_RANK * ranks
         first = kernel.run(contestants.fill(contestant.first, ranks), ranks, timeout)
-        cell = contestants.fill([contestant.next], ranks)
-        following = statistics.median(kernel.run(cell, ranks, NEXT_TIMEOUT) for _ in range(contestant.repeats))
+        following = _typical(kernel, contestant.next, ranks, contestant.repeats)
+        empty = _typical(kernel, "pass", 0, contestant.repeats)
+        bare = _typical(kernel, contestant.bare, 0, contestant.repeats) if contestant.bare else None
         if contestant.idle is None:
             memory, processes = _memory(kernel)
         else:
@@ -60,7 +62,11 @@ def measure(contestant: Contestant, ranks: int, number: int, folder: Path) -> Ru
             kernel.time(contestant.large, NEXT_TIMEOUT)
             pull = ranks * LARGE_BYTES / kernel.time(contestant.pull, NEXT_TIMEOUT)
             push = ranks * LARGE_BYTES / kernel.time(contestant.push, NEXT_TIMEOUT)
-    return Run(contestant.name, ranks, number, first, following, memory, processes, pull, push)
+    return Run(contestant.name, ranks, number, first, following, memory, processes, empty, bare, pull, push)
+
+
+def _typical(kernel: FreshKernel, cell: str, ranks: int, repeats: int) -> float:
+    return statistics.median(kernel.run(contestants.fill([cell], ranks), ranks, NEXT_TIMEOUT) for _ in range(repeats))
 
 
 def _memory(kernel: FreshKernel) -> tuple[int, int]:
@@ -140,6 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         content = {
             "facts": facts,
             "ratios": [asdict(ratio) | {"met": ratio.met} for ratio in report.ratios(runs, RANKS)],
+            "limits": [asdict(limit) | {"met": limit.met} for limit in report.limits(runs)],
             "notes": notes,
             "runs": [asdict(run) for run in runs],
         }

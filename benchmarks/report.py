@@ -13,6 +13,8 @@ from utils.ranks.words import text_table
 FIGURES = {
     "first": "fresh kernel to the first result",
     "next": "the next cell",
+    "bare": "– one that does nothing on the ranks",
+    "empty": "– an empty cell of the kernel alone",
     "memory": "memory of kernel and idle ranks",
     "pull": "a tensor of 100 MB from each rank",
     "push": "a tensor of 100 MB to each rank",
@@ -25,6 +27,7 @@ TARGETS = (
     ("next", NOTEBOOK_LAUNCHER, 0.05),
     ("memory", IPYPARALLEL, 0.3),
 )
+LIMITS = (("next", 4, 3e-3), ("next", 16, 12e-3))  # figure, ranks, at most so many seconds
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class Run:
     next: float
     memory: int
     processes: int
+    empty: float
+    bare: float | None = None
     pull: float | None = None
     push: float | None = None
 
@@ -56,6 +61,31 @@ class Ratio:
     @property
     def met(self) -> bool:
         return self.ratio <= self.target
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Our median in seconds on so many ranks; ``lowest`` and ``highest`` are single rounds."""
+
+    figure: str
+    ranks: int
+    seconds: float
+    lowest: float
+    highest: float
+    target: float
+
+    @property
+    def met(self) -> bool:
+        return self.seconds <= self.target
+
+
+def limits(runs: Sequence[Run]) -> list[Limit]:
+    """Every promised time for which there are runs."""
+    found = []
+    for figure, ranks, target in LIMITS:
+        if values := _by_round(runs, OURS, ranks, figure).values():
+            found.append(Limit(figure, ranks, statistics.median(values), min(values), max(values), target))
+    return found
 
 
 def ratios(runs: Sequence[Run], ranks: int) -> list[Ratio]:
@@ -77,14 +107,16 @@ def report(
     """All that the benchmark prints."""
     blocks = [_two_columns(facts), _two_columns({one.name: one.how for one in chosen})]
     blocks.append(_medians(chosen, runs, ranks))
-    found = ratios(runs, ranks)
+    found, bounds = ratios(runs, ranks), limits(runs)
     if found:
         blocks.append(_ratios(found))
+    if bounds:
+        blocks.append(_limits(bounds))
     blocks.append(_growth(chosen, runs))
     if notes:
         blocks.append("\n".join(notes))
     if found:
-        blocks.append(_verdict(found))
+        blocks.append(_verdict(found, bounds))
     return "\n\n".join(blocks)
 
 
@@ -107,12 +139,21 @@ def _ratios(found: Sequence[Ratio]) -> str:
     return _table(rows)
 
 
+def _limits(found: Sequence[Limit]) -> str:
+    rows = [["times of %%ranks", "median", "single rounds", "target", ""]]
+    for one in found:
+        span = f"{_show(one.figure, one.lowest)} – {_show(one.figure, one.highest)}"
+        name, target = f"{FIGURES[one.figure]}, {one.ranks} ranks", f"≤ {_show(one.figure, one.target)}"
+        rows.append([name, _show(one.figure, one.seconds), span, target, "met" if one.met else "missed"])
+    return _table(rows)
+
+
 def _growth(chosen: Sequence[Contestant], runs: Sequence[Run]) -> str:
     sizes = sorted({run.ranks for run in runs})
     heads = [f"{size} ranks" for size in sizes]
     rows = [["growth with the number of ranks (medians)", "", *heads, f"{sizes[-1]} : {sizes[0]} ranks"]]
     for figure, words in FIGURES.items():
-        if figure in ("pull", "push"):
+        if figure in ("pull", "push", "empty"):
             continue
         for index, one in enumerate(chosen):
             values = [_by_round(runs, one, size, figure).values() for size in sizes]
@@ -123,13 +164,18 @@ def _growth(chosen: Sequence[Contestant], runs: Sequence[Run]) -> str:
     return _table(rows)
 
 
-def _verdict(found: Sequence[Ratio]) -> str:
-    missed = [one for one in found if not one.met]
-    lines = [f"{len(found) - len(missed)} of {len(found)} targets are met."]
-    for one in missed:
+def _verdict(found: Sequence[Ratio], bounds: Sequence[Limit]) -> str:
+    met = sum(one.met for one in [*found, *bounds])
+    lines = [f"{met} of {len(found) + len(bounds)} targets are met."]
+    for one in [one for one in found if not one.met]:
         lines.append(
             f"Missed: {FIGURES[one.figure]} is {one.ratio:.3f} times {one.peer}'s, "
             f"and was to be at most {one.target:g} times."
+        )
+    for limit in [limit for limit in bounds if not limit.met]:
+        lines.append(
+            f"Missed: {FIGURES[limit.figure]} on {limit.ranks} ranks takes {_show(limit.figure, limit.seconds)}, "
+            f"and was to take at most {_show(limit.figure, limit.target)}."
         )
     return "\n".join(lines)
 

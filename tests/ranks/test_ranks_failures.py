@@ -281,6 +281,29 @@ def test_who_spins_at_one_line_for_a_collective_waits_too(world):
     world.run_cell("connections.abort_communication = real")
 
 
+def test_who_spins_at_one_line_while_the_gpu_works_waits_for_the_gpu(world):
+    """As CUDA does in ``synchronize()`` behind a long kernel, with a stream that says that it is not done."""
+    world.run_cell(
+        "import ctypes\nreal = torch.cuda.is_initialized, torch.cuda.default_stream\n"
+        "class Stream:\n    def query(self): return rank == 1\n"
+        "torch.cuda.is_initialized, torch.cuda.default_stream = lambda: True, lambda gpu: Stream()\n"
+        "libc, lock = ctypes.CDLL(None), ctypes.c_int(0)\n"
+        "libc.pthread_spin_init(ctypes.byref(lock), 0); libc.pthread_spin_lock(ctypes.byref(lock))\n"
+        "from utils.ranks import connections\naborted = connections.abort_communication\n"
+        "def abort(pids):\n    libc.pthread_spin_unlock(ctypes.byref(lock)); aborted(pids)\n"
+        "connections.abort_communication = abort"
+    )
+    error = fails(world, "if rank < 2:\n    libc.pthread_spin_lock(ctypes.byref(lock))", RankTimeout, timeout=1)
+    assert re.search(r"^0     waiting +2     libc.pthread_spin_lock", error.report, re.MULTILINE), error.report
+    assert re.search(r"^1     busy +2     libc.pthread_spin_lock", error.report, re.MULTILINE), error.report
+    assert "rank 0 waits in line 2, in no call that names other ranks" in error.report
+    assert "no collective begun: for a GPU, which still works." in error.report
+    world.run_cell(
+        "(torch.cuda.is_initialized, torch.cuda.default_stream), connections.abort_communication = real, aborted"
+    )
+    assert still_works(world)
+
+
 def test_a_stopped_rank_does_not_hang_the_notebook(world):
     os.kill(world.pids[1], signal.SIGSTOP)
     error = fails(world, "dist.barrier()", RankTimeout, timeout=1)

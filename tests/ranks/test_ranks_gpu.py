@@ -123,6 +123,41 @@ def test_more_ranks_than_this_machine_has_gpus():
         World(GPUS + 1, backend="nccl")
 
 
+TRAIN = """
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 1).to(device)
+replica = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+rows = torch.randn(4 * world_size, 8, generator=torch.Generator().manual_seed(1))
+for _ in range(3):
+    optimizer.zero_grad()
+    replica(rows[4 * rank :][:4].to(device)).square().mean().backward()
+    optimizer.step()
+seen = torch.tensor([rank + 1]); dist.all_reduce(seen)
+"""
+
+
+ON_EVERY_GPU = (pytest.mark.gpu, pytest.mark.skipif(GPUS < 1, reason="needs a real GPU"))
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(GPUS, marks=ON_EVERY_GPU, id="every GPU")])
+def test_training_on_as_many_ranks_as_gpus_is_training_in_one_process(size):
+    with World(size) as world:
+        world.run_cell(TRAIN)
+        models, seen = world["model"], world["seen"]
+    torch.manual_seed(0)
+    alone = torch.nn.Linear(8, 1)
+    rows = torch.randn(4 * size, 8, generator=torch.Generator().manual_seed(1))
+    optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        alone(rows).square().mean().backward()
+        optimizer.step()
+    for model in models:
+        torch.testing.assert_close(list(model.parameters()), list(alone.parameters()), rtol=1e-4, atol=1e-5)
+    assert [each.item() for each in seen] == [size * (size + 1) // 2] * size
+
+
 @needs_gpus(2)
 def test_a_hang_under_nccl_ends_with_the_table_and_the_group_works_again():
     with World(2) as world:

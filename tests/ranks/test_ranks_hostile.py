@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import psutil
 import pytest
 from ranks_support import Recorder, eventually
@@ -81,6 +84,17 @@ def test_a_rank_works_on_after(source):
         assert world.run_cell("kept + 1") == {0: "1", 1: "2"}
         fails(world, "undefined_name")
         assert world.run_cell("kept") == {0: "0", 1: "1"}
+
+
+def test_a_signal_between_cells_whose_handler_raises_ends_nothing(world, tmp_path):
+    ring = (
+        f"import pathlib, signal\ndef ring(*_): pathlib.Path('{tmp_path}', str(rank)).touch(); raise ValueError('no')"
+    )
+    world.run_cell(f"{ring}\nsignal.signal(signal.SIGALRM, ring)")
+    for pid in world.pids:
+        os.kill(pid, signal.SIGALRM)
+    assert eventually(lambda: len(list(tmp_path.iterdir())) == 2)
+    assert world.run_cell("kept") == {0: "0", 1: "1"}
 
 
 def test_recursion_to_the_limit_is_an_error_of_the_cell(world):

@@ -26,11 +26,22 @@ def test_the_launcher_benchmark_prints_figures_of_this_project(tmp_path: Path) -
     command = [sys.executable, str(PROGRAM), "--quick", "--only-ours", "--json", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1500)
     assert done.returncode == 0, done.stderr
-    for words in ("machine", "torch", "first result", "next cell", "memory of kernel", "2 ranks", "3 ranks"):
+    for words in (
+        "machine",
+        "torch",
+        "first result",
+        "next cell",
+        "memory of kernel",
+        "2 ranks",
+        "3 ranks",
+        "≤ 3.0 ms",
+    ):
         assert words in done.stdout
-    runs = json.loads(file.read_text())["runs"]
+    found = json.loads(file.read_text())
+    runs = found["runs"]
     assert [run["ranks"] for run in runs] == [4, 2, 3]
-    assert all(run["first"] > 0 and run["next"] > 0 and run["memory"] > 1e6 for run in runs)
+    assert all(run["first"] > run["next"] > run["empty"] > 0 and run["memory"] > 1e6 for run in runs)
+    assert [(limit["figure"], limit["ranks"], limit["target"]) for limit in found["limits"]] == [("next", 4, 0.003)]
     assert [run["processes"] for run in runs] == [run["ranks"] + 2 for run in runs]  # the kernel, and what forks
 
 

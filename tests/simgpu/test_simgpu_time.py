@@ -796,6 +796,24 @@ def test_shapes_alone_follow_the_default_type():
     assert types == [(torch.float32,) * 4, (torch.float64,) * 4, (torch.float32,) * 4]
 
 
+def test_remembered_costs_are_those_of_the_gpu_and_of_the_settings():
+    def seconds(gpu, precision):
+        simgpu.cluster(gpus_per_node=1, gpu=gpu, numbers=False)
+        torch.set_float32_matmul_precision(precision)
+        try:
+            a = torch.empty(4096, 4096, device="simgpu:0")
+            with simgpu.profile() as prof:
+                a @ a
+            return prof.events[0].seconds
+        finally:
+            torch.set_float32_matmul_precision("highest")
+
+    fp32, tf32, other, again = (
+        seconds(*case) for case in (("A100", "highest"), ("A100", "high"), ("V100", "highest"), ("A100", "highest"))
+    )
+    assert tf32 < fp32 / 3 and other > fp32 and again == fp32
+
+
 def test_remembered_shapes_are_new_tensors_each_time():
     simgpu.cluster(gpus_per_node=1, numbers=False)
     x = torch.ones(128, device="simgpu:0")

@@ -1,6 +1,8 @@
-"""Whether a rank can still use its GPU."""
+"""Whether a rank can still use its GPU, and whether that works."""
 
 from __future__ import annotations
+
+import os
 
 import torch
 
@@ -22,3 +24,14 @@ def device_lost(error: BaseException) -> bool:
     except RuntimeError:
         return True
     return False
+
+
+def gpu_works() -> bool:
+    """Whether this rank's GPU has not done yet what its default stream was given; asks, and waits for nothing.
+
+    NCCL's collectives have streams of their own, of which the flight recorder knows.
+    """
+    try:
+        return torch.cuda.is_initialized() and not torch.cuda.default_stream(int(os.environ["LOCAL_RANK"])).query()
+    except Exception:
+        return False  # an aid only: CUDA may have failed for good

@@ -198,15 +198,16 @@ def who_waits_for_whom(outcomes: Sequence[Outcome]) -> list[str]:
                 f"{label(ranks)} {verb} in {what.rstrip(',')}, and all of its group are there: "
                 "their tensors may differ in size or type, or an earlier call was not the same on all ranks."
             )
-    still: dict[int, list[int]] = {}
+    still: dict[tuple[int, bool], list[int]] = {}
     for outcome in outcomes:
         place = outcome.where()
         if outcome.stands_still and outcome.collective is None and place["line"]:
-            still.setdefault(place["line"], []).append(outcome.rank)
-    for line, ranks in still.items():
+            still.setdefault((place["line"], bool(place.get("gpu"))), []).append(outcome.rank)
+    for (line, gpu), ranks in still.items():
+        what = "for a GPU, which still works" if gpu else "for a file, a lock, or in a sleep"
         sentences.append(
             f"{label(ranks)} {'waits' if len(ranks) == 1 else 'wait'} in line {line}, in no call that names other "
-            "ranks and with no collective begun: for a file, a lock, or in a sleep."
+            f"ranks and with no collective begun: {what}."
         )
     return sentences
 

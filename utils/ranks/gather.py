@@ -54,7 +54,7 @@ class Gathering:
         starter = handles[0].starter.channel()
         sources = [*self._handle_of, *([starter] if starter is not None else []), flag]
         self._listener = Listener(source for source in sources if source.fileno() >= 0)
-        self._looked_at = 0.0  # whether ranks are alive
+        self._looked_at = time.monotonic()  # whether ranks are alive
         self._places: dict[int, dict[str, Any] | None] = {}
         self._stopped: set[int] = set()
         self.stopped_by: str | None = None

@@ -9,7 +9,6 @@ import argparse
 import atexit
 import difflib
 import re
-from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -96,7 +95,7 @@ class RanksMagics(Magics):
         shape = self._shape(options)
         check_shape(*shape[:3])
         only = None if options.only is None else rank_list(options.only, shape[0])
-        world = self._world_of(shape, torch_modules(source))
+        world = self._world_of(shape, source)
         timeout = DEFAULT_TIMEOUT if options.timeout is None else options.timeout
         if timeout < 0:
             raise BadRequest("--timeout takes seconds: a positive number, or 0 for no limit.")
@@ -121,7 +120,8 @@ class RanksMagics(Magics):
             size = options.n
         return size, options.nodes or nodes if options.nodes != 0 else 0, options.backend or backend, given
 
-    def _world_of(self, shape: Shape, imports: Sequence[str] = ()) -> World:
+    def _world_of(self, shape: Shape, source: str = "") -> World:
+        """The ranks that live already, or new ones, whose first cell has this source."""
         former, note = self.world, ""
         if former is not None and former.open:
             if dead := former.dead_ranks():
@@ -135,7 +135,7 @@ class RanksMagics(Magics):
         check_gpus(*shape[:3])  # what can be refused is refused while the former world is still there …
         self.close()  # … and its memory is free before the new one takes its own
         *processes, given = shape
-        self.world = World(*processes, devices=given, imports=imports)
+        self.world = World(*processes, devices=given, imports=torch_modules(source))
         self._wanted = shape
         for line in (note, self.world.note):
             if line:

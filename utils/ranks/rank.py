@@ -10,6 +10,7 @@ from __future__ import annotations
 import _thread
 import ast
 import builtins
+import contextlib
 import os
 import pickle
 import queue
@@ -25,14 +26,14 @@ from typing import Any, NoReturn
 
 from utils.ranks import connections, devices, groups, locate, surroundings
 from utils.ranks.completions import completions
-from utils.ranks.device import device_lost
+from utils.ranks.device import device_lost, gpu_works
 from utils.ranks.display import DisplayPublisher
 from utils.ranks.errors import BadRequest
 from utils.ranks.flight import unfinished_collective
 from utils.ranks.iopub import IOPub, OutStream
 from utils.ranks.tracebacks import remember_source, traceback_text
 from utils.ranks.values import dumps
-from utils.ranks.wire import Channel, wait_for
+from utils.ranks.wire import Channel, Listener
 
 _LEAST_RECURSION = 500  # frames that this program's own work needs, and more
 
@@ -126,37 +127,40 @@ class Rank:
     def serve(self) -> NoReturn:
         """Work until the notebook ends this process."""
         while True:
-            message, blob = self._work.get()
-            self._cell = message["cell"]
-            signal.signal(signal.SIGINT, self._on_interrupt)  # a library may have put its own in place
-            answer: dict[str, Any] = {"event": "done", "cell": message["cell"], "ok": True}
-            result = b""
-            self._try(self.iopub.begin, None)
-            recorded = self.devices is not None and message["do"] in ("cell", "call")
-            if recorded:
-                self._try(lambda notes=message["notes"]: self.devices.begin(notes), None)
+            with contextlib.suppress(BaseException):  # between two cells, a signal's handler of the reader's may raise
+                self._serve(*self._work.get())
+
+    def _serve(self, message: dict[str, Any], blob: bytes) -> None:
+        self._cell = message["cell"]
+        signal.signal(signal.SIGINT, self._on_interrupt)  # a library may have put its own in place
+        answer: dict[str, Any] = {"event": "done", "cell": message["cell"], "ok": True}
+        result = b""
+        self._try(self.iopub.begin, None)
+        recorded = self.devices is not None and message["do"] in ("cell", "call")
+        if recorded:
+            self._try(lambda notes=message["notes"]: self.devices.begin(notes), None)
+        try:
+            self._running = True
             try:
-                self._running = True
-                try:
-                    result = self._do(message, blob, answer) or b""
-                finally:
-                    self._running = False
-            except BaseException as error:
+                result = self._do(message, blob, answer) or b""
+            finally:
                 self._running = False
-                answer |= {"ok": False, "error": self._describe(error), "at": monotonic()}
-                del error
-            if sys.getrecursionlimit() < _LEAST_RECURSION:
-                sys.setrecursionlimit(_LEAST_RECURSION)
-            if recorded:
-                answer["note"] = self._try(self.devices.end, None)
-            self._try(self.iopub.finish, None)
-            answer["group"] = self._try(self.group.alive, False)
-            answer["compiler"] = self._try(lambda: "torch._dynamo" in sys.modules, False)
-            self._cell = None
-            try:
-                self.iopub.send(answer, result)
-            except Exception:  # the reader has replaced something that streams need
-                self.channel.send(answer, result)
+        except BaseException as error:
+            self._running = False
+            answer |= {"ok": False, "error": self._describe(error), "at": monotonic()}
+            del error
+        if sys.getrecursionlimit() < _LEAST_RECURSION:
+            sys.setrecursionlimit(_LEAST_RECURSION)
+        if recorded:
+            answer["note"] = self._try(self.devices.end, None)
+        self._try(self.iopub.finish, None)
+        answer["group"] = self._try(self.group.alive, False)
+        answer["compiler"] = self._try(lambda: "torch._dynamo" in sys.modules, False)
+        self._cell = None
+        try:
+            self.iopub.send(answer, result)
+        except BaseException:  # the reader has replaced something that streams need
+            self.channel.send(answer, result)
 
     def _try(self, function: Callable[[], Any], instead: Any) -> Any:
         """What the function returns; ``instead`` where the reader's code, which it runs into, raises or never ends."""
@@ -244,16 +248,20 @@ class Rank:
 
     # ------------------------------------------------------------------ the listening thread
     def _listen(self) -> None:
+        sources: list[Any] = []
         while True:
+            if sources != (now := [self.channel, *self.iopub.sources()]):
+                sources, listener = now, Listener(now)
             busy = self._cell is not None
             try:
-                readable = wait_for([self.channel, *self.iopub.sources()], 0.1 if busy else None)
+                readable = listener.wait(0.1 if busy else None)
                 if self.channel in readable:
                     for message, blob in self.channel.take():
                         self._hear(message, blob)
                 if self.channel.eof:
                     raise EOFError
-                self.iopub.forward()
+                if readable != [self.channel]:  # else there is no text, and the main thread, woken just now, waits
+                    self.iopub.forward()
             except (EOFError, OSError):
                 os.killpg(0, signal.SIGKILL)  # the notebook is gone
 
@@ -284,4 +292,5 @@ class Rank:
             return None
         place = locate.place_of(self._main_thread)
         begun = unfinished_collective() if stays and place["call"] is None else {}
-        return place | begun | {"still": still or bool(begun)}
+        gpu = stays and gpu_works()
+        return place | begun | {"still": still or bool(begun) or gpu, "gpu": gpu}

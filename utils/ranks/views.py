@@ -65,6 +65,8 @@ class Notebook(View):
         if outputs and fingerprint != self._drawn:
             self._clear(wait=True)
             show(outputs)
+            sys.stdout.flush()
+            sys.stderr.flush()
             self._drawn = fingerprint
         self._drawn_at = time.monotonic()
 
@@ -131,14 +133,20 @@ def default_view(live: bool) -> View:
 
 
 def show(outputs: list[Output]) -> None:
-    """On the page, or in a terminal as text."""
+    """On the page, or in a terminal as text.
+
+    (A flush waits for the kernel's thread that publishes. The kernel flushes at the end of each cell, so here only what
+    another stream's text follows.)
+    """
     from IPython.display import publish_display_data
 
+    stream: Any = None
     for output in outputs:
         if output["output_type"] == "stream":
-            stream = getattr(sys, output["name"])
+            former, stream = stream, getattr(sys, output["name"])
+            if former not in (None, stream):
+                former.flush()
             stream.write(output["text"])
-            stream.flush()
         else:
             publish_display_data(output["data"], output["metadata"])
 

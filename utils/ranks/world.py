@@ -23,6 +23,7 @@ from utils.ranks.processes import Processes, check_shape
 from utils.ranks.transcript import Output, Transcript
 from utils.ranks.values import dumps_plain, sources_of
 from utils.ranks.views import Quiet, View
+from utils.ranks.wire import packed
 from utils.ranks.words import label
 
 DEFAULT_TIMEOUT = float(environ.get("COURSE_CELL_SECONDS", 60))  # that a cell may take, unless told otherwise
@@ -247,9 +248,10 @@ class World:
         transcript = Transcript(range(self.size), view.line)
         handles = self._processes.handles
         gathering = Gathering(handles, ranks, number, timeout, transcript, flag, lambda: view.update(transcript))
+        parts = packed({"cell": number, "notes": [h.note for h in handles], **message}, blob)
         for rank in ranks:
             with contextlib.suppress(OSError):  # dead: the gathering finds out how
-                handles[rank].channel.send({"cell": number, "notes": [h.note for h in handles], **message}, blob)
+                handles[rank].channel.send_packed(parts)
         outcomes = gathering.run()
         transcript.finish()
         view.finish(transcript)
@@ -287,14 +289,11 @@ class World:
         self._generation += 1
         number = next(self._numbers)
         everyone = list(range(self.size))
-        unheard = InterruptFlag()  # stopped half-way, it would cost the ranks their variables
-        try:
+        with contextlib.closing(InterruptFlag()) as unheard:  # half done, it would cost the ranks their variables
             gathering = Gathering(self._processes.handles, everyone, number, REMAKE_TIMEOUT, Transcript([]), unheard)
             for handle in self._processes.handles:
                 handle.channel.send({"do": "remake", "cell": number, "generation": self._generation})
             outcomes = gathering.run()
-        finally:
-            unheard.close()
         if any(outcome.state != "finished" for outcome in outcomes):
             raise RuntimeError("the process group could not be made again")
         self._group_lost = False

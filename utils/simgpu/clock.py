@@ -184,18 +184,16 @@ class Clock:
         """Do something to the clocks when the lane gets there: waiting for a stream, recording an event."""
         self._enqueue(self.lane(gpu), action)
 
-    def stamp(self, gpu: int, stream: Timeline) -> Stamp:
-        """A note of the present moment in the lane that runs now, as the stream of ``gpu`` will see it.
+    def stamp(self, gpu: int, stamp: Stamp) -> None:
+        """Note on the stamp the present moment in the lane that runs now, as its stream of ``gpu`` will see it.
 
         Memory can be freed in any thread (by the garbage collector): one without a lane gets none here.
         """
-        stamp = Stamp(stream)
         known = in_backward() or getattr(self._local, "lane", None) is not None
         if known or threading.current_thread() is threading.main_thread():
             self._enqueue(self.lane(gpu), stamp)
         else:
-            stamp.time = max(self.main.time, stream.time)
-        return stamp
+            stamp.time = max(self.main.time, stamp.stream.time)
 
     def _enqueue(self, lane: Lane, item) -> None:
         if not self.children:
@@ -248,10 +246,10 @@ class Clock:
                 heapq.heappush(ready, (lane.time, order, i, lane))
 
     def _run(self, lane: Lane, item) -> None:
-        if type(item) is Stamp:
-            item.time = max(lane.time, item.stream.time)
-        elif type(item) is Work:
+        if type(item) is Work:
             self._place_work(lane, item)
+        elif isinstance(item, Stamp):
+            item.time = max(lane.time, item.stream.time)
         else:
             item(lane)
 

@@ -42,10 +42,19 @@ class SimulatedGPU:
             stream.name = f"the {use} stream"
         self.random_state: torch.Tensor | None = None
         self.name = name = f"GPU {index}"
+        self.alone = (index,)
+        self._queue = (self.default_stream,)
         self.host_out, self.host_in = Port(f"{name} to host"), Port(f"host to {name}")
         self.peer_out, self.peer_in = Port(f"{name}, link out"), Port(f"{name}, link in")
         if inside.family == "PCIe":  # the same wires
             self.peer_out, self.peer_in = self.host_out, self.host_in
+
+    def queue(self, stream: Timeline) -> tuple[Timeline]:
+        """The stream alone, as work wants it: the same tuple as long as the stream is the same."""
+        queue = self._queue
+        if queue[0] is not stream:
+            queue = self._queue = (stream,)
+        return queue
 
 
 class Cluster:

@@ -160,6 +160,11 @@ def kind_of_number(packet: Any, dtype: torch.dtype) -> str:
     return str(dtype)
 
 
+def settings() -> tuple[bool, str]:
+    """Those of torch on which ``kind_of_number`` depends."""
+    return torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
+
+
 def layout_bytes(packet: Any, inputs: Sequence[torch.Tensor], outputs: Iterable[torch.Tensor]) -> int:
     """Bytes moved to bring feature maps into the layout that tensor cores need, and back.
 

@@ -43,7 +43,7 @@ def _make(func: Any) -> Any:
         kwargs.pop("pin_memory", None)
         kwargs.pop("layout", None)
         where = "cpu" if cluster.numbers else "meta"
-        raw = compute(operator, func, args, {**kwargs, "device": where}, gpu, cluster)
+        raw, _ = compute(operator, func, args, {**kwargs, "device": where}, gpu, cluster)
         tensor = new(raw, gpu, memory.OTHER)
         tensor.allocation.provisional = guess
         tensor.from_host = True

@@ -10,16 +10,17 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from utils.simgpu import happens_before
 from utils.simgpu.phases import in_optimizer
+from utils.simgpu.work import Stamp
 
 if TYPE_CHECKING:
     from utils.simgpu.clock import Clock
-    from utils.simgpu.work import Stamp, Timeline, Work
+    from utils.simgpu.work import Timeline, Work
 
 BLOCK_BYTES = 512
 """Every allocation is a multiple of this (kMinBlockSize in PyTorch's c10/cuda/CUDACachingAllocator)."""
@@ -111,14 +112,17 @@ class Allocation:
             self._give_back()
 
 
-class Change(NamedTuple):
-    """Bytes that were allocated (or freed: below zero), when, what for, at which address, for work on which stream."""
+class Change(Stamp):
+    """Bytes that were allocated (or freed: below zero), what for, at which address, for work on which stream, and when.
 
-    stamp: Stamp
-    nbytes: int
-    label: Label
-    address: int
-    stream: Hashable
+    (One object and not two: a profile keeps thousands, and Python's collector looks at each.)
+    """
+
+    __slots__ = ("address", "label", "nbytes", "user")
+
+    def __init__(self, stream: Timeline, nbytes: int, label: Label, address: int, user: Hashable) -> None:
+        super().__init__(stream)
+        self.nbytes, self.label, self.address, self.user = nbytes, label, address, user
 
 
 class Memory:
@@ -183,7 +187,7 @@ class Memory:
                 self._record(-allocation.nbytes, allocation)
 
     def _record(self, nbytes: int, allocation: Allocation) -> None:
-        stamp = self.clock.stamp(self.gpu, self.stream)
-        change = Change(stamp, nbytes, allocation.label, allocation.address, self.current_stream())
+        change = Change(self.stream, nbytes, allocation.label, allocation.address, self.current_stream())
+        self.clock.stamp(self.gpu, change)
         for recorder in self.recorders:
             recorder.append(change)

@@ -52,7 +52,7 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
         raise RuntimeError(
             f"indices should be either on cpu or on the same device as the indexed tensor ({hosts[0].device})"
         )
-    out = compute(operator, func, raw_args, raw_kwargs, gpu, cluster)
+    out, answer = compute(operator, func, raw_args, raw_kwargs, gpu, cluster)
     if to_host:
         return out
     if "out" in raw_kwargs:
@@ -73,7 +73,7 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
         if operator.foreach and any(tensor.allocation.memory is not gpu.memory for tensor in inputs):
             launch_foreach(operator, args, inputs, cluster)
         else:
-            launch_operator(operator, inputs, args, kwargs, out, gpu, cluster, result)
+            launch_operator(operator, inputs, args, kwargs, out, gpu, cluster, result, answer)
     if in_backward() and operator.name in ("detach", "clone", "add_", "copy_"):
         _label_gradient(result)
     return result
@@ -91,8 +91,14 @@ def _label_gradient(result: Any) -> None:
             )
 
 
-def compute(operator: Operator, func: Any, args: Any, kwargs: dict, gpu: SimulatedGPU, cluster: Cluster) -> Any:
-    """Run an operator on plain tensors, with clear words for what cannot be done."""
+def compute(
+    operator: Operator, func: Any, args: Any, kwargs: dict, gpu: SimulatedGPU, cluster: Cluster
+) -> tuple[Any, shapes.Answer | None]:
+    """Run an operator on plain tensors, with clear words for what cannot be done.
+
+    Returns:
+        What it returns, and for shapes alone the answer that is remembered, if there is one.
+    """
     if not cluster.numbers and operator.needs_numbers(args):
         raise RuntimeError(
             f"{operator.name} needs the numbers in a tensor, but this cluster keeps only shapes (numbers=False): "
@@ -100,11 +106,11 @@ def compute(operator: Operator, func: Any, args: Any, kwargs: dict, gpu: Simulat
         )
     try:
         if not cluster.numbers:
-            return func(*args, **kwargs) if operator.asks_anew else shapes.compute(func, args, kwargs)
+            return (func(*args, **kwargs), None) if operator.asks_anew else shapes.compute(func, args, kwargs)
         if operator.random:
             with random_numbers_of(gpu):
-                return func(*args, **kwargs)
-        return func(*args, **kwargs)
+                return func(*args, **kwargs), None
+        return func(*args, **kwargs), None
     except NotImplementedError as error:
         where = "CPU" if cluster.numbers else "torch's shape-only device"
         raise NotImplementedError(

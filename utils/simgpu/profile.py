@@ -175,7 +175,7 @@ class Profile:
         time = 0.0
         for change in self._memory[gpu]:
             held[change.label.kind] += change.nbytes
-            time = max(time, change.stamp.time - self._began)
+            time = max(time, change.time - self._began)
             history.append((time, dict(held)))
         history.append((max(time, self.elapsed), dict(held)))
         return history
@@ -196,7 +196,7 @@ class Profile:
                 allocator.take(address, nbytes, self.cluster.gpus[gpu].default_stream)
         for change in self._memory[gpu]:
             if change.nbytes > 0:
-                allocator.take(change.address, change.nbytes, change.stream)
+                allocator.take(change.address, change.nbytes, change.user)
             elif change.nbytes:
                 allocator.give_back(change.address)
         return allocator.peak

@@ -14,30 +14,48 @@ from torch._prims_common import suggest_memory_format
 aten = torch.ops.aten
 
 _SAME = object()  # "returns its first input", as operators that work in place do
-_known: dict[tuple, Any] = {}
+
+
+class Answer:
+    """What an operator returned for such inputs.
+
+    Attributes:
+        description: what is needed to make it again.
+        costs: what the call costs; whoever works that out keeps it here.
+    """
+
+    __slots__ = ("costs", "description")
+
+    def __init__(self, description: Any) -> None:
+        self.description = description
+        self.costs: Any = None
+
+
+_known: dict[tuple, Answer] = {}
 MOST = 100_000
 """Answers that are kept. (A program with ever new shapes must not fill the memory.)"""
 
 
-def compute(func: Any, args: Any, kwargs: dict) -> Any:
-    """Run an operator on tensors of the meta device. (No views, and none that changes the shape of what it gets.)"""
+def compute(func: Any, args: Any, kwargs: dict) -> tuple[Any, Answer | None]:
+    """Run an operator on tensors of the meta device. (No views, and none that changes the shape of what it gets.)
+
+    Returns:
+        What it returns, and the answer that is remembered, if there is one.
+    """
     try:
-        key = (
-            func,
-            torch.get_default_dtype(),
-            *map(_key, args),
-            *((name, _key(value)) for name, value in kwargs.items()),
-        )
+        key = (func._op, torch.get_default_dtype(), *map(_key, args))
+        if kwargs:
+            key += tuple((name, _key(value)) for name, value in kwargs.items())
         known = _known.get(key)
     except TypeError:  # something in it that cannot be a key
-        return func(*args, **kwargs)
+        return func(*args, **kwargs), None
     if known is not None:
-        return _again(known, args)
+        return _again(known.description, args), known
     out = _in_layout_of_cudnn(func, args, func(*args, **kwargs))
     description = _describe(out, args)
     if description is not None and len(_known) < MOST:
-        _known[key] = description
-    return out
+        known = _known[key] = Answer(description)
+    return out, known
 
 
 def _in_layout_of_cudnn(func: Any, args: Any, out: Any) -> Any:
@@ -55,11 +73,14 @@ def _layout(maps: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:
 
 
 def _key(arg: Any) -> Any:
+    kind = type(arg)
+    if kind is int or kind is bool or kind is float:
+        return kind, arg
     if isinstance(arg, torch.Tensor):
-        return arg.shape, arg.stride(), arg.dtype, arg.storage_offset(), arg.device.type
-    if isinstance(arg, (list, tuple)):
+        return arg.shape, arg.stride(), arg.dtype, arg.storage_offset(), arg.is_meta or arg.device.type
+    if kind is list or kind is tuple:
         return tuple(map(_key, arg))
-    return arg if type(arg) is not float and type(arg) is not int and type(arg) is not bool else (type(arg), arg)
+    return arg
 
 
 def _storages(value: Any) -> set[int]:
