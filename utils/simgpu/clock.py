@@ -194,7 +194,7 @@ class Clock:
         if known or threading.current_thread() is threading.main_thread():
             self._enqueue(self.lane(gpu), stamp)
         else:
-            stamp.time = max(self.main.time, stream.time)
+            stamp.time, stamp.host = max(self.main.time, stream.time), self.main.time
         return stamp
 
     def _enqueue(self, lane: Lane, item) -> None:
@@ -249,7 +249,7 @@ class Clock:
 
     def _run(self, lane: Lane, item) -> None:
         if type(item) is Stamp:
-            item.time = max(lane.time, item.stream.time)
+            item.time, item.host = max(lane.time, item.stream.time), lane.time
         elif type(item) is Work:
             self._place_work(lane, item)
         else:

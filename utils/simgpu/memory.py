@@ -74,6 +74,7 @@ class Allocation:
 
     __slots__ = (
         *("__weakref__", "address", "history", "label", "last_write", "memory", "nbytes", "provisional", "storage"),
+        "used_on",
     )
 
     def __init__(self, memory: Memory, storage: torch.UntypedStorage, kind: str) -> None:
@@ -85,6 +86,7 @@ class Allocation:
         self.last_write: Work | None = None
         self.provisional: Any = None
         self.history: Any = None  # of reads and writes, while somebody looks for races
+        self.used_on: dict[Timeline, None] = {}  # the streams that ``record_stream`` has named
         memory.take(self, rounded(storage.nbytes()))
 
     def move_to(self, memory: Memory) -> None:
@@ -104,6 +106,7 @@ class Allocation:
         if self.nbytes:
             self.memory.give_back(self)
             self.nbytes = 0
+            self.used_on = {}
 
     def __del__(self) -> None:
         # At interpreter shutdown modules may be gone already; there is nothing left to count then.
@@ -112,13 +115,17 @@ class Allocation:
 
 
 class Change(NamedTuple):
-    """Bytes that were allocated (or freed: below zero), when, what for, at which address, for work on which stream."""
+    """Bytes that were allocated (or freed: below zero), when, what for, at which address, for work on which stream.
+
+    ``after``: what other streams had to do when they were freed, which ``record_stream`` has named.
+    """
 
     stamp: Stamp
     nbytes: int
     label: Label
     address: int
     stream: Hashable
+    after: tuple[Stamp, ...] = ()
 
 
 class Memory:
@@ -184,6 +191,9 @@ class Memory:
 
     def _record(self, nbytes: int, allocation: Allocation) -> None:
         stamp = self.clock.stamp(self.gpu, self.stream)
-        change = Change(stamp, nbytes, allocation.label, allocation.address, self.current_stream())
+        after: tuple[Stamp, ...] = ()
+        if nbytes < 0:
+            after = tuple(self.clock.stamp(self.gpu, stream) for stream in allocation.used_on)
+        change = Change(stamp, nbytes, allocation.label, allocation.address, self.current_stream(), after)
         for recorder in self.recorders:
             recorder.append(change)
