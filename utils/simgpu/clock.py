@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 import torch
 
 from utils.simgpu.phases import in_backward
+from utils.simgpu.sharing import Kernel, Share, Sharing
 from utils.simgpu.work import Lane, Port, Stamp, Timeline, Work
 
 
@@ -164,6 +165,9 @@ class Clock:
         host_waits: bool = False,
         flops: int = 0,
         nbytes: int = 0,
+        kernel: Kernel | None = None,
+        share: Share | None = None,
+        shared: tuple[Sharing, ...] = (),
     ) -> Work:
         """Launch something from the lane that runs now. The arguments are those of ``Work``."""
         lane = self.lane(gpus[0])
@@ -174,6 +178,7 @@ class Clock:
         work = Work(
             *(name, phase, place, seconds, lane.region, awaited, queues, followers, launch_s),
             *(not from_autograd, host_waits, flops, nbytes, gpus, lane.name, ports),
+            **{"kernel": kernel, "share": share, "shared": shared},
         )
         self._enqueue(lane, work)
         for watcher in self.watchers:
@@ -276,9 +281,18 @@ class Clock:
                     start = port.free_from(start, work.seconds)
             for port in work.ports:
                 port.take(start, work.seconds)
-        end = start + work.seconds
+        if work.kernel is None:
+            end = start + work.seconds
+        else:
+            end = work.shared[0].end(start, work.kernel)
+            work.earliest = work.shared[0].earliest(work, launched)
         for timeline in (*work.queues, *work.followers):
             timeline.time = end
         work.launched, work.start, work.end = launched, start, end
         work.needs = ()  # the past need not be kept alive
+        if work.share is not None:
+            for gpu in work.shared:
+                gpu.take(start, end, work.share)
+        elif work.kernel is not None:
+            work.shared[0].ran(work, begin)
         lane.time = end if work.host_waits else launched

@@ -17,7 +17,9 @@ from utils.hardware import links
 from utils.hardware.links import Link, nccl
 from utils.simgpu import happens_before
 from utils.simgpu.cluster import Cluster, current
+from utils.simgpu.hardware import GPU
 from utils.simgpu.phases import COMMUNICATION
+from utils.simgpu.sharing import Share
 from utils.simgpu.tensor import SimTensor, check_cluster, new
 from utils.simgpu.work import Port, Work
 
@@ -178,6 +180,30 @@ def choice(
     )
 
 
+def share(
+    cluster: Cluster,
+    model: GPU,
+    chosen: nccl.Choice,
+    nodes: int,
+    per_node: int,
+    nbytes: float,
+    traffic: float,
+) -> Share | None:
+    """What a collective takes of each GPU while it runs. None: nothing, or nothing that is known.
+
+    Args:
+        nodes, per_node: that take part.
+        nbytes: size of the whole tensor.
+        traffic: bytes that the GPU reads and writes in its memory.
+    """
+    if not (cluster.sharing and cluster.inside.family and model.multiprocessors and chosen.seconds):
+        return None
+    cards = min(cluster.nics_per_node, per_node)
+    blocks = nccl.channels(chosen.algorithm, nbytes, nodes, cluster.inside, cluster.network, cards)
+    reached = model.memory_bytes_per_s * model.achievable_bandwidth
+    return Share(blocks / model.multiprocessors, traffic / chosen.seconds / reached)
+
+
 def _textbook(
     name: str, ranks: int, nodes: int, nbytes: int, algorithm: str | None, inside: Link, network: Link, cards: int
 ) -> float:
@@ -215,8 +241,13 @@ def launch_collective(
     if len(nodes) > 1:
         ports += [port for node in nodes for port in (*cluster.network_out[node], *cluster.network_in[node])]
     streams = tuple(cluster.current_stream(gpu) for gpu in gpus)
+    chosen = choice(cluster, name, len(gpus), len(nodes), nbytes, algorithm)
+    traffic = nccl.memory_traffic(name, chosen.algorithm, nbytes, len(gpus))
+    per_node = math.ceil(len(gpus) / len(nodes))
     work = cluster.clock.launch(
-        *(name, COMMUNICATION, "collective", seconds(cluster, name, gpus, nbytes, algorithm)),
+        *(name, COMMUNICATION, "collective", chosen.seconds),
+        share=share(cluster, members[0].model, chosen, len(nodes), per_node, nbytes, traffic),
+        shared=tuple(gpu.sharing for gpu in members),
         gpus=tuple(gpus),
         queues=tuple(gpu.communication_stream for gpu in members),
         ports=tuple(ports),

@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from utils.simgpu.sharing import Kernel, Share, Sharing
+
 
 class Timeline:
     """What does one thing after the other, in the order in which it was launched: a stream."""
@@ -109,6 +111,10 @@ class Work:
     start: float = 0.0
     end: float = -1.0  # below zero: not placed yet
     order: dict[Timeline, int] | None = None  # what comes before those who wait for it, while somebody looks for races
+    kernel: Kernel | None = None
+    share: Share | None = None
+    shared: tuple[Sharing, ...] = ()
+    earliest: float = 0.0
 
 
 class Lane:

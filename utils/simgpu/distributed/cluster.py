@@ -54,6 +54,10 @@ class RankCluster(Cluster):
         return self.first
 
     @property
+    def connected(self) -> bool:
+        return self.world_size > 1
+
+    @property
     def own(self) -> list[SimulatedGPU]:
         return [self.gpus[self.first]]
 

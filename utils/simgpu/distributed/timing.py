@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from utils.hardware.links import nccl, point_to_point
 from utils.simgpu import collectives
 from utils.simgpu.distributed.cluster import Members, RankCluster
+from utils.simgpu.sharing import Share
 
 _START_S = nccl.START_US * 1e-6
 REDUCED = {"barrier": 4}
 """Bytes of the all-reduce that a barrier is under NCCL."""
 
 
-def seconds(cluster: RankCluster, name: str, members: Members, nbytes: int) -> tuple[float, str]:
-    """Seconds of a collective in which all send equally much, and how NCCL would do it.
+def choice(cluster: RankCluster, name: str, members: Members, nbytes: int) -> nccl.Choice:
+    """How NCCL would do a collective in which all send equally much, and the seconds it takes.
 
     Args:
         name: "all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce" or "barrier".
@@ -22,8 +24,21 @@ def seconds(cluster: RankCluster, name: str, members: Members, nbytes: int) -> t
         nbytes: size of the whole tensor, in bytes.
     """
     kind = "all-reduce" if name == "barrier" else name
-    chosen = collectives.choice(cluster, kind, members.size, members.nodes, REDUCED.get(name, nbytes))
-    return chosen.seconds, f"{chosen.algorithm} {chosen.protocol}".strip()
+    return collectives.choice(cluster, kind, members.size, members.nodes, REDUCED.get(name, nbytes))
+
+
+def share(
+    cluster: RankCluster, name: str, members: Members, nbytes: int, chosen: nccl.Choice, traffic: float = 0
+) -> Share | None:
+    """What the collective takes of this rank's GPU while it runs.
+
+    Args:
+        chosen: what ``choice`` has found.
+        traffic: bytes sent and received, if not all send equally much.
+    """
+    traffic = traffic or nccl.memory_traffic(name, chosen.algorithm, nbytes, members.size)
+    per_node = math.ceil(members.size / members.nodes)
+    return collectives.share(cluster, cluster.own[0].model, chosen, members.nodes, per_node, nbytes, traffic)
 
 
 def exchange_seconds(
