@@ -50,7 +50,7 @@ class Choice:
 
 
 def choose(
-    collective: str, nbytes: float, nodes: int, per_node: int, inside: Link, network: Link, cards: int
+    collective: str, nbytes: float, nodes: int, per_node: int, inside: Link, network: Link, cards: float
 ) -> Choice:
     """The fastest way for one collective.
 
@@ -60,7 +60,7 @@ def choose(
         nodes, per_node: how many nodes take part, and how many GPUs of each.
         inside: link between GPUs of a node, with its ``family``.
         network: what ONE network card does. (Of both, the bandwidths that rings reach: ``Link.for_collectives``.)
-        cards: network cards of a node that take part.
+        cards: network cards of a node that take part; of one that others use at the same time, a part.
     """
     found = ways(collective, nbytes, nodes, per_node, inside, network, cards)
     best = min(found, key=lambda choice: choice.seconds)
@@ -68,7 +68,7 @@ def choose(
 
 
 def ways(
-    collective: str, nbytes: float, nodes: int, per_node: int, inside: Link, network: Link, cards: int
+    collective: str, nbytes: float, nodes: int, per_node: int, inside: Link, network: Link, cards: float
 ) -> list[Choice]:
     """Every algorithm with every protocol; the arguments are those of ``choose``. (Without what it takes to begin.)"""
     between = cards * network.bytes_per_s
@@ -94,12 +94,13 @@ def ways(
     return found
 
 
-def channels(algorithm: str, nbytes: float, nodes: int, inside: Link, network: Link, cards: int) -> int:
+def channels(algorithm: str, nbytes: float, nodes: int, inside: Link, network: Link, cards: float) -> int:
     """How many channels a collective uses: each is a block, with a multiprocessor of the GPU for itself.
 
     Args: as for ``choose``; and the algorithm that it has chosen. 0: not known for such links.
     """
-    most = _SWITCH_CHANNELS if algorithm == "switch" else inside.channels if nodes == 1 else network.channels * cards
+    over_cards = math.ceil(network.channels * max(1, cards))
+    most = _SWITCH_CHANNELS if algorithm == "switch" else inside.channels if nodes == 1 else over_cards
     return min(most, math.ceil(nbytes / LEAST_OF_A_CHANNEL))
 
 

@@ -106,7 +106,7 @@ def collective(packet: str, values: dict[str, Any], group: ProcessGroup) -> SimW
     traffic = 0
     if name in _EXCHANGES:
         sent, received = _traffic(name, values, members.ranks, inputs, outputs)
-        chosen = Choice("", "", timing.exchange_seconds(cluster, members.ranks, sent, received))
+        chosen = Choice("", "", timing.exchange_seconds(cluster, members, sent, received))
         traffic = sum(sent) + sum(received)
     else:
         chosen = timing.choice(cluster, name, members, nbytes)
