@@ -284,6 +284,23 @@ def test_groups_whose_ranks_share_a_card_share_its_bandwidth(world):
     assert (shared - latency) / (own - latency) == pytest.approx(2, rel=0.02)
 
 
+def toys_across_nodes(cards):
+    simgpu.join("toy", 2, nics_per_node=cards, numbers=False)
+    dist.init_process_group("simccl")
+    rank = dist.get_rank()
+    groups = [dist.new_group(pair) for pair in ([0, 2], [1, 3])]
+    x = torch.empty(25_000_000, device=torch.device("simgpu", rank % 2))
+    with simgpu.profile() as prof:
+        dist.all_reduce(x, group=groups[rank % 2])
+    return [event.seconds for event in prof.events]
+
+
+def test_toys_share_a_card_by_the_textbook(world):
+    """100 MB over a ring of two at 50 GB/s: 2 · ½ · 100 MB, with half of the card twice as long; α is 14 µs."""
+    for (own,), (shared,) in zip(world.run(toys_across_nodes, 2), world.run(toys_across_nodes, 1), strict=True):
+        assert (shared - 28e-6) / (own - 28e-6) == pytest.approx(2)
+
+
 def messages_and_collectives():
     device = join(numbers=False)
     rank = dist.get_rank()

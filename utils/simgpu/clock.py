@@ -178,7 +178,9 @@ class Clock:
         work = Work(
             *(name, phase, place, seconds, lane.region, awaited, queues, followers, launch_s),
             *(not from_autograd, host_waits, flops, nbytes, gpus, lane.name, ports),
-            **{"kernel": kernel, "share": share, "shared": shared},
+            kernel=kernel,
+            share=share,
+            shared=shared,
         )
         self._enqueue(lane, work)
         for watcher in self.watchers:
@@ -281,18 +283,13 @@ class Clock:
                     start = port.free_from(start, work.seconds)
             for port in work.ports:
                 port.take(start, work.seconds)
-        if work.kernel is None:
-            end = start + work.seconds
-        else:
-            end = work.shared[0].end(start, work.kernel)
-            work.earliest = work.shared[0].earliest(work, launched)
+        work.start = start
+        end = start + work.seconds if work.kernel is None else work.shared[0].place(work, launched, begin)
         for timeline in (*work.queues, *work.followers):
             timeline.time = end
-        work.launched, work.start, work.end = launched, start, end
+        work.launched, work.end = launched, end
         work.needs = ()  # the past need not be kept alive
         if work.share is not None:
             for gpu in work.shared:
                 gpu.take(start, end, work.share)
-        elif work.kernel is not None:
-            work.shared[0].ran(work, begin)
         lane.time = end if work.host_waits else launched

@@ -95,6 +95,7 @@ class Cluster:
             gpu.memory.current_stream = functools.partial(self.current_stream, gpu.index)
         self.network_out = [[Port(f"node {n}, card {i} out") for i in range(nics)] for n in range(nodes)]
         self.network_in = [[Port(f"node {n}, card {i} in") for i in range(nics)] for n in range(nodes)]
+        self.several = len(self.gpus) > 1
         self.first = 0
         """The GPU that "simgpu" without a number means in a new thread."""
         self._local = threading.local()
@@ -234,12 +235,7 @@ class Cluster:
 
     def slowed(self, gpu: SimulatedGPU, kernel: Kernel) -> dict[str, Any]:
         """For the clock: what a kernel on ``gpu`` leaves to collectives, if there are any."""
-        return {"kernel": kernel, "shared": (gpu.sharing,)} if self.sharing and self.connected else {}
-
-    @property
-    def connected(self) -> bool:
-        """Are there several GPUs?"""
-        return len(self.gpus) > 1
+        return {"kernel": kernel, "shared": (gpu.sharing,)} if self.sharing and self.several else {}
 
     def _card(self, gpu: SimulatedGPU) -> int:
         """The network card of its node that a GPU uses: they are shared out in order."""

@@ -182,6 +182,8 @@ def choice(
     per_node = math.ceil(ranks / nodes)
     cards = cards or min(cluster.nics_per_node, per_node)
     inside, network = cluster.inside.for_collectives(), cluster.network.for_collectives()
+    if cards < 1:  # a part of one
+        network, cards = network.shared_by(1 / cards), 1
     if algorithm is None and inside.family and (nodes == 1 or network.family):
         return nccl.choose(name, nbytes, nodes, per_node, inside, network, cards)
     return nccl.Choice(

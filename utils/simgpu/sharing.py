@@ -83,22 +83,20 @@ class Sharing:
             start = until
         return start + left * kernel.seconds
 
-    def earliest(self, work: Work, launched: float) -> float:
-        """When a kernel that is about to join its stream could begin, but for the kernels before it there."""
+    def place(self, work: Work, launched: float, now: float) -> float:
+        """A kernel joins its stream, at ``work.start``; no later collective begins before ``now``. When it ends."""
         (stream,) = work.queues
         works = self._kernels.get(stream)
-        moments = [launched, *(needed.end for needed in work.needs)]
-        return max(moments if works and works[-1].end == stream.time else [*moments, stream.time])
-
-    def ran(self, work: Work, now: float) -> None:
-        """A kernel has its place, in a stream of its own GPU, and no collective begins before ``now``."""
-        (stream,) = work.queues
-        works = self._kernels.setdefault(stream, deque())
+        if works is None:
+            works = self._kernels[stream] = deque()
+        work.earliest = work.start
+        if works and works[-1].end == stream.time:  # it waits for the kernel before it, or for these:
+            work.earliest = max([launched, *(needed.end for needed in work.needs)])
+        work.end = self.end(work.start, work.kernel)  # type: ignore[arg-type]
         works.append(work)
-        while works[0].end <= now:
+        while works and works[0].end <= now:
             works.popleft()
-            if not works:
-                return
+        return work.end
 
     def take(self, start: float, end: float, share: Share) -> None:
         """A collective runs from ``start`` to ``end``: what is beside it already gets another place."""

@@ -60,7 +60,7 @@ def choose(
         nodes, per_node: how many nodes take part, and how many GPUs of each.
         inside: link between GPUs of a node, with its ``family``.
         network: what ONE network card does. (Of both, the bandwidths that rings reach: ``Link.for_collectives``.)
-        cards: network cards of a node that take part; of one that others use at the same time, a part.
+        cards: network cards of a node that take part, at least one (perhaps shared with others: ``Link.shared_by``).
     """
     found = ways(collective, nbytes, nodes, per_node, inside, network, cards)
     best = min(found, key=lambda choice: choice.seconds)

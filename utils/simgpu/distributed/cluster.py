@@ -48,7 +48,7 @@ class RankCluster(Cluster):
         super().__init__(*args)
         self.rank, self.world_size, self.world_nodes, self.alone = rank, world_size, world_nodes, alone
         self.rank_number, self.prefix = rank, f"rank {rank}, "
-        self.first = rank % self.gpus_per_node
+        self.first, self.several = rank % self.gpus_per_node, world_size > 1
         self.link_free = dict.fromkeys(itertools.product((True, False), repeat=2), 0.0)
         self.groups: dict[tuple[int, ...], None] = {}
         self.unfinished: list[Callable[[], Any]] = []
@@ -60,10 +60,6 @@ class RankCluster(Cluster):
     def local_rank(self) -> int:
         """The number of this process's GPU."""
         return self.first
-
-    @property
-    def connected(self) -> bool:
-        return self.world_size > 1
 
     @property
     def own(self) -> list[SimulatedGPU]:
