@@ -13,7 +13,8 @@ engines, and single messages (send, recv) few channels: they are taken to leave 
 A host that runs ahead launches kernels first and, later, a collective that runs at the same time on another stream.
 Then the kernels are put into their places anew. That is exact for their stream. An event between them keeps its time,
 and what has waited for them in another stream, on another rank by a message, or as a collective over other links stays
-where it is. (A collective over the same links does not need to move: it waits behind the earlier ones.) ``simgpu.cluster(sharing=False)`` switches all of it off.
+where it is. (A collective over the same links does not need to move: it waits behind the earlier ones.)
+``simgpu.cluster(sharing=False)`` switches all of it off.
 
 Sources: S. Jeaugey, NVIDIA/nccl issue 689 (2022 to 2024), on one multiprocessor for a channel, not shared with others.
 Kernels of GPTs and Llamas took 1.19 times as long on average beside collectives, at most 1.4 times, on four A100, H100
