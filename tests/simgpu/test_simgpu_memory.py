@@ -502,3 +502,25 @@ def test_a_profile_says_what_would_be_reserved():
         assert prof.peak_memory(0) == 32 * MIB
         assert prof.peak_reserved(0) == (20 + 30 + 30) * MIB
         assert cluster.gpus[0].memory.allocated == before.nbytes + z.nbytes
+
+
+@pytest.mark.parametrize(
+    ("told", "waits", "reserved"), [(False, False, 30), (True, False, 60), (True, True, 30), ("its own", False, 30)]
+)
+def test_what_another_stream_uses_is_not_free_at_once(told, waits, reserved):
+    """30 MiB, read and written in 63 µs by a stream beside the one that it was taken for; a launch takes 10 µs."""
+    with simgpu.cluster(gpus_per_node=1, gpu="toy", numbers=False):
+        side = torch.simgpu.Stream()
+        with simgpu.profile() as prof:
+            x = torch.empty(30 * MIB, dtype=torch.uint8, device="simgpu:0")
+            with torch.simgpu.stream(side):
+                x.add_(1)
+            if told:
+                x.record_stream(torch.simgpu.current_stream() if told == "its own" else side)
+            del x  # at 10 µs; the stream beside is done at 73 µs
+            for _ in range(7 if waits else 6):  # the last one is launched at 70, or 80
+                torch.empty(1, device="simgpu:0").zero_()
+            again = torch.empty(30 * MIB, dtype=torch.uint8, device="simgpu:0")
+        assert prof.peak_memory(0) == 30 * MIB  # allocated are as many as ever
+        assert prof.peak_reserved(0) == reserved * MIB + 2 * MIB  # and two for the small ones
+        assert again.nbytes == 30 * MIB

@@ -260,6 +260,102 @@ def test_messages_between_a_pair_keep_their_order_and_begin_when_both_sides_are_
     assert second_ends - second_begins > 1_000_000 / NVLINK4.for_copies().bytes_per_s
 
 
+def across_nodes(cards, pairs):
+    device = join(nodes=2, nics_per_node=cards)
+    rank = dist.get_rank()
+    groups = [dist.new_group(pair) for pair in pairs]
+    x = torch.ones(25_000_000, device=device)
+    with simgpu.profile() as prof:
+        for pair, group in zip(pairs, groups, strict=True):
+            if rank in pair:
+                dist.all_reduce(x, group=group)
+    return [event.seconds for event in prof.events]
+
+
+def test_groups_whose_ranks_share_a_card_share_its_bandwidth(world):
+    """Two GPUs of each node talk to their like on the other node: over two cards, over one card, one pair alone."""
+    both = [0, 2], [1, 3]
+    (own, *_), (shared, *_), (alone, *_) = (
+        world.run(across_nodes, cards, pairs) for cards, pairs in ((2, both), (1, both), (1, both[:1]))
+    )
+    (own,), (shared,), (alone,) = own, shared, alone
+    assert alone == own
+    latency = nccl.START_US * 1e-6
+    assert (shared - latency) / (own - latency) == pytest.approx(2, rel=0.02)
+
+
+def toys_across_nodes(cards):
+    simgpu.join("toy", 2, nics_per_node=cards, numbers=False)
+    dist.init_process_group("simccl")
+    rank = dist.get_rank()
+    groups = [dist.new_group(pair) for pair in ([0, 2], [1, 3])]
+    x = torch.empty(25_000_000, device=torch.device("simgpu", rank % 2))
+    with simgpu.profile() as prof:
+        dist.all_reduce(x, group=groups[rank % 2])
+    return [event.seconds for event in prof.events]
+
+
+def test_toys_share_a_card_by_the_textbook(world):
+    """100 MB over a ring of two at 50 GB/s: 2 · ½ · 100 MB, with half of the card twice as long; α is 14 µs."""
+    for (own,), (shared,) in zip(world.run(toys_across_nodes, 2), world.run(toys_across_nodes, 1), strict=True):
+        assert (shared - 28e-6) / (own - 28e-6) == pytest.approx(2)
+
+
+def messages_and_collectives():
+    device = join(numbers=False)
+    rank = dist.get_rank()
+    large, x, y = (torch.empty(25_000_000, device=device) for _ in range(3))
+    with simgpu.profile() as prof:
+        first = dist.all_reduce(large, async_op=True)
+        sent = [dist.isend(x, 1), dist.isend(y, 2)] if rank == 0 else []
+        received = [dist.irecv(x, 0)] if rank in (1, 2) else []
+        for work in sent + received:
+            work.wait()
+        last = dist.all_reduce(large, async_op=True)
+        first.wait()
+        last.wait()
+    return [(e.place, e.start, e.end) for e in prof.events if e.place.startswith("rank")]
+
+
+def test_messages_and_collectives_that_need_the_same_end_of_a_link_wait_for_each_other(world):
+    ranks = world.run(messages_and_collectives)
+    first, to_1, to_2, last = ranks[0]
+    assert [to_1[0], to_2[0]] == ["rank 0 → rank 1", "rank 0 → rank 2"]
+    assert to_1[1] == pytest.approx(first[2], abs=1e-12)
+    assert to_2[1] == pytest.approx(to_1[2], abs=1e-12)  # from the same GPU
+    assert last[1] == pytest.approx(to_2[2], abs=1e-12)
+    assert ranks[1] == [first, to_1, last]  # both ends agree
+    assert ranks[2] == [first, to_2, last]
+    assert ranks[3] == [first, last]
+
+
+def one_late_receiver():
+    device = join(numbers=False)
+    rank = dist.get_rank()
+    x, y = torch.empty(25_000_000, device=device), torch.empty(25_000_000, device=device)
+    with simgpu.profile() as prof:
+        if rank == 0:
+            for work in [dist.isend(x, 1), dist.isend(y, 2)]:
+                work.wait()
+        if rank == 1:
+            for _ in range(100):
+                torch.empty(512, 512, device=device) @ torch.empty(512, 512, device=device)
+            dist.recv(x, 0)
+        if rank == 2:
+            dist.recv(y, 0)
+    return [(e.place, e.start, e.end) for e in prof.events if e.place.startswith("rank")]
+
+
+def test_a_receiver_that_is_late_does_not_hold_up_messages_to_others_for_long(world):
+    ranks = world.run(one_late_receiver)
+    to_2, to_1 = ranks[0]
+    assert (to_1[0], to_2[0]) == ("rank 0 → rank 1", "rank 0 → rank 2")
+    assert ranks[1:3] == [[to_1], [to_2]]
+    assert to_1[1] > 100 * MATRIX_US * 1e-6
+    seconds = to_2[2] - to_2[1]
+    assert to_2[1] == pytest.approx(10e-6 + seconds)  # when the first would have been through
+
+
 # --- Mistakes -----------------------------------------------------------------------------------------------
 
 

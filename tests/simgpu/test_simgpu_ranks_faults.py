@@ -44,7 +44,8 @@ with simgpu.profile() as prof:
 
 
 @pytest.mark.parametrize(
-    "call", ["dist.barrier()", "dist.all_reduce(kept.clone())", "kept @ kept; dist.broadcast(kept, 3)"]
+    "call",
+    ["dist.barrier()", "dist.all_reduce(kept.clone())", "kept @ kept; dist.broadcast(kept, 3)", "dist.recv(kept, 3)"],
 )
 def test_a_rank_that_never_arrives_is_named_at_the_time_out(world, call):
     error = fails(world, f"if rank != 3:\n    {call}", RankTimeout, timeout=2)
@@ -175,5 +176,8 @@ def test_a_rank_that_dies_is_named_with_its_signal(how):
         source = (
             f"import os, signal\nif rank: os.kill(os.getpid(), {how})\ndist.all_reduce(torch.ones(2, device=device))"
         )
+        left = [psutil.Process(pid) for pid in world.pids]
         error = fails(world, source, timeout=30)
         assert f"rank 1 was killed by {how.partition('.')[2]}" in error.report or how.partition(".")[2] in str(error)
+    _, alive = psutil.wait_procs(left, timeout=30)
+    assert alive == []

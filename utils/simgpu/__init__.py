@@ -9,9 +9,9 @@
 
 Write what you would write for "cuda:0"; only the device's name differs. Numbers are computed on the CPU, and equal the
 CPU's bit for bit (recurrent networks and three optimizers: up to rounding). Memory, time and links are simulated:
-memory by counting, time by a model (``costs``, ``transfers``, ``collectives``) with numbers from data sheets
-(``hardware``, ``utils.hardware.links``). All times are simulated seconds, and the same program always gives the same
-ones.
+memory by counting, time by a model (``costs``, ``transfers``, ``collectives``, and ``sharing`` where collectives run
+beside kernels) with numbers from data sheets (``hardware``, ``utils.hardware.links``). All times are simulated seconds,
+and the same program always gives the same ones.
 """
 
 from __future__ import annotations

@@ -1,14 +1,18 @@
 """What torch's caching allocator keeps of a GPU's memory: "reserved" in ``torch.cuda.memory_summary()``.
 
 It asks CUDA for large segments, cuts them into blocks, and never gives a segment back. A freed block serves only the
-stream and the pool (up to 1 MiB, or above) that it was taken for, and only what fits into it. So more is reserved than
-allocated: ``Profile.peak_reserved`` says how much. It follows c10/cuda/CUDACachingAllocator.cpp of torch 2, without
+stream and the pool (up to 1 MiB, or above) that it was taken for, and only what fits into it. What other streams have
+used (``tensor.record_stream``) serves again only when they are done with all that they had to do when it was freed; the
+allocator looks whenever somebody asks for memory. So more is reserved than allocated: ``Profile.peak_reserved`` says
+how much. It follows c10/cuda/CUDACachingAllocator.cpp of torch 2, without
 what that does when memory runs out.
 """
 
 from __future__ import annotations
 
 import bisect
+import heapq
+import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
@@ -68,12 +72,16 @@ class CachingAllocator:
 
     def __init__(self, expandable: bool = False) -> None:
         self.expandable = expandable
-        self.reserved = self.peak = 0
+        self.reserved = self.peak = self._freed = 0
         self._pools: dict[tuple[Hashable, bool], _Pool] = {}
         self._blocks: dict[Hashable, tuple[_Pool, int, int]] = {}
+        self._in_use: list[tuple[float, int, tuple[_Pool, int, int]]] = []  # until when, which, by other streams
 
-    def take(self, key: Hashable, nbytes: int, stream: Hashable) -> None:
-        """A block of ``nbytes``, a multiple of 512, for work on ``stream``."""
+    def take(self, key: Hashable, nbytes: int, stream: Hashable, now: float = math.inf) -> None:
+        """A block of ``nbytes``, a multiple of 512, for work on ``stream``; the host asks at the time ``now``."""
+        while self._in_use and self._in_use[0][0] <= now:
+            pool, start, size = heapq.heappop(self._in_use)[-1]
+            pool.add(start, size)
         small = nbytes <= SMALL
         pool = self._pools.setdefault((stream, small), _Pool())
         found = pool.best(nbytes)
@@ -86,10 +94,14 @@ class CachingAllocator:
             size = nbytes
         self._blocks[key] = pool, start, size
 
-    def give_back(self, key: Hashable) -> None:
-        """The block of this key is free again."""
-        pool, start, size = self._blocks.pop(key)
-        pool.add(start, size)
+    def give_back(self, key: Hashable, until: float | None = None) -> None:
+        """The block of this key is free again, or at the time ``until``, when other streams are done with it."""
+        block = self._blocks.pop(key)
+        if until is None:
+            block[0].add(*block[1:])
+        else:
+            self._freed += 1
+            heapq.heappush(self._in_use, (until, self._freed, block))
 
     def _grow(self, pool: _Pool, nbytes: int, small: bool) -> None:
         page = 2 * MIB if small else 20 * MIB

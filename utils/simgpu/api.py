@@ -38,6 +38,7 @@ def cluster(
     gil_s: float | None = None,
     backward_launch_s: float | None = None,
     gil: bool = True,
+    sharing: bool = True,
     make: Callable[..., Cluster] = Cluster,
 ) -> Cluster:
     """Make simulated GPUs: from here on the devices "simgpu:0", "simgpu:1", … exist.
@@ -60,6 +61,8 @@ def cluster(
         backward_launch_s: the same as ``launch_s`` from autograd's threads, which run no Python. None: half of it
             (assumed).
         gil: threads that launch from Python take turns in those ``gil_s``. False: they do not.
+        sharing: kernels that run beside a collective are slower: it takes some of the GPU's multiprocessors and of its
+            memory's bandwidth (see ``utils.simgpu.sharing``). False: it takes nothing.
         make: how the cluster comes to life; ``simgpu.join`` makes one of which this process has one GPU.
 
     Raises:
@@ -98,6 +101,7 @@ def cluster(
         Stream.of_gpu,
         uninstall,
     )
+    made.sharing = sharing
     make_current(made)
     return made
 

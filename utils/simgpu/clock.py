@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 import torch
 
 from utils.simgpu.phases import in_backward
+from utils.simgpu.sharing import Kernel, Share, Sharing
 from utils.simgpu.work import Lane, Port, Stamp, Timeline, Work
 
 
@@ -164,6 +165,9 @@ class Clock:
         host_waits: bool = False,
         flops: int = 0,
         nbytes: int = 0,
+        kernel: Kernel | None = None,
+        share: Share | None = None,
+        shared: tuple[Sharing, ...] = (),
     ) -> Work:
         """Launch something from the lane that runs now. The arguments are those of ``Work``."""
         lane = self.lane(gpus[0])
@@ -174,6 +178,9 @@ class Clock:
         work = Work(
             *(name, phase, place, seconds, lane.region, awaited, queues, followers, launch_s),
             *(not from_autograd, host_waits, flops, nbytes, gpus, lane.name, ports),
+            kernel=kernel,
+            share=share,
+            shared=shared,
         )
         self._enqueue(lane, work)
         for watcher in self.watchers:
@@ -193,7 +200,7 @@ class Clock:
         if known or threading.current_thread() is threading.main_thread():
             self._enqueue(self.lane(gpu), stamp)
         else:
-            stamp.time = max(self.main.time, stamp.stream.time)
+            stamp.time, stamp.host = max(self.main.time, stamp.stream.time), self.main.time
 
     def _enqueue(self, lane: Lane, item) -> None:
         if not self.children:
@@ -249,7 +256,7 @@ class Clock:
         if type(item) is Work:
             self._place_work(lane, item)
         elif isinstance(item, Stamp):
-            item.time = max(lane.time, item.stream.time)
+            item.time, item.host = max(lane.time, item.stream.time), lane.time
         else:
             item(lane)
 
@@ -274,9 +281,13 @@ class Clock:
                     start = port.free_from(start, work.seconds)
             for port in work.ports:
                 port.take(start, work.seconds)
-        end = start + work.seconds
+        work.start = start
+        end = start + work.seconds if work.kernel is None else work.shared[0].place(work, launched, begin)
         for timeline in (*work.queues, *work.followers):
             timeline.time = end
-        work.launched, work.start, work.end = launched, start, end
+        work.launched, work.end = launched, end
         work.needs = ()  # the past need not be kept alive
+        if work.share is not None:
+            for gpu in work.shared:
+                gpu.take(start, end, work.share)
         lane.time = end if work.host_waits else launched

@@ -6,7 +6,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,6 +15,7 @@ from utils.simgpu import happens_before
 from utils.simgpu.clock import Clock
 from utils.simgpu.hardware import GPU
 from utils.simgpu.memory import Memory
+from utils.simgpu.sharing import Kernel, Sharing
 from utils.simgpu.work import Port, Timeline
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class SimulatedGPU:
         for stream, use in zip(self.streams, ("default", "communication", "copy"), strict=True):
             stream.name = f"the {use} stream"
         self.random_state: torch.Tensor | None = None
+        self.sharing = Sharing()
         self.name = name = f"GPU {index}"
         self.alone = (index,)
         self._queue = (self.default_stream,)
@@ -63,6 +65,7 @@ class Cluster:
     Attributes:
         rank_number, prefix: which rank this is, and how its things are named in traces: "rank 3, ".
         between_ranks: other processes have the other GPUs (``simgpu.join``), and torch's own distributed code runs.
+        sharing: collectives take a part of the GPU from the kernels beside them (``utils.simgpu.sharing``).
 
     Args:
         new_stream: makes a stream of a GPU, from its number.
@@ -70,6 +73,7 @@ class Cluster:
     """
 
     between_ranks = False
+    sharing = True
     rank_number = 0
     prefix = ""
 
@@ -100,6 +104,7 @@ class Cluster:
             gpu.memory.current_stream = functools.partial(self.current_stream, gpu.index)
         self.network_out = [[Port(f"node {n}, card {i} out") for i in range(nics)] for n in range(nodes)]
         self.network_in = [[Port(f"node {n}, card {i} in") for i in range(nics)] for n in range(nodes)]
+        self.several = len(self.gpus) > 1
         self.first = 0
         """The GPU that "simgpu" without a number means in a new thread."""
         self._local = threading.local()
@@ -236,6 +241,10 @@ class Cluster:
         if a.node == b.node:
             return self.inside, (a.peer_out, b.peer_in)
         return self.network, (self.network_out[a.node][self._card(a)], self.network_in[b.node][self._card(b)])
+
+    def slowed(self, gpu: SimulatedGPU, kernel: Kernel) -> dict[str, Any]:
+        """For the clock: what a kernel on ``gpu`` leaves to collectives, if there are any."""
+        return {"kernel": kernel, "shared": (gpu.sharing,)} if self.sharing and self.several else {}
 
     def _card(self, gpu: SimulatedGPU) -> int:
         """The network card of its node that a GPU uses: they are shared out in order."""

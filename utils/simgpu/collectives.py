@@ -17,7 +17,9 @@ from utils.hardware import links
 from utils.hardware.links import Link, nccl
 from utils.simgpu import happens_before
 from utils.simgpu.cluster import Cluster, current
+from utils.simgpu.hardware import GPU
 from utils.simgpu.phases import COMMUNICATION
+from utils.simgpu.sharing import Share
 from utils.simgpu.tensor import SimTensor, check_cluster, new
 from utils.simgpu.work import Port, Work
 
@@ -162,20 +164,54 @@ def seconds(cluster: Cluster, name: str, gpus: Sequence[int], nbytes: int, algor
 
 
 def choice(
-    cluster: Cluster, name: str, ranks: int, nodes: int, nbytes: int, algorithm: str | None = None
+    cluster: Cluster,
+    name: str,
+    ranks: int,
+    nodes: int,
+    nbytes: int,
+    algorithm: str | None = None,
+    cards: float | None = None,
 ) -> nccl.Choice:
-    """As ``seconds``, for so many GPUs, equally many on each of so many nodes; with NCCL's algorithm and protocol."""
+    """As ``seconds``, for so many GPUs, equally many on each of so many nodes; with NCCL's algorithm and protocol.
+
+    ``cards``: network cards of each node that it has. None: one for each GPU, if there are so many.
+    """
     _check_algorithm(algorithm)
     if ranks == 1:
         return nccl.Choice("", "", 0.0)
     per_node = math.ceil(ranks / nodes)
-    cards = min(cluster.nics_per_node, per_node)
+    cards = cards or min(cluster.nics_per_node, per_node)
     inside, network = cluster.inside.for_collectives(), cluster.network.for_collectives()
+    if cards < 1:  # a part of one
+        network, cards = network.shared_by(1 / cards), 1
     if algorithm is None and inside.family and (nodes == 1 or network.family):
         return nccl.choose(name, nbytes, nodes, per_node, inside, network, cards)
     return nccl.Choice(
         algorithm or "ring", "", _textbook(name, ranks, nodes, nbytes, algorithm, inside, network, cards)
     )
+
+
+def share(
+    cluster: Cluster,
+    model: GPU,
+    chosen: nccl.Choice,
+    nodes: int,
+    cards: float,
+    nbytes: float,
+    traffic: float,
+) -> Share | None:
+    """What a collective takes of each GPU while it runs. None: nothing, or nothing that is known.
+
+    Args:
+        nodes, cards: that take part, and network cards of each.
+        nbytes: size of the whole tensor.
+        traffic: bytes that the GPU reads and writes in its memory.
+    """
+    if not (cluster.sharing and cluster.inside.family and model.multiprocessors and chosen.seconds):
+        return None
+    blocks = nccl.channels(chosen.algorithm, nbytes, nodes, cluster.inside, cluster.network, cards)
+    reached = model.memory_bytes_per_s * model.achievable_bandwidth
+    return Share(blocks / model.multiprocessors, traffic / chosen.seconds / reached)
 
 
 def _textbook(
@@ -215,8 +251,13 @@ def launch_collective(
     if len(nodes) > 1:
         ports += [port for node in nodes for port in (*cluster.network_out[node], *cluster.network_in[node])]
     streams = tuple(cluster.current_stream(gpu) for gpu in gpus)
+    chosen = choice(cluster, name, len(gpus), len(nodes), nbytes, algorithm)
+    traffic = nccl.memory_traffic(name, chosen.algorithm, nbytes, len(gpus))
+    cards = min(cluster.nics_per_node, math.ceil(len(gpus) / len(nodes)))
     work = cluster.clock.launch(
-        *(name, COMMUNICATION, "collective", seconds(cluster, name, gpus, nbytes, algorithm)),
+        *(name, COMMUNICATION, "collective", chosen.seconds),
+        share=share(cluster, members[0].model, chosen, len(nodes), cards, nbytes, traffic),
+        shared=tuple(gpu.sharing for gpu in members),
         gpus=tuple(gpus),
         queues=tuple(gpu.communication_stream for gpu in members),
         ports=tuple(ports),

@@ -20,6 +20,7 @@ from torch._prims_common import suggest_memory_format
 from torch.utils.flop_counter import flop_registry
 
 from utils.simgpu.hardware import GPU
+from utils.simgpu.sharing import Kernel
 
 aten = torch.ops.aten
 
@@ -179,8 +180,8 @@ def layout_bytes(packet: Any, inputs: Sequence[torch.Tensor], outputs: Iterable[
     return 2 * sum(_touched(tensor) for tensor in maps if tensor.dim() == inputs[0].dim())
 
 
-def seconds(gpu: GPU, work: Counted, kind: str, nbytes: int) -> float:
-    """Time of one kernel on ``gpu`` (see above)."""
+def kernel(gpu: GPU, work: Counted, kind: str, nbytes: int, layout: int = 0) -> Kernel:
+    """What one kernel takes on ``gpu`` (see above), with ``layout`` bytes moved before and after it."""
     compute = 0.0
     if work.flops:
         cores = gpu.on_tensor_cores(kind)
@@ -190,11 +191,10 @@ def seconds(gpu: GPU, work: Counted, kind: str, nbytes: int) -> float:
         compute = work.flops / rate
         if tiled:
             compute = sum(_product_seconds(gpu, rate, unaligned, *one) for one in work.products)
-    return gpu.kernel_s + max(compute, memory_seconds(gpu, nbytes))
+    return Kernel(gpu.kernel_s, compute, _memory_seconds(gpu, nbytes), _memory_seconds(gpu, layout))
 
 
-def memory_seconds(gpu: GPU, nbytes: int) -> float:
-    """Time to move so many bytes in the GPU's memory."""
+def _memory_seconds(gpu: GPU, nbytes: int) -> float:
     return nbytes / (gpu.memory_bytes_per_s * gpu.achievable_bandwidth)
 
 

@@ -1,7 +1,8 @@
-"""With shapes only, small tensors of integers that come from the host keep their numbers on the side.
+"""With shapes only, small tensors of integers, and single numbers, that come from the host are kept on the side.
 
 torch's distributed code sends such ones around, and reads them: how many parameters each rank has, their sizes, the
-order of buckets, a vote. So it runs unchanged with ``numbers=False``. Only where each rank has a GPU of its own.
+order of buckets, a vote, how many ranks have inputs left (``Join``). So it runs unchanged with ``numbers=False``. Only
+where each rank has a GPU of its own.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def values(tensor: SimTensor) -> torch.Tensor | None:
 
 def may_be(tensor: torch.Tensor) -> bool:
     """Is it of the kind whose numbers are kept?"""
-    return not tensor.is_floating_point() and not tensor.is_complex() and tensor.numel() <= MOST
+    return not tensor.is_complex() and tensor.numel() <= (1 if tensor.is_floating_point() else MOST)
 
 
 def kept(tensor: SimTensor) -> torch.Tensor:

@@ -11,6 +11,7 @@ from utils.simgpu.cluster import Cluster, SimulatedGPU
 from utils.simgpu.overloads import Operator
 from utils.simgpu.phases import phase_now
 from utils.simgpu.shapes import Answer
+from utils.simgpu.sharing import Kernel
 from utils.simgpu.tensor import SimTensor
 from utils.simgpu.work import Work
 
@@ -43,12 +44,12 @@ def launch_operator(
     where = (gpu.model, *costs.settings())
     known = answer and answer.costs
     if known is not None and known[0][0] is where[0] and known[0][1:] == where[1:]:
-        seconds, flops, nbytes = known[1]
+        kernel, flops, nbytes = known[1]
     else:
-        seconds, flops, nbytes = _costs(operator, inputs, args, kwargs, out, gpu)
+        kernel, flops, nbytes = _costs(operator, inputs, args, kwargs, out, gpu)
         if answer is not None:
-            answer.costs = where, (seconds, flops, nbytes)
-    launched = _launch(operator.name, seconds, flops, nbytes, inputs, gpu, cluster)
+            answer.costs = where, (kernel, flops, nbytes)
+    launched = _launch(operator.name, kernel, flops, nbytes, inputs, gpu, cluster)
     for tensor in tensors_in(result if result is not None else args[0]):
         tensor.allocation.last_write = launched
     if happens_before.watching is not None:
@@ -59,19 +60,17 @@ def launch_operator(
 
 def _costs(
     operator: Operator, inputs: list[SimTensor], args: tuple, kwargs: dict, out: Any, gpu: SimulatedGPU
-) -> tuple[float, int, int]:
-    """Seconds, floating-point operations and bytes."""
+) -> tuple[Kernel, int, int]:
+    """What limits it, floating-point operations and bytes."""
     outputs = tensors_in(out)
     work = costs.counted(operator.packet, args, kwargs, out)
     into = kwargs.get("out")  # only written
     nbytes = costs.traffic(operator.packet, inputs if into is None else [t for t in inputs if t is not into], outputs)
     kind = costs.kind_of_number(operator.packet, inputs[0].dtype) if work.flops else ""
-    seconds = costs.seconds(gpu.model, work, kind, nbytes)
+    layout = 0  # in kernels of their own
     if work.flops and gpu.model.on_tensor_cores(kind):
         layout = costs.layout_bytes(operator.packet, inputs, outputs)
-        seconds += costs.memory_seconds(gpu.model, layout)  # kernels of their own
-        nbytes += layout
-    return seconds, work.flops, nbytes
+    return costs.kernel(gpu.model, work, kind, nbytes, layout), work.flops, nbytes + layout
 
 
 def _note(work: Work, operator: Operator, args: tuple, kwargs: dict, inputs: list[SimTensor], made: list) -> None:
@@ -86,13 +85,14 @@ def _note(work: Work, operator: Operator, args: tuple, kwargs: dict, inputs: lis
 
 
 def _launch(
-    name: str, seconds: float, flop: int, nbytes: int, inputs: list[SimTensor], gpu: SimulatedGPU, cluster: Cluster
+    name: str, kernel: Kernel, flop: int, nbytes: int, inputs: list[SimTensor], gpu: SimulatedGPU, cluster: Cluster
 ) -> Work:
     return cluster.clock.launch(
         name,
         phase_now(),
         gpu.name,
-        seconds,
+        kernel.seconds,
+        **cluster.slowed(gpu, kernel),
         gpus=gpu.alone,
         queues=gpu.queue(cluster.current_stream(gpu.index)),
         needs=[tensor.allocation.last_write for tensor in inputs],
@@ -108,9 +108,8 @@ def launch_foreach(operator: Operator, args: tuple, inputs: list[SimTensor], clu
         home = cluster.gpus[gpu]
         written = [tensor for tensor in tensors_in(args[0]) if tensor.gpu == gpu]
         nbytes = sum(tensor.nbytes for tensor in (*mine, *written))
-        work = _launch(
-            operator.name, costs.seconds(home.model, costs.NOTHING, "", nbytes), 0, nbytes, mine, home, cluster
-        )
+        kernel = costs.kernel(home.model, costs.NOTHING, "", nbytes)
+        work = _launch(operator.name, kernel, 0, nbytes, mine, home, cluster)
         for tensor in written:
             tensor.allocation.last_write = work
         if happens_before.watching is not None:

@@ -75,6 +75,7 @@ class Allocation:
 
     __slots__ = (
         *("__weakref__", "address", "history", "label", "last_write", "memory", "nbytes", "provisional", "storage"),
+        "used_on",
     )
 
     def __init__(self, memory: Memory, storage: torch.UntypedStorage, kind: str) -> None:
@@ -86,6 +87,7 @@ class Allocation:
         self.last_write: Work | None = None
         self.provisional: Any = None
         self.history: Any = None  # of reads and writes, while somebody looks for races
+        self.used_on: dict[Timeline, None] = {}  # the streams that ``record_stream`` has named
         memory.take(self, rounded(storage.nbytes()))
 
     def move_to(self, memory: Memory) -> None:
@@ -105,6 +107,7 @@ class Allocation:
         if self.nbytes:
             self.memory.give_back(self)
             self.nbytes = 0
+            self.used_on = {}
 
     def __del__(self) -> None:
         # At interpreter shutdown modules may be gone already; there is nothing left to count then.
@@ -115,14 +118,16 @@ class Allocation:
 class Change(Stamp):
     """Bytes that were allocated (or freed: below zero), what for, at which address, for work on which stream, and when.
 
-    (One object and not two: a profile keeps thousands, and Python's collector looks at each.)
+    ``after``: what other streams had to do when they were freed, which ``record_stream`` has named. (One object and not
+    two: a profile keeps thousands, and Python's collector looks at each.)
     """
 
-    __slots__ = ("address", "label", "nbytes", "user")
+    __slots__ = ("address", "after", "label", "nbytes", "user")
 
     def __init__(self, stream: Timeline, nbytes: int, label: Label, address: int, user: Hashable) -> None:
         super().__init__(stream)
         self.nbytes, self.label, self.address, self.user = nbytes, label, address, user
+        self.after: tuple[Stamp, ...] = ()
 
 
 class Memory:
@@ -189,5 +194,9 @@ class Memory:
     def _record(self, nbytes: int, allocation: Allocation) -> None:
         change = Change(self.stream, nbytes, allocation.label, allocation.address, self.current_stream())
         self.clock.stamp(self.gpu, change)
+        if nbytes < 0 and allocation.used_on:
+            change.after = tuple(map(Stamp, allocation.used_on))
+            for stamp in change.after:
+                self.clock.stamp(self.gpu, stamp)
         for recorder in self.recorders:
             recorder.append(change)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -191,14 +191,18 @@ class Profile:
             expandable: as with ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``.
         """
         allocator = CachingAllocator(expandable)
+        homes: dict[int, Hashable] = {}
         for address, (_, nbytes) in self._held[gpu].items():
             if nbytes:
                 allocator.take(address, nbytes, self.cluster.gpus[gpu].default_stream)
         for change in self._memory[gpu]:
             if change.nbytes > 0:
-                allocator.take(change.address, change.nbytes, change.user)
+                homes[change.address] = change.user
+                allocator.take(change.address, change.nbytes, change.user, change.host)
             elif change.nbytes:
-                allocator.give_back(change.address)
+                home = homes.pop(change.address, self.cluster.gpus[gpu].default_stream)
+                until = max((stamp.time for stamp in change.after if stamp.stream is not home), default=None)
+                allocator.give_back(change.address, until)
         return allocator.peak
 
     def memory_at_peak(self, gpu: int = 0) -> dict[str, int]:

@@ -127,7 +127,11 @@ class SimTensor(torch.Tensor):
         return SimStorage(self.allocation)
 
     def record_stream(self, stream: Any) -> None:
-        """Its memory is used in this stream, too. (Simulated memory is never used twice; but there is ``races``.)"""
+        """Its memory is used in this stream, too: the allocator keeps it until that has done what it has by then.
+
+        (Simulated memory is never used twice; but see ``Profile.peak_reserved``, and ``races``.)
+        """
+        self.allocation.used_on[stream] = None
         if happens_before.watching is not None:
             happens_before.watching.record_stream(self.allocation, stream)
 

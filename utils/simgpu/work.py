@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from utils.simgpu.sharing import Kernel, Share, Sharing
+
 
 class Timeline:
     """What does one thing after the other, in the order in which it was launched: a stream."""
@@ -52,14 +54,14 @@ class Port:
 class Stamp:
     """A moment in a host lane: when everything launched before it has ended in ``stream``.
 
-    Its time is known once the lane's queue has been placed.
+    Its time is known once the lane's queue has been placed; and so is ``host``, the lane's own time there.
     """
 
-    __slots__ = ("stream", "time")
+    __slots__ = ("host", "stream", "time")
 
     def __init__(self, stream: Timeline) -> None:
         self.stream = stream
-        self.time = 0.0
+        self.time = self.host = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -82,6 +84,10 @@ class Work:
         flops, nbytes: floating-point operations, and bytes read and written (or sent).
         gpus: GPUs that take part.
         how: a collective's algorithm and protocol, "ring LL128".
+        kernel: what limits it, if it is one that collectives slow down.
+        share: what it takes of GPUs, if it is a collective.
+        shared: of which GPUs.
+        earliest: when a kernel could have begun without those before it in its stream.
     """
 
     name: str
@@ -105,6 +111,10 @@ class Work:
     start: float = 0.0
     end: float = -1.0  # below zero: not placed yet
     order: dict[Timeline, int] | None = None  # what comes before those who wait for it, while somebody looks for races
+    kernel: Kernel | None = None
+    share: Share | None = None
+    shared: tuple[Sharing, ...] = ()
+    earliest: float = 0.0
 
 
 class Lane:

@@ -12,6 +12,11 @@ _NCCL = (
     "the latency per ring step (protocol Simple) that NCCL itself reckons with when it chooses an algorithm: "
     "NVLink 3.4 µs, PCIe 5.7 µs, network 14 µs (NVIDIA/nccl, src/graph/tuning.cc, table hwLat, as of 2025)"
 )
+_CHANNELS = {"PCIe": 2, "network": 2}
+"""Of NCCL. Two are its least, which it takes over PCIe with one card; and 16 with eight cards: S. Jeaugey, NVIDIA/nccl
+issue 689 (2022). NVLink 2: 12, as NCCL says of itself ("12 coll channels") in logs from V100, of 2020 and later. NVLink
+3 and 4: 24, in logs from A100 and H100 of 2023 and later; NVIDIA's forum, thread 337991 (2025), counts 24 blocks of an
+all-gather on an H100 (beside it a product that needs all 132 multiprocessors takes nearly twice as long)."""
 _TCP = (
     "assumed: half of a TCP round trip of 100 µs in a quiet data centre. In a public cloud it can be more: "
     "E. Jones (Network Latencies in the Data Center, 2021) found round trips of 500 µs at the 80th percentile"
@@ -27,7 +32,7 @@ def _pcie(generation: int, gigatransfers: float, year: int, reached: float, wher
     source = f"PCI-SIG, PCI Express Base Specification {generation}.0: {gigatransfers:g} GT/s, 128b/130b, 16 lanes"
     speed = gigatransfers * 1e9 * 128 / 130 * 16 / 8
     found = f"copies: {reached:g} GB/s, {where}; rings: assumed, the same"
-    shares = {"family": "PCIe", "share": reached * 1e9 / speed, "share_source": found}
+    shares = {"family": "PCIe", "share": reached * 1e9 / speed, "share_source": found, "channels": _CHANNELS["PCIe"]}
     return Link(f"PCIe {generation}.0 x16", 5.7e-6, speed, year, source, _NCCL, **shares)
 
 
@@ -42,6 +47,7 @@ def _nvlink(
     where: str,
     switch: float = 0,
     each: float = 25,
+    channels: int = 24,
 ) -> Link:
     """A GPU's links together. NVLink 2, 3 and 4 carry 25 GB/s per link and direction, NVLink 5 carries 50.
 
@@ -51,17 +57,20 @@ def _nvlink(
         where: where both were measured.
         switch: GB/s, size over time, of large all-reduces in the switch; 0: it adds nothing up.
         each: GB/s of one link in one direction.
+        channels: of NCCL.
     """
     speed = links * each
     source = f"{source}: {links} links × {each:g} GB/s per direction = {2 * speed:,g} GB/s in both directions together"
     shares = {"share": copy / speed, "collective_share": ring / speed, "switch_bytes_per_s": switch * 1e9}
     name = f"NVLink {generation} ({gpu})"
-    return Link(name, 3.4e-6, speed * 1e9, year, source, _NCCL, family="NVLink", share_source=where, **shares)
+    known = {"family": "NVLink", "share_source": where, "channels": channels}
+    return Link(name, 3.4e-6, speed * 1e9, year, source, _NCCL, **known, **shares)
 
 
 def _network(name: str, gigabits: float, alpha_s: float, year: int, source: str, alpha_source: str) -> Link:
     speed = gigabits * 1e9 / 8
-    return Link(name, alpha_s, speed, year, source, alpha_source, in_bits=True, family="network", share=0.95)
+    known = {"family": "network", "share": 0.95, "channels": _CHANNELS["network"]}
+    return Link(name, alpha_s, speed, year, source, alpha_source, in_bits=True, **known)
 
 
 DDR5 = Link(
@@ -79,6 +88,7 @@ PCIE5 = _pcie(5, 32, 2019, 55.4, "S. Bekman, Machine Learning Engineering, 8 × 
 NVLINK2 = _nvlink(
     *(2, "V100", 6, 2017, "NVIDIA Tesla V100 GPU Architecture white paper", 140, 130),
     "rings: nccl-tests on 8 × V100 (2019); copies: assumed (two GPUs share only one or two of the links)",
+    channels=12,
 )
 NVLINK3 = _nvlink(
     *(3, "A100", 12, 2020, "NVIDIA A100 Tensor Core GPU Architecture white paper", 275, 235),

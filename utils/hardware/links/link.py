@@ -25,6 +25,8 @@ class Link:
         collective_share: the same for NCCL's rings. None: as ``share``.
         switch_bytes_per_s: size over time of a large all-reduce that the switch between the GPUs adds up; 0: it cannot.
         share_source: where the last three are from.
+        channels: how many NCCL opens for a collective: over all of a GPU's links to the GPUs of its node, or over one
+            network card. 0: not known.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Link:
     collective_share: float | None = None
     switch_bytes_per_s: float = 0.0
     share_source: str = "assumed"
+    channels: int = 0
 
     def __post_init__(self) -> None:
         if self.alpha_s < 0 or self.bytes_per_s <= 0:

@@ -32,6 +32,10 @@ _STEP_US = {
 _PROTOCOLS = ("LL", "LL128", "Simple")
 _BANDWIDTH = {"ring": (0.25, 0.92, 1.0), "tree": (0.92 / 3.8, 0.92 * 0.92, 0.92)}
 _SWITCH_STEP_US = 25.0
+_SWITCH_CHANNELS = 16
+"""What NCCL says of itself on 8 × H100: "24 coll channels, 16 nvls channels" (logs of 2023 and later)."""
+LEAST_OF_A_CHANNEL = 2**15
+"""Bytes: with less for each channel NCCL leaves some out. 512 threads × 64 bytes (protocol Simple), src/enqueue.cc."""
 START_US = 20.0
 """What nccl-tests measures on top, however small the message. Calibrated on 8 × A100, see benchmarks/published.py."""
 
@@ -46,7 +50,7 @@ class Choice:
 
 
 def choose(
-    collective: str, nbytes: float, nodes: int, per_node: int, inside: Link, network: Link, cards: int
+    collective: str, nbytes: float, nodes: int, per_node: int, inside: Link, network: Link, cards: float
 ) -> Choice:
     """The fastest way for one collective.
 
@@ -56,7 +60,7 @@ def choose(
         nodes, per_node: how many nodes take part, and how many GPUs of each.
         inside: link between GPUs of a node, with its ``family``.
         network: what ONE network card does. (Of both, the bandwidths that rings reach: ``Link.for_collectives``.)
-        cards: network cards of a node that take part.
+        cards: network cards of a node that take part, at least one (perhaps shared with others: ``Link.shared_by``).
     """
     found = ways(collective, nbytes, nodes, per_node, inside, network, cards)
     best = min(found, key=lambda choice: choice.seconds)
@@ -64,7 +68,7 @@ def choose(
 
 
 def ways(
-    collective: str, nbytes: float, nodes: int, per_node: int, inside: Link, network: Link, cards: int
+    collective: str, nbytes: float, nodes: int, per_node: int, inside: Link, network: Link, cards: float
 ) -> list[Choice]:
     """Every algorithm with every protocol; the arguments are those of ``choose``. (Without what it takes to begin.)"""
     between = cards * network.bytes_per_s
@@ -88,6 +92,28 @@ def ways(
         moved = max(crossing, nbytes / inside.switch_bytes_per_s)
         found.append(Choice("switch", "Simple", latency * 1e-6 + moved))
     return found
+
+
+def channels(algorithm: str, nbytes: float, nodes: int, inside: Link, network: Link, cards: float) -> int:
+    """How many channels a collective uses: each is a block, with a multiprocessor of the GPU for itself.
+
+    Args: as for ``choose``; and the algorithm that it has chosen. 0: not known for such links.
+    """
+    over_cards = math.ceil(network.channels * max(1, cards))
+    most = _SWITCH_CHANNELS if algorithm == "switch" else inside.channels if nodes == 1 else over_cards
+    return min(most, math.ceil(nbytes / LEAST_OF_A_CHANNEL))
+
+
+def memory_traffic(collective: str, algorithm: str, nbytes: float, ranks: int) -> float:
+    """Bytes that one GPU reads and writes in its memory for a collective.
+
+    What is sent is read once, and what comes is written once. (Assumed: between one, if all that NCCL's buffers hold
+    stays in the GPU's cache, and three for each byte received, if none of it does.)
+    """
+    if algorithm == "switch" or collective in ("broadcast", "reduce"):
+        return 2 * nbytes
+    rounds = 2 if collective == "all-reduce" else 1
+    return 2 * rounds * nbytes * (ranks - 1) / ranks
 
 
 def _ring(

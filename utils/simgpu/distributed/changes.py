@@ -34,7 +34,8 @@ def connect() -> None:
         dist.Backend.register_backend(BACKEND, _make_group, devices=["cpu", "simgpu"])
     dispatch.communication.update(c10d=operators.run, _c10d_functional=functional.run)
     install.on_uninstall(dispatch.communication.clear)
-    for name, make in (("barrier", _barrier), ("init_process_group", _init_process_group)):
+    changed = (("barrier", _barrier), ("init_process_group", _init_process_group), ("new_group", _new_group))
+    for name, make in changed:
         _replace_in((dist, dist.distributed_c10d), name, make)
     _replace_in((graph, torch.autograd), "_engine_run_backward", _run_backward)
     install.replace(dist.Logger, "set_runtime_stats_and_log", _log_nothing)
@@ -98,6 +99,17 @@ def _init_process_group(plain: Callable[..., Any]) -> Callable[..., Any]:
         return plain(backend, *args, **kwargs)
 
     return init_process_group
+
+
+def _new_group(plain: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def new_group(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """All ranks make all groups, also those of others, who use the same network cards."""
+        if ranks is not None and exists() and current().between_ranks:
+            current().note_group(ranks)
+        return plain(ranks, *args, **kwargs)
+
+    return new_group
 
 
 def _run_backward(engine: Callable[..., Any]) -> Callable[..., Any]:

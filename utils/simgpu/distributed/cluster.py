@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -13,11 +14,16 @@ from utils.simgpu.streams import Stream
 
 
 class Members(NamedTuple):
-    """The ranks of a process group, how many, and on how many nodes."""
+    """The ranks of a process group, how many, on how many nodes; and on how many network cards of each node.
+
+    A part of a card, if other groups that the program has made in the same way use it at the same time: those of the
+    same dimension of a mesh.
+    """
 
     ranks: tuple[int, ...]
     size: int
     nodes: int
+    cards: float
 
 
 class RankCluster(Cluster):
@@ -29,8 +35,9 @@ class RankCluster(Cluster):
         alone: the other ranks do not exist; they are taken to do the same at the same simulated time.
 
     Attributes:
-        inside_free, network_free: when this GPU's ends of the links have nothing more to do. A collective between
-            groups that share a link so waits for the one before it.
+        link_free: when this GPU's ends of the links have nothing more to do, by whether it is a link inside the node,
+            and whether it leads out. A collective, or a message, so waits for the one before it.
+        groups: the ranks of all process groups that the program has made, this rank among them or not.
         unfinished: what waits for messages of which it is not yet known when they began, as nobody has waited for them.
         directions: from which rank to which messages have gone (``messages.Direction``).
     """
@@ -41,8 +48,9 @@ class RankCluster(Cluster):
         super().__init__(*args)
         self.rank, self.world_size, self.world_nodes, self.alone = rank, world_size, world_nodes, alone
         self.rank_number, self.prefix = rank, f"rank {rank}, "
-        self.first = rank % self.gpus_per_node
-        self.inside_free = self.network_free = 0.0
+        self.first, self.several = rank % self.gpus_per_node, world_size > 1
+        self.link_free = dict.fromkeys(itertools.product((True, False), repeat=2), 0.0)
+        self.groups: dict[tuple[int, ...], None] = {}
         self.unfinished: list[Callable[[], Any]] = []
         self.directions: dict[Any, Any] = {}
         self.streams: dict[str, Stream] = {}
@@ -79,14 +87,38 @@ class RankCluster(Cluster):
             )
         return self.first
 
+    def note_group(self, ranks: Iterable[int]) -> None:
+        """The program makes a process group, of which this rank need not be a member."""
+        self.groups[tuple(sorted(ranks))] = None
+        self._members.clear()
+
     def members_of(self, group: Any) -> Members:
         """The ranks of a group, and the nodes on which they are."""
         found = self._members.get(group.group_name)
         if found is None or found.size != group.size():
             ranks = tuple(get_process_group_ranks(group))
-            found = Members(ranks, len(ranks), len({self.node_of(rank) for rank in ranks}))
+            nodes = len({self.node_of(rank) for rank in ranks})
+            found = Members(ranks, len(ranks), nodes, self._cards(ranks, nodes))
             self._members[group.group_name] = found
         return found
+
+    def _cards(self, ranks: tuple[int, ...], nodes: int) -> float:
+        """How many network cards of its node a group has, where other groups may use them too."""
+        mine = self._cards_here(ranks)
+        users = dict.fromkeys(mine, 1)
+        taken = set(ranks)
+        for other in self.groups:
+            alike = len(other) == len(ranks) and len({self.node_of(rank) for rank in other}) == nodes
+            if nodes > 1 and alike and taken.isdisjoint(other):
+                taken.update(other)
+                for card in mine & self._cards_here(other):
+                    users[card] += 1
+        return sum(1 / count for count in users.values())
+
+    def _cards_here(self, ranks: tuple[int, ...]) -> set[int]:
+        """The cards of this rank's node that these ranks use."""
+        here_ = [rank % self.gpus_per_node for rank in ranks if self.node_of(rank) == self.node_of(self.rank)]
+        return {self._card(self.gpus[local]) for local in here_}
 
     def node_of(self, rank: int) -> int:
         """The node of a rank of the world."""
@@ -104,6 +136,7 @@ class RankCluster(Cluster):
         self.unfinished.clear()
         self.directions.clear()
         self._members.clear()
+        self.groups.clear()
 
     def finish_messages(self) -> None:
         """Wait, in real time, until it is known when each message that this rank has issued began."""

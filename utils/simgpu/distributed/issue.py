@@ -16,6 +16,7 @@ from torch.distributed import ReduceOp, get_process_group_ranks
 from utils.simgpu import happens_before
 from utils.simgpu.distributed.cluster import here
 from utils.simgpu.phases import COMMUNICATION, in_backward
+from utils.simgpu.sharing import Share
 from utils.simgpu.tensor import SimTensor
 from utils.simgpu.work import Timeline, Work
 
@@ -61,10 +62,19 @@ class Issue:
             self.order = watching.launched(name, (stream,), reads, writes, after=(here_,), waited=waited)
 
     def place(
-        self, start: float, seconds: float, nbytes: int, outputs: Sequence[SimTensor], place: str, how: str = ""
+        self,
+        start: float,
+        seconds: float,
+        nbytes: int,
+        outputs: Sequence[SimTensor],
+        place: str,
+        how: str = "",
+        share: Share | None = None,
     ) -> Work:
-        """Put it on the timeline, where ``start`` is what all ranks have agreed on."""
+        """Put it on the timeline, where ``start`` is what all ranks have agreed on, and ``share`` what it takes."""
         cluster = here()
+        if share is not None:
+            cluster.own[0].sharing.take(start, start + seconds, share)
         work = Work(
             *(self.name, COMMUNICATION, place, seconds, self.region, (), (self.stream,), (), self.launch_s),
             *(True, False, 0, nbytes, (cluster.first,), self.lane.name, (), how),

@@ -1,8 +1,12 @@
 """send and recv: messages between two ranks.
 
-Both sides tell each other when they are ready; the message begins at the later of the two moments, behind what the
-same pair has sent in the same direction before. The times travel while the program goes on, and are looked at when
-somebody waits: for the message, or for the whole GPU.
+Both sides tell each other when they, and their ends of the link, are ready; the message begins at the later of the two
+moments, behind what the same pair has sent in the same direction before. The times travel while the program goes on,
+and are looked at when somebody waits: for the message, or for the whole GPU. So a link is known to be busy
+
+- with collectives that were issued before;
+- at the sender, with messages that it has sent before, as if their receivers had been ready;
+- at the receiver, with those that it has already waited for. (Those that it only expects may come much later.)
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from torch.distributed import get_global_rank
 from utils.simgpu import known
 from utils.simgpu.distributed.cluster import here
 from utils.simgpu.distributed.issue import Issue
-from utils.simgpu.distributed.timing import message_seconds
+from utils.simgpu.distributed.timing import end_for, message_seconds
 from utils.simgpu.distributed.works import SimWork
 from utils.simgpu.tensor import SimTensor
 from utils.simgpu.work import Timeline, Work
@@ -44,7 +48,11 @@ class Message:
         direction = Direction("the stream of messages")
         self._direction = cluster.directions.setdefault((group.group_name, self._ends), direction)
         moved: tuple[list, list] = ([tensor], []) if sends else ([], [tensor])
-        self._issue = issue = Issue("send" if sends else "recv", self._direction, *moved)
+        self._seconds = message_seconds(cluster, self._other, tensor.nbytes)
+        self._link = end_for(cluster, self._other, sends)
+        self._issue = issue = Issue("send" if sends else "recv", self._direction, *moved, cluster.link_free[self._link])
+        if sends:  # what this rank does next has to wait so long at least
+            cluster.link_free[self._link] = issue.ready + self._seconds
         self.order = issue.order
         self._waits = [] if cluster.alone else _exchange(sends, tensor, group, peer, tag, self._issue.ready)
         self._tensors = [] if sends else [tensor]
@@ -63,9 +71,9 @@ class Message:
         theirs = [wait() for wait in self._waits]
         self._cluster.clock.settle()
         start = max([self._issue.ready, self._direction.time, *theirs])
-        seconds = message_seconds(self._cluster, self._other, self._nbytes)
         lane = f"rank {self._ends[0]} → rank {self._ends[1]}"
-        self._work = self._issue.place(start, seconds, self._nbytes, self._tensors, lane)
+        self._work = self._issue.place(start, self._seconds, self._nbytes, self._tensors, lane)
+        self._cluster.link_free[self._link] = max(self._cluster.link_free[self._link], self._work.end)
         self._tensors, self._waits = [], []
         if self.finish in self._cluster.unfinished:
             self._cluster.unfinished.remove(self.finish)

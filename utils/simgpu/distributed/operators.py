@@ -7,11 +7,13 @@ backend is chosen. There the ranks agree on when it begins, gloo moves the numbe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch.distributed import ProcessGroup
 
+from utils.hardware.links.nccl import Choice
 from utils.simgpu import known
 from utils.simgpu.distributed import messages, movement, timing
 from utils.simgpu.distributed.cluster import RankCluster, here
@@ -101,21 +103,23 @@ def collective(packet: str, values: dict[str, Any], group: ProcessGroup) -> SimW
     stream = cluster.stream_of(group.group_name) if asynchronous else cluster.current_stream()
     issue = Issue(name, stream, inputs, outputs, timing.links_free(cluster, members))
     nbytes = max(sum(tensor.nbytes for tensor in inputs), sum(tensor.nbytes for tensor in outputs))
+    traffic = 0
     if name in _EXCHANGES:
-        mine, how = (
-            timing.exchange_seconds(cluster, members.ranks, *_traffic(name, values, members.ranks, inputs, outputs)),
-            "",
-        )
+        sent, received = _traffic(name, values, members.ranks, inputs, outputs)
+        chosen = Choice("", "", timing.exchange_seconds(cluster, members, sent, received))
+        traffic = sum(sent) + sum(received)
     else:
-        mine, how = timing.seconds(cluster, name, members, nbytes)
+        chosen = timing.choice(cluster, name, members, nbytes)
     moves = cluster.numbers or _known_here(name, values, group, inputs)
     what = _description(name, values, inputs, outputs, members.ranks)
-    start, seconds, moves = meet(group, what, issue.ready, mine, moves)
+    start, seconds, moves = meet(group, what, issue.ready, chosen.seconds, moves)
     if moves and name != "barrier":
         _move(cluster, packet, values, group, inputs, outputs)
     elif not cluster.numbers:
         known.forget(outputs)
-    work = issue.place(start, seconds, nbytes, outputs, _place(members.ranks), how)
+    takes = timing.share(cluster, name, members, nbytes, replace(chosen, seconds=seconds), traffic)
+    how = f"{chosen.algorithm} {chosen.protocol}".strip()
+    work = issue.place(start, seconds, nbytes, outputs, _place(members.ranks), how, takes)
     timing.take_links(cluster, members, work.end)
     if outputs:
         torch.autograd.graph.increment_version([tensor for tensor in outputs if not tensor.is_inference()])

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from utils.hardware.links import nccl, point_to_point
 from utils.simgpu import collectives
 from utils.simgpu.distributed.cluster import Members, RankCluster
+from utils.simgpu.sharing import Share
 
 _START_S = nccl.START_US * 1e-6
 REDUCED = {"barrier": 4}
 """Bytes of the all-reduce that a barrier is under NCCL."""
 
 
-def seconds(cluster: RankCluster, name: str, members: Members, nbytes: int) -> tuple[float, str]:
-    """Seconds of a collective in which all send equally much, and how NCCL would do it.
+def choice(cluster: RankCluster, name: str, members: Members, nbytes: int) -> nccl.Choice:
+    """How NCCL would do a collective in which all send equally much, and the seconds it takes.
 
     Args:
         name: "all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce" or "barrier".
@@ -22,16 +23,29 @@ def seconds(cluster: RankCluster, name: str, members: Members, nbytes: int) -> t
         nbytes: size of the whole tensor, in bytes.
     """
     kind = "all-reduce" if name == "barrier" else name
-    chosen = collectives.choice(cluster, kind, members.size, members.nodes, REDUCED.get(name, nbytes))
-    return chosen.seconds, f"{chosen.algorithm} {chosen.protocol}".strip()
+    return collectives.choice(
+        cluster, kind, members.size, members.nodes, REDUCED.get(name, nbytes), cards=members.cards
+    )
 
 
-def exchange_seconds(
-    cluster: RankCluster, members: Sequence[int], sent: Sequence[int], received: Sequence[int]
-) -> float:
+def share(
+    cluster: RankCluster, name: str, members: Members, nbytes: int, chosen: nccl.Choice, traffic: float = 0
+) -> Share | None:
+    """What the collective takes of this rank's GPU while it runs.
+
+    Args:
+        chosen: what ``choice`` has found.
+        traffic: bytes sent and received, if not all send equally much.
+    """
+    traffic = traffic or nccl.memory_traffic(name, chosen.algorithm, nbytes, members.size)
+    return collectives.share(cluster, cluster.own[0].model, chosen, members.nodes, members.cards, nbytes, traffic)
+
+
+def exchange_seconds(cluster: RankCluster, members: Members, sent: Sequence[int], received: Sequence[int]) -> float:
     """Seconds that this rank needs for messages to and from all members at once, as all-to-all, gather and scatter are.
 
-    Both directions of a link work at the same time, and so do the links inside a node and its network card.
+    Both directions of a link work at the same time, and so do the links inside a node and its network card. In an
+    all-to-all, GPUs of a node share the cards that they have together.
 
     Args:
         sent, received: bytes for, and from, each member.
@@ -39,10 +53,13 @@ def exchange_seconds(
     me = cluster.node_of(cluster.rank)
     slowest = 0.0
     for near, link in ((True, cluster.inside), (False, cluster.network)):
-        others = [i for i, rank in enumerate(members) if rank != cluster.rank and (cluster.node_of(rank) == me) == near]
-        moved = max(sum(sent[i] for i in others), sum(received[i] for i in others))
-        if moved:
-            slowest = max(slowest, _START_S + point_to_point(moved, link.for_collectives()))
+        ranks = enumerate(members.ranks)
+        others = [i for i, rank in ranks if rank != cluster.rank and (cluster.node_of(rank) == me) == near]
+        out, back = sum(sent[i] for i in others), sum(received[i] for i in others)
+        users = members.size / members.nodes / members.cards if out and back and not near else 1.0  # of a card
+        if out or back:
+            moved = point_to_point(max(out, back), link.for_collectives().shared_by(users))
+            slowest = max(slowest, _START_S + moved)
     return slowest
 
 
@@ -54,12 +71,16 @@ def message_seconds(cluster: RankCluster, peer: int, nbytes: int) -> float:
 
 def links_free(cluster: RankCluster, members: Members) -> float:
     """When this GPU's ends of the links that a collective uses have nothing more to do."""
-    return max(cluster.inside_free, cluster.network_free if members.nodes > 1 else 0.0)
+    return max(free for (near, _), free in cluster.link_free.items() if near or members.nodes > 1)
 
 
 def take_links(cluster: RankCluster, members: Members, end: float) -> None:
-    """A collective keeps this GPU's ends of its links busy until ``end``."""
-    if members.size > members.nodes:
-        cluster.inside_free = max(cluster.inside_free, end)
-    if members.nodes > 1:
-        cluster.network_free = max(cluster.network_free, end)
+    """A collective keeps this GPU's ends of its links busy until ``end``, in both directions."""
+    for (near, out), free in cluster.link_free.items():
+        if members.size > members.nodes if near else members.nodes > 1:
+            cluster.link_free[near, out] = max(free, end)
+
+
+def end_for(cluster: RankCluster, peer: int, out: bool) -> tuple[bool, bool]:
+    """This GPU's end of a link, for a message to (``out``) or from another rank: a key of ``link_free``."""
+    return cluster.node_of(peer) == cluster.node_of(cluster.rank), out
