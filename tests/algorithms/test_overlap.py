@@ -349,6 +349,17 @@ def test_the_ranks_of_a_machine_share_the_profiles_clock(profiles: list[dict[str
         assert min(ends) >= max(starts) - 0.001
 
 
+def test_a_step_that_sends_by_nccl_is_refused() -> None:
+    """What the CPU does for NCCL ends long before the message does."""
+
+    def step() -> None:
+        with torch.profiler.record_function("nccl:all_reduce"):
+            torch.ones(1, requires_grad=True).sum().backward()
+
+    with pytest.raises(ValueError, match="NCCL sends on the GPU"):
+        profile_step(step, 0)
+
+
 def test_a_profile_counted_by_hand() -> None:
     profile = StepProfile(
         3, (10.0, 11.0), [(11.0, 14.0), (12.0, 12.5), (15.0, 16.0)], [(13.0, 15.0), (15.5, 18.0)], 19.0

@@ -18,7 +18,7 @@ from utils.draw import Span
 
 Interval = tuple[float, float]
 BACKWARD = "autograd::engine::evaluate_function"
-REDUCE = ("all-reduce on the slow link", "gloo:all_reduce", "nccl:all_reduce")
+REDUCE = ("all-reduce on the slow link", "gloo:all_reduce")
 
 
 @dataclass
@@ -104,7 +104,7 @@ def profile_step(step: Callable[[], object], rank: int = 0) -> StepProfile:
         rank: whose it is.
 
     Raises:
-        ValueError: the step had no backward pass.
+        ValueError: the step had no backward pass, or it has sent by NCCL.
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read at first use; the profiler writes to stderr otherwise
     everywhere = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)  # messages have their own threads
@@ -117,6 +117,8 @@ def profile_step(step: Callable[[], object], rank: int = 0) -> StepProfile:
     backward = sorted(_interval(one, zero) for one in events if one.name.startswith(BACKWARD))
     if not backward:
         raise ValueError("there was no backward pass in this step: call loss.backward() in it")
+    if any(one.name.startswith("nccl:") for one in events):
+        raise ValueError("NCCL sends on the GPU, and this looks at the CPU alone: let model and inputs stay on the CPU")
     slow = [one for one in events if one.name == REDUCE[0]]
     messages = slow or [one for one in events if one.name in REDUCE[1:]]
     (whole,) = (_interval(one, zero) for one in events if one.name == "the step")
