@@ -24,10 +24,11 @@ def averaging(seen: Sequence[tuple[float, float, float]], step: int = 4, rate: f
     wide = (760 - 2 * EDGE - NAMES - GAP * (len(seen) - 1)) / len(seen)
     rows = [
         [f"w = {parameter:.4f}" for parameter, _, _ in seen],
-        [f"{own:+.4f}".replace("-", "−") for _, own, _ in seen],
-        [f"{mean:+.4f}".replace("-", "−") for _, _, mean in seen],
+        [f"{own:+.4f}" for _, own, _ in seen],
+        [f"{mean:+.4f}" for _, _, mean in seen],
         [f"w = {parameter - rate * mean:.4f}" for parameter, _, mean in seen],
     ]
+    rows = [[text.replace("-", "−") for text in row] for row in rows]
     caption = f"w: one of the model's parameters. Last step: w minus {rate:g} times the mean"
     frame = Frame(760, f"Step {step} of 4: {STEPS[step - 1]}", caption)
     told = ("; ".join(f"rank {rank}: {row[rank]}" for rank in ranks) for row in rows[:step])
