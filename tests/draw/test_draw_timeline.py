@@ -69,6 +69,20 @@ def test_lanes_can_be_chosen_and_an_empty_one_is_idle():
         timeline(NAIVE, lanes=["GPU 5"])
 
 
+def test_what_comes_after_the_end_of_a_lane_is_neither_idle_nor_counted():
+    spans = [Span("GPU 0", 0, 1, "forward"), Span("GPU 1", 1, 4, "forward")]
+    left, _, width, _ = lanes(timeline(spans))[0]
+    assert [word for word in words(timeline(spans)) if word.startswith("busy")] == ["busy 25 %", "busy 75 %"]
+    picture = timeline(spans, until={"GPU 0": 2})
+    assert [word for word in words(picture) if word.startswith("busy")] == ["busy 50 %", "busy 75 %"]
+    ends = [round((x + wide - left) / width, 2) for x, _, wide, _ in rectangles(picture, "idle")]
+    assert ends == [0.5, 1]
+    assert "GPU 0 is busy 50 % of its own time" in picture.alt
+    late = timeline(spans, end=8, until=4)
+    assert [word for word in words(late) if word.startswith("busy")] == ["busy 25 %", "busy 75 %"]
+    assert late.alt.startswith("Timeline of 2 GPUs over 8 s")
+
+
 def test_the_words_tell_how_busy_each_gpu_is():
     picture = timeline(NAIVE, title="Half a model each", caption="simulated: 2 × H100")
     assert picture.alt == (

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from utils.draw import palette
 from utils.draw.frame import AXIS_HEIGHT, EDGE, Frame, TimeAxis, caption_clause, over
@@ -33,6 +33,7 @@ def timeline(
     width: int = 900,
     start: float | None = None,
     end: float | None = None,
+    until: float | Mapping[str, float] | None = None,
 ) -> Picture:
     """Time to the right, GPU 0 on top; what is idle on a GPU is drawn too.
 
@@ -48,6 +49,8 @@ def timeline(
         alt: text alternative; None: how busy each GPU is.
         width: pixels.
         start, end: the part of the time to draw, in seconds; None: from the first span to the last.
+        until: when the work is over, in seconds, where the axis goes on: of all lanes, or of those named. What comes
+            after is not idle: it is left white, and does not count for how busy a lane is.
 
     Raises:
         ValueError: if there is nothing to draw.
@@ -69,11 +72,15 @@ def timeline(
     for span in spans:
         of_lane[span.lane].append(span)
     inside = {name: inside_window(of_lane[name], name, first, last) for name in names}
-    busy = {name: busy_seconds(inside[name]) / (last - first) for name in names if lane_kind(name) == 0}
+    ends = until if isinstance(until, Mapping) else dict.fromkeys(names, until)
+    over_at = {name: last if ends.get(name) is None else min(ends[name], last) for name in names}
+    busy = {name: busy_seconds(inside[name]) / (over_at[name] - first) for name in names if lane_kind(name) == 0}
     if alt is None:
         alt = (f"{title.rstrip('.')}. " if title else "") + _alt_text(names, busy, first, last, caption)
+        if min(over_at.values()) < last:
+            alt = alt.replace(" of the time", " of its own time")
     drawn = names if len(names) <= MOST_LANES else names[: MOST_LANES - 1]
-    return _draw(inside, drawn, len(names) - len(drawn), busy, (first, last), title, caption, alt, width)
+    return _draw(inside, drawn, len(names) - len(drawn), busy, over_at, (first, last), title, caption, alt, width)
 
 
 def _alt_text(names: Sequence[str], busy: dict[str, float], start: float, end: float, caption: str) -> str:
@@ -104,6 +111,7 @@ def _draw(
     lanes: Sequence[str],
     left_out: int,
     busy: dict[str, float],
+    over_at: dict[str, float],
     window: tuple[float, float],
     title: str,
     caption: str,
@@ -164,7 +172,7 @@ def _draw(
                         colour=palette.MUTED)  # fmt: skip
         drawn = [next(pieces) for _ in rows[lane]]
         if lane in idle:
-            for a, b in _gaps(drawn, axis.width):
+            for a, b in _gaps(drawn, axis.x(over_at[lane]) - left):
                 shapes.setdefault((palette.IDLE.name, False), []).append(_rectangle(left + a, left + b, y, height))
         height /= len(drawn)
         for row in drawn:

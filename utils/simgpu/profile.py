@@ -141,19 +141,22 @@ class Profile:
                 spans.append(Span(event.host, event.launched - event.launch_s, event.launched, "launch", ""))
         return spans
 
-    def timeline(self, *, links: bool = True, host: bool = True, title: str = "") -> Picture:
+    def timeline(self, *, links: bool = True, host: bool = True, title: str = "", width: int = 900) -> Picture:
         """A picture: one lane for each GPU, one for each link that was used, one for each host thread.
 
         Args:
             links: show copies and collectives in lanes of their own.
             host: show when host threads launch operators.
+            title: the sentence that the picture shows.
+            width: pixels.
         """
         from utils import draw
 
         spans = self.spans(links=links, host=host)
         lanes = [gpu.name for gpu in self.cluster.own]
         lanes += sorted({span.lane for span in spans} - set(lanes), key=lambda lane: (_rank(lane), lane))
-        return draw.timeline(spans, title=title, caption=self.caption, lanes=lanes, start=0.0, end=self.elapsed)
+        look = {"title": title, "caption": self.caption, "width": width}
+        return draw.timeline(spans, lanes=lanes, start=0.0, end=self.elapsed, **look)
 
     def export_trace(self, path: str | Path) -> None:
         """Write a file for ui.perfetto.dev or chrome://tracing: a row for each stream, link and host thread."""
