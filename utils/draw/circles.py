@@ -48,10 +48,11 @@ def _circle(canvas: Canvas, x: float, y: float, radius: float, order: Sequence[i
         return x + radius * math.sin(angle), y - radius * math.cos(angle)
 
     gap = 0.65 * BOX * len(order) / (2 * math.pi * radius)  # half a rank, as a part of the way to the next
+    pieces = max(6, 64 // len(order))  # of an arrow, so that it looks round
     for place, rank in enumerate(order):
         between = per_node is not None and rank // per_node != order[(place + 1) % len(order)] // per_node
         colour = palette.INK if per_node is None else BETWEEN if between else INSIDE
-        way = [at(place + gap + (1 - 2 * gap) * step / 6) for step in range(7)]
+        way = [at(place + gap + (1 - 2 * gap) * step / pieces) for step in range(pieces + 1)]
         canvas.line(way, colour, 3.6 if between else 2, arrow="end")
     for place, rank in enumerate(order):
         left, top = at(place)
