@@ -88,6 +88,16 @@ def test_hosts_have_names_and_addresses_of_their_own(hosts):
 
 
 @needs_hosts
+def test_a_host_can_be_given_another_hosts_file_and_the_others_keep_theirs():
+    asks = (sys.executable, "-c", "import socket; print(socket.gethostbyname('host0'))")
+    with namespaces.hosts(2) as (one, other):
+        one.hosts_file("127.0.1.1 host0\n")
+        assert [host.run(*asks).strip() for host in (one, other)] == ["127.0.1.1", "10.77.0.1"]
+        one.hosts_file("10.77.0.9 host0\n")  # a second time, too
+        assert one.run(*asks).strip() == "10.77.0.9"
+
+
+@needs_hosts
 def test_a_command_runs_in_the_current_folder_and_finds_gloo_s_card(hosts, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RANK", "7")

@@ -144,6 +144,14 @@ class Host:
         """Put the cable back in."""
         self._switch.do("ip", "link", "set", self._port, "up")
 
+    def hosts_file(self, text: str) -> None:
+        """Give it another /etc/hosts, for all that is started there from now on."""
+        with tempfile.NamedTemporaryFile("w", prefix="hosts-") as file:  # (where it is mounted it stays)
+            file.write(text)
+            file.flush()
+            self._keeper.do("umount", "/etc/hosts")
+            self._keeper.do("mount", "--bind", file.name, "/etc/hosts")
+
 
 @contextlib.contextmanager
 def private_network(command: Sequence[str]) -> Iterator[list[str]]:
