@@ -9,7 +9,16 @@ import re
 import pytest
 
 import utils
-from utils.checks.failures_and_hangs import drawn_dumps, drawn_log, drawn_logs, drawn_recorders, log_texts
+from utils.checks.failures_and_hangs import (
+    drawn_dumps,
+    drawn_log,
+    drawn_logs,
+    drawn_recorders,
+    drawn_stacks,
+    drawn_standstills,
+    log_texts,
+)
+from utils.launchers.failures import diagnose
 
 NEW = {*log_texts.OWN, *log_texts.OWN.values(), "DataError: batch 3 cannot be used"}
 """What the stored logs do not have: exceptions of a rank's own, and the lines that raise them."""
@@ -46,6 +55,7 @@ def test_each_drawn_log_names_every_rank_and_blames_one_that_is_there(seed):
 def test_what_is_shown_is_what_is_judged():
     assert drawn_log(1).startswith("batch 0")
     assert len(drawn_dumps(1)) >= 3
+    assert "Current thread" in drawn_stacks(1)[0]
 
 
 def test_a_drawn_dump_has_the_form_of_a_real_one():
@@ -82,3 +92,30 @@ def test_the_first_difference_of_recorders_that_reach_back_to_different_numbers(
         assert drawn_recorders.difference([usual, other, usual]) == [number, what, [1]]
     assert drawn_recorders.difference([usual, {5: barrier, 6: mean}, usual]) is None
     assert drawn_recorders.difference([usual, usual | {7: sum_}, usual]) == [7, "missing", [0, 2]]
+
+
+def _shape(stack: str) -> set[str]:
+    """The forms of a stack's lines: numbers, folders and names of functions left out."""
+    plain = re.sub(r'File ".*", line \d+ in .+', "File, line, name", re.sub(r"0x[0-9a-f]+", "0x", stack))
+    return {line for line in plain.splitlines() if line}
+
+
+def test_a_drawn_stack_has_the_form_of_a_real_one():
+    stuck = diagnose.run(drawn_logs.FOLDER.parent / "stuck.py")
+    real = _shape("\n".join(line for line in stuck[1].log if "thread 0x" in line.lower() or "File" in line))
+    launches = drawn_standstills.drawn(random.Random(0))
+    assert real <= _shape("\n".join(stack for launch in launches for stack in launch["stacks"]))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_in_each_drawn_standstill_one_rank_or_none_is_elsewhere(seed):
+    for launch in drawn_standstills.drawn(random.Random(seed)):
+        mains = [stack.partition("Current thread")[2] for stack in launch["stacks"]]
+        places = [int(re.search(r'train\.py", line (\d+)', main)[1]) for main in mains]
+        if launch["right"] is None:
+            assert len(set(places)) == 1
+            continue
+        rank, line = launch["right"]
+        assert places[rank] == line and len({*places} - {line}) == 1 and places.count(line) == 1
+        busy = "distributed_c10d.py" not in mains[rank]
+        assert busy == launch["kind"].startswith("busy") and (busy or len(places) > 2)
