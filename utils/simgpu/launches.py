@@ -10,9 +10,8 @@ from utils.simgpu import costs, happens_before
 from utils.simgpu.cluster import Cluster, SimulatedGPU
 from utils.simgpu.overloads import Operator
 from utils.simgpu.phases import phase_now
-from utils.simgpu.sharing import Kernel
 from utils.simgpu.tensor import SimTensor
-from utils.simgpu.work import Work
+from utils.simgpu.work import Kernel, Work
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
