@@ -374,6 +374,21 @@ def test_ranks_that_call_different_collectives_are_told_who_calls_what(world):
     assert [len(found) for found in world.run(alike_each_time, False)] == [1] * RANKS  # the world works on
 
 
+def message_of_another_size(numbers):
+    device = join(numbers)
+    if dist.get_rank() == 0:
+        dist.send(torch.ones(3, device=device), 1)
+    if dist.get_rank() == 1:
+        dist.recv(torch.ones(4, device=device), 0)
+
+
+@pytest.mark.parametrize("numbers", [True, False])
+def test_a_message_that_does_not_fit_is_told_in_a_sentence(world, numbers):
+    with pytest.raises(RankError, match="a message of 12 bytes meets a recv of 16 bytes"):
+        world.run(message_of_another_size, numbers)
+    assert [len(found) for found in world.run(alike_each_time, False)] == [1] * RANKS
+
+
 def absent():
     x = torch.ones(4, device=join())
     if dist.get_rank() != 1:

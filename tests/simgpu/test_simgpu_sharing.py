@@ -13,7 +13,7 @@ from utils import simgpu
 from utils.hardware.links import INFINIBAND_NDR, NVLINK3, NVLINK4, nccl
 from utils.ranks import World
 from utils.simgpu.hardware import H100
-from utils.simgpu.sharing import Kernel, Share
+from utils.simgpu.work import Kernel, Share
 
 MULTIPROCESSORS = 132
 LARGE = 2**28

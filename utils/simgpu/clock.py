@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 import torch
 
 from utils.simgpu.phases import in_backward
-from utils.simgpu.sharing import Kernel, Share, Sharing
-from utils.simgpu.work import Lane, Port, Stamp, Timeline, Work
+from utils.simgpu.sharing import Sharing
+from utils.simgpu.work import Kernel, Lane, Port, Share, Stamp, Timeline, Work
 
 
 @dataclass(slots=True)

@@ -15,8 +15,8 @@ from utils.simgpu import happens_before
 from utils.simgpu.clock import Clock
 from utils.simgpu.hardware import GPU
 from utils.simgpu.memory import Memory
-from utils.simgpu.sharing import Kernel, Sharing
-from utils.simgpu.work import Port, Timeline
+from utils.simgpu.sharing import Sharing
+from utils.simgpu.work import Kernel, Port, Timeline
 
 if TYPE_CHECKING:
     from utils.draw import Picture

@@ -19,9 +19,8 @@ from utils.simgpu import happens_before
 from utils.simgpu.cluster import Cluster, current
 from utils.simgpu.hardware import GPU
 from utils.simgpu.phases import COMMUNICATION
-from utils.simgpu.sharing import Share
 from utils.simgpu.tensor import SimTensor, check_cluster, new
-from utils.simgpu.work import Port, Work
+from utils.simgpu.work import Port, Share, Work
 
 ALGORITHMS = ("ring", "tree", "hierarchical")
 

@@ -20,7 +20,7 @@ from torch._prims_common import suggest_memory_format
 from torch.utils.flop_counter import flop_registry
 
 from utils.simgpu.hardware import GPU
-from utils.simgpu.sharing import Kernel
+from utils.simgpu.work import Kernel
 
 aten = torch.ops.aten
 

@@ -11,9 +11,8 @@ from utils.simgpu.cluster import Cluster, SimulatedGPU
 from utils.simgpu.overloads import Operator
 from utils.simgpu.phases import phase_now
 from utils.simgpu.shapes import Answer
-from utils.simgpu.sharing import Kernel
 from utils.simgpu.tensor import SimTensor
-from utils.simgpu.work import Work
+from utils.simgpu.work import Kernel, Work
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:

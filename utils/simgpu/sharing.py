@@ -24,41 +24,10 @@ and GPUs of AMD: Characterizing Compute-Communication Overlap in GPU-Accelerated
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
 
-if TYPE_CHECKING:
-    from utils.simgpu.work import Timeline, Work
+from utils.simgpu.work import Kernel, Share, Timeline, Work
 
-MOST = 0.9
-"""Of a GPU: what several collectives at once take at most."""
 KEPT = 256  # collectives; what ran beside earlier ones is in its place
-
-
-class Share(NamedTuple):
-    """What a collective takes of a GPU: of its multiprocessors, and of its memory's bandwidth; parts of 1."""
-
-    multiprocessors: float
-    bandwidth: float
-
-
-class Kernel(NamedTuple):
-    """What limits a kernel, in seconds: to begin and end; its products; its memory; layouts to be changed before it."""
-
-    begin_s: float
-    compute_s: float
-    memory_s: float
-    layout_s: float = 0.0
-
-    @property
-    def seconds(self) -> float:
-        """How long it takes alone."""
-        return self.begin_s + max(self.compute_s, self.memory_s) + self.layout_s
-
-    def beside(self, shares: list[Share]) -> float:
-        """How long it would take if all of it ran beside these."""
-        rest = 1 - min(MOST, sum(share.multiprocessors for share in shares))
-        bandwidth = 1 - min(MOST, sum(share.bandwidth for share in shares))
-        return self.begin_s + max(self.compute_s / rest, self.memory_s / bandwidth) + self.layout_s / bandwidth
 
 
 class Sharing:

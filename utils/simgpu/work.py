@@ -9,8 +9,7 @@ import bisect
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-
-from utils.simgpu.sharing import Kernel, Share, Sharing
+from typing import Any, NamedTuple
 
 
 class Timeline:
@@ -64,6 +63,37 @@ class Stamp:
         self.time = self.host = 0.0
 
 
+MOST = 0.9
+"""Of a GPU: what several collectives at once take at most."""
+
+
+class Share(NamedTuple):
+    """What a collective takes of a GPU: of its multiprocessors, and of its memory's bandwidth; parts of 1."""
+
+    multiprocessors: float
+    bandwidth: float
+
+
+class Kernel(NamedTuple):
+    """What limits a kernel, in seconds: to begin and end; its products; its memory; layouts to be changed before it."""
+
+    begin_s: float
+    compute_s: float
+    memory_s: float
+    layout_s: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """How long it takes alone."""
+        return self.begin_s + max(self.compute_s, self.memory_s) + self.layout_s
+
+    def beside(self, shares: list[Share]) -> float:
+        """How long it would take if all of it ran beside these."""
+        rest = 1 - min(MOST, sum(share.multiprocessors for share in shares))
+        bandwidth = 1 - min(MOST, sum(share.bandwidth for share in shares))
+        return self.begin_s + max(self.compute_s / rest, self.memory_s / bandwidth) + self.layout_s / bandwidth
+
+
 @dataclass(slots=True, eq=False)
 class Work:
     """One operator, copy or collective on the timeline.
@@ -86,7 +116,7 @@ class Work:
         how: a collective's algorithm and protocol, "ring LL128".
         kernel: what limits it, if it is one that collectives slow down.
         share: what it takes of GPUs, if it is a collective.
-        shared: of which GPUs.
+        shared: of which GPUs, each a ``sharing.Sharing``.
         earliest: when a kernel could have begun without those before it in its stream.
     """
 
@@ -113,7 +143,7 @@ class Work:
     order: dict[Timeline, int] | None = None  # what comes before those who wait for it, while somebody looks for races
     kernel: Kernel | None = None
     share: Share | None = None
-    shared: tuple[Sharing, ...] = ()
+    shared: tuple[Any, ...] = ()
     earliest: float = 0.0
 
 

@@ -16,9 +16,8 @@ from torch.distributed import ReduceOp, get_process_group_ranks
 from utils.simgpu import happens_before
 from utils.simgpu.distributed.cluster import here
 from utils.simgpu.phases import COMMUNICATION, in_backward
-from utils.simgpu.sharing import Share
 from utils.simgpu.tensor import SimTensor
-from utils.simgpu.work import Timeline, Work
+from utils.simgpu.work import Share, Timeline, Work
 
 _LONGEST = 200
 

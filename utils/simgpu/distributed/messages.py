@@ -90,8 +90,8 @@ def issue(sends: bool, tensor: SimTensor, group: Any, peer: int, tag: int) -> Si
 def _exchange(sends: bool, tensor: SimTensor, group: Any, peer: int, tag: int, ready: float) -> list:
     """Begin to move the times, and the numbers if there are any; what to call to wait for them."""
     has = here().numbers or known.values(tensor) is not None
-    mine = torch.tensor([ready, has], dtype=torch.float64, device="cpu")
-    theirs = torch.zeros(2, dtype=torch.float64, device="cpu")
+    mine = torch.tensor([ready, has, tensor.nbytes], dtype=torch.float64, device="cpu")
+    theirs = torch.zeros(3, dtype=torch.float64, device="cpu")
     told, heard = group.send([mine], peer, tag + _TIMES), group.recv([theirs], peer, tag + _TIMES)
     travel, plain, target = None, None, None
     if sends and has:
@@ -105,6 +105,12 @@ def _exchange(sends: bool, tensor: SimTensor, group: Any, peer: int, tag: int, r
     def times() -> float:
         heard.wait()
         told.wait()
+        if theirs[2] != mine[2]:
+            sent, expected = (mine, theirs) if sends else (theirs, mine)
+            raise RuntimeError(
+                f"a message of {sent[2]:,.0f} bytes meets a recv of {expected[2]:,.0f} bytes, which would fail on real "
+                "GPUs: sender and receiver need tensors of the same size"
+            )
         return theirs[0].item()
 
     def data() -> float:

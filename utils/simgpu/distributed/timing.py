@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from utils.hardware.links import nccl, point_to_point
 from utils.simgpu import collectives
 from utils.simgpu.distributed.cluster import Members, RankCluster
-from utils.simgpu.sharing import Share
+from utils.simgpu.work import Share
 
 _START_S = nccl.START_US * 1e-6
 REDUCED = {"barrier": 4}
