@@ -49,7 +49,7 @@ def surroundings() -> dict[str, Any]:
         "the signals": str([signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)]),
         "Python's settings": f"{sys.getrecursionlimit()} {sys.getswitchinterval()} {gc.isenabled()} {len(sys.path)} "
         f"{sys.gettrace()} {sys.getprofile()} {gc.get_threshold()} {gc.get_freeze_count() > 0}",
-        "where Python writes": [id(one) for one in (sys.stdout, sys.stderr, sys.excepthook)],
+        "where Python writes": hash((id(sys.stdout), id(sys.stderr), id(sys.excepthook))),
         "which messages are logged": f"{logging.root.manager.disable} {logging.root.level}",
         "the settings of the process": f"{_umask():o} {os.nice(0)} {_cores()}",
         "the process groups": sorted(map(str, dist.distributed_c10d._world.pg_names.values())),

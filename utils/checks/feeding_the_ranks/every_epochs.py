@@ -12,7 +12,7 @@ from utils.checks.feeding_the_ranks import epochs
 
 def draw(rng: random.Random) -> list[Case]:
     cases = epochs.draw(rng, (2, 3, 3, 1, rng.choice((4, 5))))
-    again = cases[0] | {"seed": rng.getrandbits(30)}  # as many samples and epochs, of another data set
+    again = cases[0] | {"epochs": 9, "seed": rng.getrandbits(30)}  # as many samples, of another data set
     return [*cases, again]
 
 
