@@ -51,7 +51,7 @@ def surroundings() -> dict[str, Any]:
         f"{sys.gettrace()} {sys.getprofile()} {gc.get_threshold()} {gc.get_freeze_count() > 0}",
         "where Python writes": hash((id(sys.stdout), id(sys.stderr), id(sys.excepthook))),
         "which messages are logged": f"{logging.root.manager.disable} {logging.root.level}",
-        "the settings of the process": f"{_umask():o} {os.nice(0)} {_cores()}",
+        "the settings of the process": f"{_umask()} {os.nice(0)} {_cores()}",
         "the process groups": sorted(map(str, dist.distributed_c10d._world.pg_names.values())),
     } | _simulated_gpus()
 
@@ -139,9 +139,10 @@ def _short(token: Any) -> str:
     return "" if isinstance(token, int) and abs(token) > 2**20 else str(token)[:80]
 
 
-def _umask() -> int:
-    os.umask(mask := os.umask(0o077))
-    return mask
+def _umask() -> str:
+    """As Linux tells it: who asks by setting another one changes the files that threads make meanwhile."""
+    lines = _read(Path("/proc/self/status")).splitlines()
+    return next((line.split()[1] for line in lines if line.startswith("Umask:")), "")
 
 
 def _cores() -> list[int]:
