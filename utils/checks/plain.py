@@ -8,6 +8,7 @@ which only knows what it was.
 from __future__ import annotations
 
 import io
+import numbers
 import pickle
 import sys
 from dataclasses import dataclass
@@ -40,6 +41,13 @@ def shorten(value: Any, longest: int = _LONGEST) -> str:
         text = f"a {type(value).__name__}"
     text = " ".join(text.split())
     return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def number(value: Any, whole: bool = False) -> Any:
+    """A number of any library, numpy's or a Fraction, as Python's own; None for what is none: truth values, tensors."""
+    if isinstance(value, numbers.Integral if whole else numbers.Real) and not isinstance(value, bool):
+        return int(value) if isinstance(value, numbers.Integral) else float(value)
+    return None
 
 
 def to_bytes(value: Any) -> bytes:

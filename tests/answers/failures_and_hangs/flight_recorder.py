@@ -1,7 +1,10 @@
 """Exercise 2 of the lab on failures and hangs: the ranks' flight recorders, compared."""
 
+# ruff: noqa: F401 (modules that changed answers use)
+import math
 from collections import Counter, defaultdict
 
+import numpy
 from known_answers import right, wrong
 
 
@@ -83,6 +86,12 @@ def by_number():
     return (first_difference,)
 
 
+right(
+    "numpy's numbers",
+    {'return number, "missing", missing': 'return numpy.int64(number), "missing", list(numpy.array(missing))'},
+)
+
+
 @right("columns of the newest")
 def columns():
     def first_difference(dumps):
@@ -151,6 +160,24 @@ wrong("no types", "there is a difference", {', str(entry["input_dtypes"])': ', "
 wrong("numbers of elements", "launch ", {
     'str(entry["input_sizes"])': 'len(entry["input_sizes"])'
 })  # fmt: skip
+wrong(
+    "as many numbers",
+    "there is a difference",
+    {'str(entry["input_sizes"])': 'str([math.prod(one) for one in entry["input_sizes"]])'},
+)
+wrong(
+    "the last dimension",
+    "there is a difference",
+    {'str(entry["input_sizes"])': 'str([one[-1:] for one in entry["input_sizes"]])'},
+)
+wrong("all that will be missing", "and other ranks", {
+    MISSING: 'return number, "missing", [rank for rank, calls in enumerate(ranks) if max(calls) < last]'
+})  # fmt: skip
+wrong(
+    "from behind the first",
+    "is not the first in which they differ",
+    {"max(map(min, ranks))": "max(map(min, ranks)) + 1"},
+)
 wrong("by place in the list", "ollective ", {'calls[entry["collective_seq_id"]]': "calls[len(calls)]"})
 wrong("by record", "ollective ", {'entry["collective_seq_id"]': 'entry["record_id"]'})
 wrong("the last difference", "there is an earlier one", {"range(first, last + 1)": "range(last, first - 1, -1)"})

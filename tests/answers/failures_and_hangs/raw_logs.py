@@ -170,6 +170,11 @@ wrong("every RuntimeError is a witness", "drawn log", {
     WITNESS + ", words)": "'RuntimeError', name)",
     SILENT: 'return (set(ends) - set(errors) or set(errors)).pop(), "missing"',
 })  # fmt: skip
+wrong("exceptions end in Error", "that is not what happened to it", {
+    PATTERN: r'r"^\[rank(\d+)\]: ([\w.]+Error)(?:: (.*))?$"'
+})  # fmt: skip
+wrong("four signals", "that is not what happened to it", {r'r"SIG(?!TERM)\w+"': 'r"SIG(KILL|SEGV|ABRT|BUS)"'})
+wrong("a name without dots", "drawn log", {PATTERN: r'r"^\[rank(\d+)\]: (\w+)(?:: (.*))?$"'})
 wrong("an exception has words", "drawn log", {PATTERN: r'r"^\[rank(\d+)\]: ([\w.]+): (.*)$"'})
 wrong(
     "killed means out of memory",

@@ -115,10 +115,14 @@ wrong("a random epoch", "the ranks shuffle differently in epoch", {
     "set_epoch(epoch)": "set_epoch(random.Random().randrange(10**6))"
 })  # fmt: skip
 wrong("even and odd", "epochs 0 and 2 have the same order", {"set_epoch(epoch)": "set_epoch(epoch % 2)"})
+wrong("pairs of epochs", "the ranks keep the samples that they had", {
+    "set_epoch(epoch)": "set_epoch(epoch // 2)", "for batch in loader": "for batch in (reversed(list(loader)) if epoch % 2 else loader)"
+})  # fmt: skip
+wrong("from the fifth on alike", "have the same order", {"set_epoch(epoch)": "set_epoch(min(epoch, 4))"})
 wrong("four epochs", "have the same order: give set_epoch a number that never comes again", {
     "set_epoch(epoch)": "set_epoch(min(epoch, 2))"
 })  # fmt: skip
-wrong("a rank keeps its share", "keeps the samples that it had", {
+wrong("a rank keeps its share", "keep the samples that they had", {
     "DistributedSampler(dataset)\n": "torch.arange(dist.get_rank(), len(dataset), dist.get_world_size())\n"
     "    sampler = torch.utils.data.SubsetRandomSampler(sampler.tolist() + [0] * (len(sampler) * 2 < len(dataset)))\n",
     TELL: "",

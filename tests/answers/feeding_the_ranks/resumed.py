@@ -151,6 +151,11 @@ wrong("late iterators", "no worker reads for the next epoch while epoch 0 is eva
     FIRST + START: "", STEPS: STEPS.replace("in batches", "in loader"), NEXT + EARLY: "",
     EPOCHS: EPOCHS + "        sampler.set_epoch(epoch)\n",
 })  # fmt: skip
+wrong(
+    "all is read before the evaluation",
+    "no worker reads for the next epoch",
+    {EARLY: "        batches = list(loader)\n"},
+)
 wrong("without workers", "no worker reads for the next epoch while epoch 0 is evaluated", {", num_workers=1": ""})
 wrong("processes that do nothing", "no worker reads for the next epoch", {
     ", num_workers=1": "",

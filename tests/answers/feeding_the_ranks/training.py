@@ -198,6 +198,10 @@ wrong("the rank of the process", "all ranks have the same samples", {
     "self.length, self.world_size, self.rank = len(dataset), world_size, rank":
     "self.length, self.world_size, self.rank = len(dataset), world_size, dist.get_rank() % world_size"
 })  # fmt: skip
+wrong("the hash of a text", "makes other orders in another process", {
+    "manual_seed(self.seed + self.epoch)": "manual_seed(hash(f'{self.seed}, {self.epoch}') % 2**31)"
+})  # fmt: skip
+wrong("half the seed", "the seed does not change the order", {SEED: "manual_seed(self.seed // 2 + self.epoch)"})
 wrong("drop_last by default", "without the last arguments", {"drop_last=False": "drop_last=True"})
 
 

@@ -139,6 +139,9 @@ wrong(
     "fewer workers are within 5 % of the fastest",
     {"return min(workers": "return min(most, 1 + min(workers", "min(seconds))": "min(seconds)))"},
 )
+wrong("down from the fastest", "this is not the smallest number", {
+    CHOSEN: "    best = seconds.index(min(seconds))\n    while best and seconds[best - 1] <= 1.05 * min(seconds):\n        best -= 1\n    return best"
+})  # fmt: skip
 wrong("powers of two", "5 workers are never tried", {
     "        rounds = max": "        if workers not in (0, 1, 2, 4, 8):\n            seconds.append(9.0)\n            continue\n        rounds = max"
 })  # fmt: skip

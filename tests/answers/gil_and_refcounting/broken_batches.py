@@ -119,6 +119,17 @@ wrong(
     "raised",
     {EXCEPT: EXCEPT + "            if type(error) is not ValueError:\n                raise\n"},
 )
+wrong(
+    "an error of another kind goes under",
+    "any other error must come out",
+    {EXCEPT: "        except AttributeError:\n            pass\n" + EXCEPT},
+)
+wrong(
+    "sys.exit goes under",
+    "any other error must come out",
+    {EXCEPT: "        except SystemExit:\n            pass\n" + EXCEPT},
+)
+wrong("None where nothing is broken", "returns a list of pairs", {RETURN: "    return errors or None"})
 wrong("another error comes out", "must come out as it is", {
     KEEP: KEEP + "        except BaseException as other:\n            raise SystemError from other\n"
 })  # fmt: skip

@@ -161,6 +161,14 @@ wrong(
     "the model is not trained as before",
     {HOOK: "means.append(output.data.mul_(1.1).mean().item())"},
 )
+wrong("cleared from the second step on", "the model is not trained as before", {
+    "    for x, y in batches:\n": "    for number, (x, y) in enumerate(batches):\n", "        optimizer.zero_grad()\n": "        if number:\n            optimizer.zero_grad()\n"
+})  # fmt: skip
+wrong(
+    "the momentum is thrown away",
+    "the optimizer keeps other numbers",
+    {REMOVE: REMOVE + "    optimizer.state.clear()\n"},
+)
 wrong("gradients pile up", "the model is not trained as before", {"        optimizer.zero_grad()\n": ""})
 wrong("batches twice", "each batch is trained on once", {"in batches:": "in batches * 2:"})
 wrong("an attribute on the model", "attributes", {"    return means": "    model.means = means\n    return means"})

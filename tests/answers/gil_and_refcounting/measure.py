@@ -6,6 +6,7 @@ import gc
 import random
 import sys
 
+import numpy
 import torch
 from known_answers import right, wrong
 
@@ -39,6 +40,9 @@ right(
 right("the collector is off meanwhile", {BEFORE: "    gc.disable()\n" + BEFORE, "    del kept\n": "    gc.enable()\n"})
 right("the collector before", {BEFORE: "    gc.collect()\n" + BEFORE})
 right("a keyword", {CALL: CALL.replace("situation(a)", "situation(*[a])")})
+
+
+right("numpy's whole number", {"after - before": "numpy.int64(after - before)"})
 
 
 @right("a helper, and a list that keeps")
@@ -116,6 +120,13 @@ wrong("seeds torch", "random numbers other", {NEW: "    torch.manual_seed(0)\n" 
 wrong("the result lives on", "keeps more tensors after every call", {
     "    del kept\n": "    LIST.append(a)\n", "def added": "LIST = []\n\n\ndef added"
 })  # fmt: skip
+wrong("the last tensor lives on", "is still there when added_references has returned", {
+    "    del kept\n": "    LAST[0] = a\n", "def added": "LAST = {}\n\n\ndef added"
+})  # fmt: skip
+wrong("a cycle of its own", "is still there when added_references has returned", {
+    "    del kept\n": "    box = [a]\n    box.append(box)\n"
+})  # fmt: skip
+wrong("at most twenty", "are measured wrong", {"after - before": "min(after - before, 20)"})
 wrong("by the name", "never called", {
     CALL: "    return {'cycle': 1, 'detached': 0}.get(situation.__name__, 1)\n"
 })  # fmt: skip

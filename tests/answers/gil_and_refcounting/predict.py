@@ -2,8 +2,10 @@
 
 # ruff: noqa: F401 (modules that changed answers use)
 import gc
+import os
 import sys
 
+import numpy
 import torch
 from known_answers import right, wrong
 
@@ -24,6 +26,9 @@ def predictions():
 # --- right, and written differently
 
 right("by keyword", {'"cycle": 1,\n        "error_kept": 2,': "**dict(cycle=1, error_kept=2),"})
+
+
+right("numpy's whole numbers", {": 3": ": numpy.int64(3)"})
 
 
 @right("most add one")
@@ -73,6 +78,12 @@ wrong("a float", "needs a whole number", {'"cycle": 1': '"cycle": 1.0'})
 wrong("truth values", "needs a whole number", {'"cycle": 1': '"cycle": True'})
 wrong("texts", "needs a whole number", {'"error_kept": 2': '"error_kept": "2"'})
 wrong("the collector stays off", "leaves Python's settings other", {"    return {": "    gc.disable()\n    return {"})
+wrong("torch prints otherwise", "leaves torch's defaults other", {
+    "    return {": "    torch.set_printoptions(precision=2)\n    return {"
+})  # fmt: skip
+wrong("the files that others make", "leaves the settings of the process other", {
+    "    return {": "    os.umask(0)\n    return {"
+})  # fmt: skip
 wrong("another way to count", "leaves", {
     "    return {": "    sys.setrecursionlimit(999)\n    return {"
 })  # fmt: skip

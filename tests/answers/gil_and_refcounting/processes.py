@@ -152,6 +152,17 @@ wrong(
 )
 wrong("nothing is no result", "raised", {FORK: FORK + "    if not items:\n        raise ValueError('no items')\n"})
 wrong("None for nothing", "returns a list, not a NoneType", {FORK: FORK + "    if not items:\n        return None\n"})
+wrong(
+    "None is no result",
+    "run_parallel returns one result for each item",
+    {MAP: "[one for one in pool.map(function, items) if one is not None]"},
+)
+wrong(
+    "falsy is None",
+    "the results are not those of the items",
+    {MAP: "[one or None for one in pool.map(function, items)]"},
+)
+wrong("four workers at most", "not so many processes as workers", {"Executor(workers,": "Executor(min(workers, 4),"})
 wrong("a tuple", "returns a list, not a tuple", {MAP: "tuple(pool.map(function, items))"})
 wrong("an iterator", "returns a list, not a", {MAP: "iter(list(pool.map(function, items)))"})
 wrong("errors swallowed", "as if nothing had happened", {

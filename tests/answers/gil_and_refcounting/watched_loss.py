@@ -40,6 +40,10 @@ right(
 )
 right("model.train and eval", {LOOK: "        model.eval()\n" + LOOK + "        model.train()\n"})
 right("gradients cleared behind", {"        optimizer.zero_grad()\n": "        model.zero_grad()\n"})
+right("numpy's mean", LIST | {
+    "total += mse_loss(model(watched[0]), watched[1]).item()": "losses.append(mse_loss(model(watched[0]), watched[1]).item())",
+    RETURN: "    return numpy.mean(losses)",
+})  # fmt: skip
 right("fsum", LIST | {
     "total += mse_loss(model(watched[0]), watched[1]).item()": "losses.append(float(mse_loss(model(watched[0]), watched[1])))",
     RETURN: "    import math\n\n    return math.fsum(losses) / len(losses)"
@@ -135,6 +139,14 @@ wrong("a second backward", "is there a second backward", {
     STEP + LOOK: LOSS + "        loss.backward()\n        total += loss.item()\n"
 })  # fmt: skip
 wrong("gradients pile up", "the model is not trained as before", {"        optimizer.zero_grad()\n": ""})
+wrong("cleared from the second step on", "the model is not trained as before", {
+    LOOP: "    for number, (x, y) in enumerate(batches):\n", "        optimizer.zero_grad()\n": "        if number:\n            optimizer.zero_grad()\n"
+})  # fmt: skip
+wrong(
+    "the momentum is thrown away",
+    "the optimizer keeps other numbers",
+    {RETURN: "    optimizer.state.clear()\n" + RETURN},
+)
 wrong("cleared at the end", "the gradients afterwards", {LOOK: LOOK + "        optimizer.zero_grad()\n"})
 wrong("no step", "each batch is trained on once", {STEP: ""})
 wrong("two steps", "each batch is trained on once", {STEP: STEP + STEP})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import gc
+import logging
 import os
 import random
 import signal
@@ -37,7 +38,8 @@ def surroundings() -> dict[str, Any]:
         "Python's random numbers": hash(random.getstate()),
         "grad mode": f"{torch.is_grad_enabled()} {torch.is_inference_mode_enabled()} {torch.is_anomaly_enabled()}",
         "torch's defaults": f"{torch.get_default_dtype()} {torch.get_default_device()} {torch.get_num_threads()} "
-        f"{torch.are_deterministic_algorithms_enabled()} {torch.is_autocast_enabled('cpu')}",
+        f"{torch.are_deterministic_algorithms_enabled()} {torch.is_autocast_enabled('cpu')} "
+        f"{torch.get_float32_matmul_precision()} {torch._tensor_str.PRINT_OPTS}",
         "the hooks on all modules": str([list(v) for k, v in vars(every_module).items() if _is_hooks(k, v)]),
         "the working folder": os.getcwd(),
         "the environment variables": hash(frozenset(one for one in os.environ.items() if one[0] not in _TORCHS_OWN)),
@@ -46,7 +48,10 @@ def surroundings() -> dict[str, Any]:
         "the files in its folder": _files(tempfile.tempdir),
         "the signals": str([signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)]),
         "Python's settings": f"{sys.getrecursionlimit()} {sys.getswitchinterval()} {gc.isenabled()} {len(sys.path)} "
-        f"{sys.gettrace()} {sys.getprofile()}",
+        f"{sys.gettrace()} {sys.getprofile()} {gc.get_threshold()} {gc.get_freeze_count() > 0}",
+        "where Python writes": hash((id(sys.stdout), id(sys.stderr), id(sys.excepthook))),
+        "which messages are logged": f"{logging.root.manager.disable} {logging.root.level}",
+        "the settings of the process": f"{_umask()} {os.nice(0)} {_cores()}",
         "the process groups": sorted(map(str, dist.distributed_c10d._world.pg_names.values())),
     } | _simulated_gpus()
 
@@ -132,6 +137,16 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> Iterator[tuple[str
 
 def _short(token: Any) -> str:
     return "" if isinstance(token, int) and abs(token) > 2**20 else str(token)[:80]
+
+
+def _umask() -> str:
+    """As Linux tells it: who asks by setting another one changes the files that threads make meanwhile."""
+    lines = _read(Path("/proc/self/status")).splitlines()
+    return next((line.split()[1] for line in lines if line.startswith("Umask:")), "")
+
+
+def _cores() -> list[int]:
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
 def _numpy() -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
 from utils.checks.failures_and_hangs.drawn_recorders import drawn
+from utils.checks.plain import number
 
 WHAT = ("missing", "order", "operation", "size", "type")
 
@@ -30,12 +31,12 @@ def _plain(found: Any) -> Any:
         return None
     if not isinstance(found, tuple | list) or len(found) != 3:
         return f"a {type(found).__name__}" + (f" of {len(found)}" if isinstance(found, tuple | list) else "")
-    number, what, ranks = found
-    ranks = [ranks] if type(ranks) is int else ranks
-    right = type(number) is int and isinstance(what, str) and isinstance(ranks, tuple | list | set | frozenset)
-    if not right or any(type(rank) is not int for rank in ranks):
-        return f"{type(number).__name__}, {type(what).__name__}, {type(ranks).__name__}"
-    return [number, what[:40], sorted(ranks)[:99]]
+    first, what, ranks = found
+    some = ranks if isinstance(ranks, tuple | list | set | frozenset) else [ranks]
+    whole = [number(one, whole=True) for one in (first, *some)]
+    if None in whole or not isinstance(what, str):
+        return f"{type(first).__name__}, {type(what).__name__}, {type(ranks).__name__}"
+    return [whole[0], what[:40], sorted(whole[1:])[:99]]
 
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:

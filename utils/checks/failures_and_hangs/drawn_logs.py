@@ -20,8 +20,9 @@ STORED = {
 }
 KINDS = ("raised", "raised slowly", "killed", "missing", "mismatch", "missing for NCCL", "mismatch for NCCL")
 OF_EACH = 6
-SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
+SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 A_RUNTIME_ERROR = next(error for error in log_texts.OWN if error.startswith("RuntimeError"))
+OF_TORCH, NO_ERROR = next(error for error in log_texts.OWN if error.startswith("torch.")), "StopIteration"
 
 
 def stored() -> list[Log]:
@@ -33,12 +34,13 @@ def stored() -> list[Log]:
 
 
 def drawn(rng: random.Random) -> list[Log]:
-    own = [*rng.sample([error for error in log_texts.OWN if error != A_RUNTIME_ERROR], 7), A_RUNTIME_ERROR] * 2
+    usual = [error for error in log_texts.OWN if error not in (A_RUNTIME_ERROR, OF_TORCH, NO_ERROR)]
+    own = [*rng.sample(usual, 5), OF_TORCH, NO_ERROR, A_RUNTIME_ERROR] * 2
     logs = []
     for turn in range(OF_EACH):
         for kind in KINDS:
             error = own[turn + OF_EACH * (kind == KINDS[1])]
-            logs.append(_Drawn(rng, rng.randint(3, 8)).of(kind, turn, error))
+            logs.append(_Drawn(rng, rng.randint(3, 8), turn).of(kind, turn, error))
     rng.shuffle(logs)
     return [{"name": f"drawn log {number}"} | log for number, log in enumerate(logs, start=1)]
 
@@ -46,8 +48,9 @@ def drawn(rng: random.Random) -> list[Log]:
 class _Drawn:
     """One launch: who is to blame, and what each of the others says."""
 
-    def __init__(self, rng: random.Random, world: int) -> None:
-        self.rng, self.world, self.bad = rng, world, rng.randrange(world)
+    def __init__(self, rng: random.Random, world: int, turn: int) -> None:
+        bad = (0, world - 1)[turn] if turn < 2 else rng.randrange(world)
+        self.rng, self.world, self.bad = rng, world, bad
         self.others = [rank for rank in range(world) if rank != self.bad]
         self.first = rng.choice(self.others)
         self.ms, self.batches = rng.choice((4000, 60_000, 1_800_000)), rng.randint(1, 9)

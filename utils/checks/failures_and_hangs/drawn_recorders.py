@@ -12,7 +12,7 @@ Calls = dict[int, Call]  # of a rank, by number
 KINDS = ("missing", "order", "operation", "size", "type", "left out", "one more", "")
 OF_EACH = 4
 OPERATIONS = ("all_reduce", "broadcast", "reduce", "all_gather")
-TYPES = ("Float", "BFloat16", "Double")
+TYPES = ("Float", "BFloat16", "Double", "Float8_e4m3fn")
 BARRIER: Call = ("barrier", (), "")
 STARTED = 1_795_413_985_351_994_000  # ns
 
@@ -45,21 +45,33 @@ def _usual(ranks: Sequence[Calls], number: int) -> Call | None:
 
 
 def _launch(rng: random.Random, kind: str, turn: int) -> dict[str, Any]:
-    world, length, oldest = rng.randint(3, 6), rng.randint(7, 10), rng.choice((1, rng.randint(2, 900)))
-    at = rng.randint(oldest + 3, oldest + length - 3)
+    one_by_one = kind == "missing" and turn == 2  # ranks stop one after the other
+    world, length, oldest = (
+        rng.randint(5 if one_by_one else 3, 6),
+        rng.randint(7, 10),
+        rng.choice((1, rng.randint(2, 900))),
+    )
+    at = oldest + 2 + (kind == "missing")  # the first that all of them have, or the one behind it
+    if turn < OF_EACH - 1:
+        at = rng.randint(oldest + 3, oldest + length - 3)
     if turn < 2 and kind not in ("order", "left out"):  # which need the collective behind it
         at = oldest + length - 1
     calls: Calls = {}
     for number in range(oldest, oldest + length):
         calls[number] = _call(rng, not calls.get(number - 1), calls.get(number - 1), barrier=number != at)
-    few = sorted(rng.sample(range(world), rng.randint(1, (world - 1) // 2)))
+    few = sorted(rng.sample(range(world), rng.randint(1 + one_by_one, (world - 1) // 2)))
     if kind == "missing" and turn % 2:  # most of the ranks have not come
         few = [rank for rank in range(world) if rank not in few]
-    faulty = _with_fault(rng, calls, kind, at)
-    ranks = []
+    if kind == "size" and turn < 3:
+        calls[at] = calls[at][0], (rng.randint(1, 31), rng.randint(32, 64)), calls[at][2]
+    fault = _with_fault(rng, calls, kind, at, turn)
+    of_few = {
+        rank: _with_fault(rng, calls, kind, at + place, turn) if one_by_one else fault for place, rank in enumerate(few)
+    }
+    ranks, oldest_lost = [], rng.randrange(world)
     for rank in range(world):  # a recorder keeps the newest, of as many as there is room for
-        lost = rng.randint(0, 2)
-        own = faulty if rank in few else calls
+        lost = 2 if rank == oldest_lost else rng.randint(0, 2)
+        own = of_few.get(rank, calls)
         ranks.append({number: call for number, call in own.items() if number >= oldest + lost})
     groups = _groups(rng, world, oldest)
     dumps = [_dump(rng, of_rank, groups[rank]) for rank, of_rank in enumerate(ranks)]
@@ -75,9 +87,12 @@ def _call(rng: random.Random, first: bool, before: Call | None, barrier: bool) -
             return call
 
 
-def _with_fault(rng: random.Random, calls: Calls, kind: str, at: int) -> Calls:
+def _with_fault(rng: random.Random, calls: Calls, kind: str, at: int, turn: int) -> Calls:
     """The calls of a rank that goes its own way from a number on."""
     operation, size, dtype = calls[at]
+    more, other = rng.randint(1, 9), size
+    if size:  # the first number, the last one, or as many in another shape
+        other = [(size[0] + more, *size[1:]), (*size[:-1], size[-1] + more), size[::-1]][turn if turn < 3 else 0]
     if kind == "missing":
         return {number: call for number, call in calls.items() if number < at}
     if kind == "left out":
@@ -90,7 +105,7 @@ def _with_fault(rng: random.Random, calls: Calls, kind: str, at: int) -> Calls:
         return calls | {at: calls[at + 1], at + 1: calls[at]}
     changed = {
         "operation": (rng.choice([one for one in OPERATIONS if one != operation]), size, dtype),
-        "size": (operation, (*size[:-1], size[-1] + rng.randint(1, 9)), dtype),
+        "size": (operation, other, dtype),
         "type": (operation, size, rng.choice(TYPES[1:])),
     }
     return calls | ({at: changed[kind]} if kind in changed else {})

@@ -9,6 +9,7 @@ from typing import Any
 
 from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
 from utils.checks.failures_and_hangs.drawn_logs import Log, drawn, stored
+from utils.checks.plain import number
 
 
 def draw(rng: random.Random) -> list[Case]:
@@ -23,8 +24,9 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
 
 def _plain(found: Any) -> Any:
     """A pair of a rank and a text; of other things their kind."""
-    if isinstance(found, tuple | list) and len(found) == 2 and type(found[0]) is int and isinstance(found[1], str):
-        return [found[0], found[1][:80]]
+    pair = isinstance(found, tuple | list) and len(found) == 2 and isinstance(found[1], str)
+    if pair and (rank := number(found[0], whole=True)) is not None:
+        return [rank, found[1][:80]]
     parts = f" of {', '.join(type(one).__name__ for one in found[:4])}" if isinstance(found, tuple | list) else ""
     return f"a {type(found).__name__}{parts}"
 

@@ -58,6 +58,7 @@ OWN = {  # what a rank raises by itself, and the line that does
         "loss = (outputs - targets).square().mean()"
     ),
     "ZeroDivisionError: division by zero": "mean = total / seen",
+    "StopIteration": "batch = next(batches)",
 }
 _OPTIONS = (
     "TensorOptions(dtype=float (default), device=cpu, layout=Strided (default), requires_grad=false (default), "

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
+import contextlib
 import itertools
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from utils.checks.contracts import Broken, Case, Facts
@@ -30,13 +32,28 @@ class Numbered:
         raise Wrong("the sampler reads samples of the data set: it needs the length alone, and gives indices.")
 
 
+@contextlib.contextmanager
+def hashes_of_its_own(rank: int) -> Iterator[None]:
+    """In the ``with`` block texts have other hashes on every rank, as in processes that are not forked from one."""
+    usual = builtins.hash
+
+    def has_text(value: Any) -> bool:
+        return isinstance(value, str | bytes) or (isinstance(value, tuple | frozenset) and any(map(has_text, value)))
+
+    builtins.hash = lambda value: usual(value) ^ (rank if has_text(value) else 0)
+    try:
+        yield
+    finally:
+        builtins.hash = usual
+
+
 def cases(rng: random.Random, sizes: Sequence[int], ranks: int = 1) -> list[Case]:
     """Data sets shorter and longer than the world, divided evenly or not, some long enough to tell orders apart."""
     found = []
     for size in sizes:
         odd = size * rng.randint(24 // size + 1, 125 // size) + rng.randint(1, max(size - 1, 1))
         lengths = [
-            101 if size == 4 else odd,
+            101 if size == 4 else odd + 300 if size == 2 else odd,  # (more than a byte counts)
             size * rng.randint(24 // size + 1, 125 // size),
             1,
             rng.randint(1, size),

@@ -11,7 +11,9 @@ from utils.checks.feeding_the_ranks import epochs
 
 
 def draw(rng: random.Random) -> list[Case]:
-    return epochs.draw(rng, (2, 3, 3, 1, rng.choice((4, 5))))
+    cases = epochs.draw(rng, (2, 3, 3, 1, rng.choice((4, 5))))
+    again = cases[0] | {"epochs": 9, "seed": rng.getrandbits(30)}  # as many samples, of another data set
+    return [*cases, again]
 
 
 def scene(case: Case, watch: Any, facts: Facts) -> None:

@@ -34,7 +34,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     Sampler, length, size = watch.answers["TrainingSampler"].function, case["samples"], case["world size"]
     how, every = (case["sampler's seed"], case["drop_last"]), range(size)
     data, more = dealing.Numbered(length), dealing.Numbered(length + 3)
-    with watch.step("TrainingSampler", dataset=data):
+    with watch.step("TrainingSampler", dataset=data), dealing.hashes_of_its_own(dist.get_rank()):
         samplers = [Sampler(data, size, rank, *how) for rank in every]
         other = Sampler(more, size + 1, size, how[0] + 1, not how[1])  # at the same time
         facts["lengths"] = [len(sampler) for sampler in samplers]
@@ -59,7 +59,8 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         for sampler in samplers:
             sampler.set_epoch(1)
         facts["new"] = dealing.dealt(samplers)
-        facts["other seed"] = dealing.dealt([Sampler(data, size, rank, how[0] + 20_000, how[1]) for rank in every])
+        others = [[Sampler(data, size, rank, how[0] + more, how[1]) for rank in every] for more in (1, 20_000)]
+        facts["other seeds"] = [dealing.dealt(samplers) for samplers in others]
     torch.set_rng_state(state[0])
     random.setstate(state[1])
     numpy.random.set_state(state[2])
@@ -165,7 +166,7 @@ def _shuffled(case: Case, facts: Facts) -> Broken | None:
     for other, epoch in itertools.combinations(dealt, 2):
         if dealt[other] == dealt[epoch]:
             return Broken("value:alike", f"set_epoch does not change the order: epochs {other} and {epoch} are alike")
-    if facts["other seed"] == dealt[0]:
+    if dealt[0] in facts["other seeds"]:
         return Broken("value:seed", "the seed does not change the order")
     for rank in range(case["world size"] if case["world size"] > 1 and share > 3 else 0):
         if len({frozenset(shares[rank]) for shares in dealt.values()}) < 3:

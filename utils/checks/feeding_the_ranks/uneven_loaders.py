@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from utils.checks.contracts import Amount, Broken, Case, Contract, Facts, Rules
+from utils.checks.plain import number
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,6 +29,7 @@ def draw(rng: random.Random) -> list[Case]:
     for sizes in some:
         how = {"type": rng.choice(("float64", "float64", "float32")), "lr": rng.choice((0.5, 0.125, 1.0))}
         how |= {"momentum": rng.choice((0.9, 0.5)), "weight decay": rng.choice((0.0, 0.01)), "sizes": sizes}
+        how["gradients"] = len(cases) % 2 == 0
         shown = ", ".join(map(str, sizes))
         cases.append({"ranks": len(sizes), "samples of the batches": shown} | how | {"seed": rng.getrandbits(30)})
     return cases
@@ -44,7 +46,8 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     facts |= {"drawn": training.drawn, "steps": training.steps, "begin": training.optimizer.state()}
     given = {"model": training.model, "optimizer": training.optimizer, "batches": training.stream()}
     returned = watch.call("train_uneven", **given)
-    facts["returned"] = returned if type(returned) is int else type(returned).__name__
+    steps = number(returned, whole=True)
+    facts["returned"] = type(returned).__name__ if steps is None else steps
     facts |= {"changed": training.changed(), "end": training.optimizer.state()}
     facts["calls"] = [call["bytes"] for call in watch.records[-1]["calls"]]
 

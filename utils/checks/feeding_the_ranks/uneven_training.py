@@ -90,6 +90,8 @@ class Training:
 
         self.model = model_of(case)
         self.twin = copy.deepcopy(self.model)
+        for parameter in self.model.parameters() if case["gradients"] else ():  # of what was trained before
+            parameter.grad = torch.ones_like(parameter)
         self.twin[0].weight._backward_hooks = None
         self.optimizer = Optimizer(self.model, case, self.at_step)
         generator = torch.Generator().manual_seed(case["seed"] + rank)

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
+from utils.checks.plain import number
 from utils.checks.verdicts import Wrong
 from utils.training.simulated_loader import AHEAD, MACHINES, DoesNotFit, Machine
 
@@ -23,6 +24,7 @@ def draw(rng: random.Random) -> list[Case]:
     ratios = rng.uniform(1.025, 1.03), rng.uniform(1.07, 1.075)
     for ratio, workers in zip(ratios, rng.sample((1, 2, 4), 2), strict=True):
         machines.append((f"steady times, {workers} or {workers + 1} workers", _like(_nearly(workers, ratio), rng)))
+    machines.append(("a process that loads as fast as many workers", _like(_alone(rng.uniform(1.025, 1.03)), rng)))
     return [
         {"ranks": 1, "the machine with": name, "facts": [asdict(replace(machine, log=[]))], "seed": rng.getrandbits(30)}
         for name, machine in machines
@@ -33,6 +35,12 @@ def _nearly(workers: int, ratio: float) -> Machine:
     """With so many workers a batch takes ``ratio`` times as long as with more: 1.03 will do, 1.07 will not."""
     step = Machine(load_s=0.0, step_s=0.008, jitter=0.01)
     return replace(step, load_s=ratio * workers * (step.step_s + step.ship_s))
+
+
+def _alone(ratio: float) -> Machine:
+    """Without workers a batch takes ``ratio`` times as long as with three; with one or two, far longer."""
+    machine = _nearly(3, 1.02)
+    return replace(machine, alone_s=ratio * (machine.step_s + machine.ship_s) - machine.step_s)
 
 
 def _like(machine: Machine, rng: random.Random) -> Machine:
@@ -50,7 +58,8 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     measure = _measured(given, facts["log"])
     size = {name: given[name] for name in ("cores", "ranks", "worker_bytes", "free_bytes")}
     chosen = watch.call("choose_workers", measure=measure, **size)
-    facts["chosen"] = chosen if type(chosen) is int else f"a {type(chosen).__name__}"
+    whole = number(chosen, whole=True)
+    facts["chosen"] = f"a {type(chosen).__name__}" if whole is None else whole
 
 
 def _measured(given: dict[str, Any], log: Log) -> Callable[[int, int], list[float]]:

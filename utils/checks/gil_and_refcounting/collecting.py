@@ -7,6 +7,7 @@ from typing import Any
 
 from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
 from utils.checks.gil_and_refcounting import leaks
+from utils.checks.plain import number
 
 PRELOAD = leaks.PRELOAD
 WHAT_STAYS = "each step leaves the activations of the hidden layer behind"
@@ -33,7 +34,9 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
 def _kind(result: Any) -> str:
     if not isinstance(result, list):
         return f"a {type(result).__name__}"
-    return next((f"a list with a {type(one).__name__}" for one in result if type(one) is not float), "numbers")
+    return next(
+        (f"a list with a {type(one).__name__}" for one in result if not isinstance(number(one), float)), "numbers"
+    )
 
 
 def _train(one: Any, looks: Any = None) -> dict[str, list[float]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
 from utils.checks.gil_and_refcounting import situations
+from utils.checks.plain import number
 
 COLLECTOR = "the cycle collector"
 
@@ -51,6 +52,7 @@ def ask(case: Case, watch: Any, facts: Facts) -> None:
     if isinstance(predicted, dict):
         facts["predicted"] = {key if isinstance(key, str) else repr(key): value for key, value in predicted.items()}
         facts["kinds"] = {name: type(value).__name__ for name, value in facts["predicted"].items()}
+        facts["predicted"] = {name: number(value, whole=True) for name, value in facts["predicted"].items()}
     with collector_asleep():
         for function in situations.SITUATIONS:
             situations.added(function)  # what is imported or cached on first use should not count
@@ -68,7 +70,7 @@ def judge_predictions(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
         yield Broken("returns:", words)
     elif missing := [name for name in truth if name not in predicted]:
         yield Broken("returns:", f"{missing[0]} has no prediction", len(predicted), len(truth))
-    elif no_number := [name for name in truth if kinds[name] != "int"]:
+    elif no_number := [name for name in truth if predicted[name] is None]:
         yield Broken("returns:", f"{no_number[0]} needs a whole number", f"a {kinds[no_number[0]]}")
     elif all(predicted[name] == right + 1 for name, right in truth.items()):
         words = "every number is one too large: only what the function adds counts, not the name that was there"
@@ -98,7 +100,7 @@ def draw(rng: random.Random) -> list[Case]:
     parts = [[(kind, rng.randint(1, 5)) for kind in rng.sample(situations.KINDS, rng.randint(0, 4))]
              for _ in range(COUNTS - 5)]  # fmt: skip
     parts += [[(kind, rng.randint(2, 9))] for kind in (*rng.sample(sorted(situations.RETURNED), 2), situations.IN_C)]
-    parts += [[(situations.ELSEWHERE, rng.randint(2, 9))], [(situations.IN_A_CYCLE, rng.randint(2, 9))]]
+    parts += [[(situations.ELSEWHERE, rng.randint(300, 70_000))], [(situations.IN_A_CYCLE, rng.randint(2, 9))]]
     return [{"ranks": 1, "parts": parts, "seed": rng.getrandbits(30)}]
 
 
@@ -111,7 +113,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     with collector_asleep() as asked:
         for situation in (*situations.SITUATIONS, *made):
             situations.added(situation)  # what is imported or cached on first use
-            seen = []
+            seen: list[str] = []
 
             def noting(*given: Any, situation: Any = situation, seen: list[Any] = seen) -> Any:
                 box = list(given)
@@ -129,8 +131,10 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
 
             asked.clear()
             result = watch.call("added_references", situation=noting)
-            facts["measured"].append(result if type(result) is int else f"a {type(result).__name__}")
+            found = number(result, whole=True)
+            facts["measured"].append(f"a {type(result).__name__}" if found is None else found)
             facts["seen"].append({"with": list(seen), "collector": len(asked)})
+            facts["seen"][-1]["left"] = any(one() is not None for one in former[-1:])
             del result
     with collector_asleep():
         facts["truth"] = [situations.added(one) for one in situations.SITUATIONS]
@@ -149,6 +153,16 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
         return
     different = [place for place, value in enumerate(facts["measured"]) if value != right[place]]
     if not different:
+        stays = [*(one in situations.STAYS for one in situations.SITUATIONS), *map(situations.stays, case["parts"])]
+        for name, seen, excused in zip(names, facts["seen"], stays, strict=True):
+            if seen["left"] and not excused:
+                words = (
+                    "the tensor is still there when added_references has returned: a name outside of the function, or"
+                )
+                yield Broken(
+                    "value:3 left", f"{words} a cycle, holds it, or what the situation has returned. See {name}"
+                )
+                return
         return
     got, place = facts["measured"], different[0]
     figures = (f"{got[place]} in {names[place]}", right[place])

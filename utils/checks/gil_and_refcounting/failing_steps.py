@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from utils.checks import plain
 from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
 from utils.checks.gil_and_refcounting import leaks
 
@@ -33,11 +34,24 @@ ERRORS: tuple[Callable[[int], ValueError], ...] = (
 )
 
 
-class OtherError(KeyError, IndexError, ZeroDivisionError, AssertionError, NotImplementedError, TypeError, OSError):
+class OtherError(
+    KeyError,
+    IndexError,
+    ZeroDivisionError,
+    AssertionError,
+    NotImplementedError,
+    TypeError,
+    TimeoutError,
+    ConnectionError,
+):
     """Of many kinds at once, and no ValueError: whoever swallows one of them swallows it."""
 
 
-OTHERS = {one.__name__: one for one in (MemoryError, OtherError, KeyboardInterrupt, SystemExit)}
+class AnotherError(MemoryError, AttributeError, ArithmeticError, EOFError, BufferError, ReferenceError, SystemError):
+    """Of the kinds that cannot be put together with those."""
+
+
+OTHERS = {one.__name__: one for one in (OtherError, AnotherError, KeyboardInterrupt, SystemExit)}
 
 
 def draw(rng: random.Random) -> list[Case]:
@@ -45,8 +59,8 @@ def draw(rng: random.Random) -> list[Case]:
     cases = leaks.cases(rng)
     cases[0]["broken"] = sorted(rng.sample(range(2, 26), 11))
     cases[1]["broken"] = [0, *rng.sample(range(1, n := cases[1]["steps"]), n // 2), n - 1]
-    cases[2]["broken"] = rng.choice(([], [0]))
-    for name in ("MemoryError", "OtherError", rng.choice(("KeyboardInterrupt", "SystemExit"))):
+    cases[2]["broken"] = []
+    for name in OTHERS:
         other = leaks.cases(rng)[1] | {"steps": (n := rng.randint(4, 9)), "broken": [1], "error": name}
         cases.append(other | {"error in batch": rng.randint(2, n - 2)})
     return cases
@@ -85,7 +99,9 @@ def _plain(result: Any) -> Any:
     pairs = [isinstance(pair, tuple | list) and len(pair) == 2 for pair in result]
     if not all(pairs):
         return f"a list with a {type(result[pairs.index(False)]).__name__}"
-    return [(n if type(n) is int else repr(n)[:60], text if isinstance(text, str) else None) for n, text in result]
+    whole = [plain.number(n, whole=True) for n, _ in result]
+    return [(repr(n)[:60] if found is None else found, text if isinstance(text, str) else None)
+            for found, (n, text) in zip(whole, result, strict=True)]  # fmt: skip
 
 
 def _step(case: Case, one: Any, seen: list[int], looks: Any = None) -> Callable[[Any, Any], None]:

@@ -109,6 +109,17 @@ class Large:
         return [os.getpid(), repr(item), "x" * 150_000]
 
 
+class AsItIs:
+    """Gives the item back, of any kind."""
+
+    def __call__(self, item: Any) -> Any:
+        return item
+
+
+class OfManyKinds(KeyError, IndexError, ZeroDivisionError, AssertionError, NotImplementedError, TypeError, OSError):
+    """Whoever swallows errors of one of these kinds swallows it."""
+
+
 class Failing:
     """Fails for one item."""
 

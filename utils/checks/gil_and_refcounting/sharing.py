@@ -19,16 +19,19 @@ PRELOAD = (
 )
 LEFT = "processes are left behind when run_parallel has returned: end them, and wait for them"
 ENDS = 60  # seconds in which a call comes to its end, however busy the machine is
+OF_MANY = "an error of many kinds"
 ERRORS = {one.__name__: one for one in (ValueError, KeyError, ZeroDivisionError, RuntimeError, OSError)}
+NOTHING = (None, 0, False, "", (), {}, ValueError("a result"))  # results that look like none, or like a failure
 ANYTHING = (3, 3, [1, 2], None, "a", {"b": [3]}, (), 2.5, [1, 2])  # some are equal, some have no hash
 
 
 def draw(rng: random.Random) -> list[Case]:
-    """Shares of 6, 6, 6 and 5, and of 2, 2 and 1; items of any kind, too few and none; an item that fails."""
-    cases: list[Case] = [{"items": 23, "workers": 4}, {"items": 5, "workers": 3}]
+    """Shares of 6, 6, 6 and 5, and of 1 or 2; items and results of any kind, too few and none; items that fail."""
+    cases: list[Case] = [{"items": 23, "workers": 4}, {"items": rng.choice((5, 9, 10)), "workers": 5}]
     cases += [{"items": n, "workers": w, "kind": "anything"} for n, w in ((rng.randint(4, 9), 2), (1, 2), (0, 1))]
-    cases.append({"items": (n := rng.randint(3, 7)), "workers": 2, "error": rng.choice(sorted(ERRORS))})
-    cases[-1]["in item"] = rng.randrange(n)
+    cases.append({"items": len(NOTHING), "workers": 2, "kind": "results as they are"})
+    for error in (rng.choice(sorted(ERRORS)), OF_MANY):
+        cases.append({"items": (n := rng.randint(3, 7)), "workers": 2, "error": error, "in item": rng.randrange(n)})
     return [{"ranks": 1} | case | {"seed": rng.getrandbits(30)} for case in cases]
 
 
@@ -64,12 +67,16 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
 def _given(case: Case, dice: random.Random, folder: str) -> tuple[list[Any], Any]:
     from utils.checks.gil_and_refcounting import process_items
 
+    if case.get("kind") == "results as they are":
+        return dice.sample(NOTHING, len(NOTHING)), process_items.AsItIs()
     if case.get("kind"):
         few = [*ANYTHING[:3], *dice.sample(ANYTHING[3:], max(0, case["items"] - 3))][: case["items"]]
         return dice.sample(few, len(few)), process_items.Large()
     items = dice.sample(range(100), case["items"])
     if "error" in case:
-        return items, process_items.Failing(items[case["in item"]], ERRORS[case["error"]])
+        return items, process_items.Failing(
+            items[case["in item"]], ERRORS.get(case["error"], process_items.OfManyKinds)
+        )
     return items, process_items.InStep(folder, items, case["workers"])
 
 
@@ -108,12 +115,15 @@ def _any_results(case: Case, facts: Facts) -> Iterator[Broken]:
         )
         return
     if [one[1] if isinstance(one, list) else one for one in results] != facts["items"]:
-        words = "the results are not those of the items, in their order. Items may be anything, and some are equal"
+        words = (
+            "the results are not those of the items, in their order. Items and results may be anything: equal ones, "
+        )
+        words += "None, 0, an error that is returned and not raised"
         yield Broken(
             "value:2 results", words, [one[1] if isinstance(one, list) else one for one in results], facts["items"]
         )
         return
-    pids = {one[0] for one in results}
+    pids = {one[0] for one in results if isinstance(one, list)}
     if facts["caller"] in pids:
         yield Broken(
             "value:0 caller", "the process that calls does the work itself: start processes, also for few items"

@@ -72,6 +72,11 @@ SITUATIONS: dict[Callable[[Any], Any], str] = {
 }
 
 
+# After these the tensor may stay. (An error holds frames, and they the frame that called them. What has a name there
+# for the error is in a cycle with it, and the lab leaves it to the next exercises to see that.)
+STAYS = (cycle, error_kept)
+
+
 def added(situation: Callable[[Any], Any]) -> int:
     """How many references to a new tensor a situation adds, here and now."""
     import torch
@@ -137,6 +142,11 @@ def made_of(parts: Parts, elsewhere: list[Any]) -> Callable[[Any], Any]:
         return kept
 
     return situation
+
+
+def stays(parts: Parts) -> bool:
+    """Whether the tensor is still there when the situation's result is gone."""
+    return any(kind in (ELSEWHERE, IN_A_CYCLE) for kind, _ in parts)
 
 
 def counted(parts: Parts, *, dropped: bool = False, collected: bool = False) -> int:

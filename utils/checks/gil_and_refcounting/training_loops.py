@@ -33,7 +33,7 @@ class Setting:
     """A model with one hidden layer, its optimizer, and batches.
 
     Args:
-        case: with ``seed``, ``steps``, ``activation``, ``optimizer``, ``type``.
+        case: with ``seed``, ``steps``, ``activation``, ``optimizer``, ``type``, ``gradients`` (there are some already).
         on_gpu: on a new simulated GPU; else on the host, in float64, to know what is right.
     """
 
@@ -52,6 +52,8 @@ class Setting:
         every = [tuple(one.to(device=device, dtype=self.model[0].weight.dtype) for one in pair) for pair in batches]
         *self.batches, self.watched = every
         self.optimizer = OPTIMIZERS[case["optimizer"]](self.model.parameters())
+        for parameter in self.model.parameters() if case["gradients"] else ():  # of somebody else
+            parameter.grad = torch.ones_like(parameter)
         self.model[0].register_forward_hook(_somebody_elses)
         self.model[1].register_forward_hook(_somebody_elses)
 
@@ -64,12 +66,21 @@ class Setting:
         return loss.item()
 
     def state(self) -> dict[str, dict[str, Tensor]]:
-        """Numbers and gradients of the model, as they are now."""
+        """Numbers and gradients of the model, and what its optimizer keeps, as they are now."""
         numbers = {name: raw(one).detach().double() for name, one in self.model.named_parameters()}
         return {
             "parameters": copy.deepcopy(numbers),
             "gradients": {n: g.double() for n, g in gradients(self.model).items()},
+            "optimizer": dict(self._kept()),
         }
+
+    def _kept(self) -> Iterator[tuple[str, Tensor]]:
+        names = {id(one): name for name, one in self.model.named_parameters()}
+        for thing, state in self.optimizer.state.items():
+            of, parts = names.get(id(thing), f"{thing!r}"[:40]), state if isinstance(state, dict) else {"": state}
+            for name, value in parts.items():
+                kept = raw(value).detach() if isinstance(value, Tensor) else torch.tensor(0.0)
+                yield f"{of}.{name}", kept.double()
 
 
 def _somebody_elses(*_: Any) -> None:

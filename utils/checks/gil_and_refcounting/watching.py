@@ -7,6 +7,7 @@ from typing import Any
 
 from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
 from utils.checks.gil_and_refcounting import leaks
+from utils.checks.plain import number
 
 PRELOAD = leaks.PRELOAD
 WHAT_STAYS = "each step leaves the graph of a loss behind, with its activations"
@@ -25,7 +26,8 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         result = watch.call(
             "train_and_watch", model=one.model, optimizer=one.optimizer, batches=one.batches, watched=one.watched
         )
-        facts["result"] = result if type(result) is float else f"a {type(result).__name__}"
+        found = number(result)
+        facts["result"] = found if isinstance(found, float) else f"a {type(result).__name__}"
         del result
         looks.look()
     facts |= {"alive": looks.found, "collector": len(asked), "after": one.state()}

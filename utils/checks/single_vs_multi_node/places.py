@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import numbers
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
+from utils.checks.plain import number
 
 Counts = list[int]
 
@@ -33,9 +33,8 @@ def _plain(result: Any) -> Any:
     """Numbers as they are, of other things their kind."""
     if isinstance(result, tuple | list):
         return [_plain(one) for one in result][:9]
-    if isinstance(result, numbers.Integral) and not isinstance(result, bool):
-        return int(result)  # numpy's too
-    return result if type(result) is float else f"a {type(result).__name__}"
+    found = number(result)
+    return f"a {type(result).__name__}" if found is None else found
 
 
 def scene_of(function: str) -> Callable[..., None]:
