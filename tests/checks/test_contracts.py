@@ -107,6 +107,21 @@ def test_the_wire_delivers_when_somebody_waits_and_not_before():
         assert found["ready"] == ["a", "b"] and hidden == 0
 
 
+def _in_place():
+    """A rank's share of the tensor that goes in is where the sum of the shares comes out."""
+    wire, rank = Wire(), dist.get_rank()
+    tensor = torch.arange(4.0) + 10 * rank
+    with wire.listening():
+        dist.reduce_scatter_tensor(tensor[2 * rank : 2 * rank + 2], tensor)
+        dist.all_gather_into_tensor(tensor, tensor[2 * rank : 2 * rank + 2])
+        found = wire.end_of_step()
+    return tensor.tolist(), [call["changed"] for call in found["calls"]]
+
+
+def test_what_comes_out_of_a_collective_may_be_a_view_of_what_goes_in():
+    assert run(_in_place, ranks=2) == [([10.0, 12.0, 14.0, 16.0], [False, False])] * 2
+
+
 def _all_kinds():
     """Every kind of communication, with its right result although it goes over the wire."""
     wire, rank, size = Wire(), dist.get_rank(), dist.get_world_size()

@@ -10,7 +10,8 @@ import torch
 
 from utils import simgpu
 from utils.checks.contracts import gpus
-from utils.checks.model_parallelism import balancing, pipelines, schedules, stages
+from utils.checks.model_parallelism import costs as cuts_of
+from utils.checks.model_parallelism import pipelines, schedules, stages
 from utils.checks.model_parallelism.schedules import play, right_schedule
 
 
@@ -22,7 +23,7 @@ def _threads_as_before():
 
 
 def _drawn_costs():
-    (case,) = balancing.draw_costs(random.Random(0))
+    (case,) = cuts_of.draw_costs(random.Random(0))
     return case["lists"]
 
 
@@ -30,7 +31,7 @@ def _drawn_costs():
 def test_the_smallest_largest_stage_is_that_of_trying_all_cuts(costs, p):
     cuts = itertools.combinations(range(1, len(costs)), p - 1)
     tried = ([costs[a:b] for a, b in itertools.pairwise([0, *cut, len(costs)])] for cut in cuts)
-    assert balancing.smallest_largest(costs, p) == min(max(map(sum, cut)) for cut in tried)
+    assert cuts_of.smallest_largest(costs, p) == min(max(map(sum, cut)) for cut in tried)
 
 
 def test_pieces_have_what_a_cost_may_be_confused_by():
@@ -102,7 +103,7 @@ class _Watch:
 
 def watched(p, m, samples):
     case = {"ranks": 1, "gpus": p, "stages": p, "micro-batches": m, "samples": samples, "stages cost": "the same"}
-    case |= {"play": "once", "loss": "mse_loss", "seed": 3}
+    case |= {"play": "once", "gradients before": "none", "loss": "mse_loss", "seed": 3}
     facts = {}
     pipelines.play(case, _Watch(), facts, pipelines.GPIPE)
     assert list(pipelines.judge(case, [facts], pipelines.GPIPE)) == []

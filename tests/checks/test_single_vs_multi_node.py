@@ -56,9 +56,10 @@ def test_places_and_cards_are_all_places_once():
 @pytest.mark.parametrize("seed", range(5))
 def test_drawn_launches_differ_from_the_right_ones_where_they_should(seed):
     cases = repairs.draw(random.Random(seed))
-    same = [case["mistake"] for case in cases if case["before"] == case["right"]]
+    same = [case["mistake"] for case in cases if case["before"][0] == case["right"][0]]
     assert "no mistake" in same and set(same) <= {"no mistake", "anything", "other ports"}
     for case in cases:
-        (before,), (right,) = case["before"], case["right"]
-        assert before[0]["MASTER_PORT"] == right[0]["MASTER_PORT"]
-        assert [one["NODE_ADDR"] for one in before] == [one["NODE_ADDR"] for one in right]
+        assert len(case["before"]) == len(case["right"]) == len(repairs.TURNS)
+        for before, right in zip(case["before"], case["right"], strict=True):
+            assert before[0]["MASTER_PORT"] == right[0]["MASTER_PORT"]
+            assert [one["NODE_ADDR"] for one in before] == [one["NODE_ADDR"] for one in right]

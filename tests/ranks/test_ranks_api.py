@@ -57,6 +57,16 @@ def test_a_function_may_use_a_part_of_torchs_extension_that_cannot_be_imported(w
     assert world.run(work) == [2, 2]
 
 
+def test_a_function_may_use_one_that_remembers_its_results(world):
+    """``functools.cache`` makes an object that has no text of its own, and this one calls itself."""
+
+    @functools.cache
+    def fibonacci(n):
+        return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+    assert world.run(lambda: (fibonacci(40), fibonacci.cache_info().misses)) == [(102_334_155, 41)] * 2
+
+
 def test_variables_are_read_and_given_by_name(world):
     world["given"] = {"a": [1, 2]}
     world.run_cell("mine = given['a'][rank]")

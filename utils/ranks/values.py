@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import linecache
 import pickle
@@ -46,11 +47,25 @@ def dumps_plain(value: Any) -> bytes:
             # Parts of an extension are modules that cannot be imported: once_differentiable uses torch._C._functions.
             if isinstance(thing, ModuleType) and thing.__name__ not in sys.modules and _is_found(thing):
                 return pkgutil.resolve_name, (thing.__name__,)
+            # A function that functools.cache remembers for; those of libraries are found by their names.
+            if isinstance(thing, functools._lru_cache_wrapper) and not _has_a_place(thing):
+                how = thing.cache_parameters()
+                return _remembered, (thing.__wrapped__, how["maxsize"], how["typed"])
             return super().reducer_override(thing)
 
     buffer = io.BytesIO()
     Pickler(buffer).dump(value)
     return buffer.getvalue()
+
+
+def _remembered(function: Callable[..., Any], maxsize: int | None, typed: bool) -> Callable[..., Any]:
+    return functools.lru_cache(maxsize, typed)(function)
+
+
+def _has_a_place(function: Callable[..., Any]) -> bool:
+    """Whether it can be imported by its name."""
+    home = sys.modules.get(function.__module__)
+    return function.__module__ != "__main__" and getattr(home, function.__qualname__, None) is function
 
 
 def _is_found(module: ModuleType) -> bool:

@@ -271,3 +271,33 @@ wrong("the input is cut off", "in backward the stages do not give", {
     "def make_stages": CLASS + "return super().forward(x.detach())\n\n\ndef make_stages",
     "nn.Sequential(*rest": "Stage(*rest",
 })  # fmt: skip
+
+
+wrong("a stage keeps its input", "does a stage keep input or output", {
+    "def make_stages": CLASS + "self.x = x\n        return super().forward(x)\n\n\ndef make_stages",
+    "nn.Sequential(*rest": "Stage(*rest",
+})  # fmt: skip
+wrong("a stage leaves out the pieces' hooks", "another result than the model", {
+    "def make_stages": CLASS + "for piece in self:\n            x = piece.forward(x)\n        return x\n\n\ndef make_stages",
+    "nn.Sequential(*rest": "Stage(*rest",
+})  # fmt: skip
+wrong("a stage seeds the random numbers", "random numbers other than before", {
+    "def make_stages": CLASS + "__import__('torch').manual_seed(0)\n        return super().forward(x)\n\n\ndef make_stages",
+    "nn.Sequential(*rest": "Stage(*rest",
+})  # fmt: skip
+wrong("known by the list, which changes", "balance", {
+    "def balance(costs, p):\n": "def balance(costs, p):\n    known = balance.__dict__.setdefault('known', {})\n"
+    "    return known.setdefault((id(costs), p), cut(costs, p))\n\n\ndef cut(costs, p):\n"
+})  # fmt: skip
+
+
+@right("numpy's whole numbers")
+def whole_numbers_of_numpy():
+    import numpy as np
+
+    def balance(costs, p):
+        ends = np.concatenate([[0], np.cumsum(np.array(costs, dtype=np.int64))])
+        ways = [np.array([0, *cuts, len(costs)]) for cuts in itertools.combinations(range(1, len(costs)), p - 1)]
+        return list(np.diff(min(ways, key=lambda way: np.diff(ends[way]).max())))
+
+    return (balance,)

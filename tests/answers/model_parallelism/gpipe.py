@@ -219,3 +219,18 @@ wrong("adds up the losses beside", RACE, {
 wrong("the loss in a stream of its own", RACE, {
     KEEP: "with torch.simgpu.stream(torch.simgpu.Stream(len(stages) - 1)):\n            " + KEEP
 })  # fmt: skip
+
+
+# --- wrong: what was there before, and the next call
+
+wrong(
+    "clears the gradients first",
+    "the gradients that were there before the step are lost",
+    {BEGIN: BEGIN + "    [stage.zero_grad() for stage in stages]\n"},
+)
+wrong("leaves out the stages' hooks", "are not those of one device", {"x = stage(": "x = stage.forward("})
+wrong(
+    "the number of samples of the first call",
+    "are not those of one device",
+    {"/ len(targets)": "/ gpipe_step.__dict__.setdefault((micro_batches, len(stages)), len(targets))"},
+)

@@ -318,3 +318,18 @@ wrong("adds up the losses beside", RACE, {
     GIVE: "    with torch.simgpu.stream(torch.simgpu.Stream(losses[0].device)):\n        return sum(losses)\n"
 })  # fmt: skip
 wrong("overwrites what it sends", RACE, {BACK: BACK + "            x.grad.zero_()\n"})
+
+
+# --- wrong: what was there before, and the next call
+
+wrong(
+    "clears the gradients first",
+    "the gradients that were there before the step are lost",
+    {BEGIN: BEGIN + "    [stage.zero_grad() for stage in stages]\n"},
+)
+wrong("leaves out the stages' hooks", "are not those of one device", {"stages[i](x)": "stages[i].forward(x)"})
+wrong(
+    "the number of samples of the first call",
+    "are not those of one device",
+    {"/ len(targets)": "/ one_f_one_b_step.__dict__.setdefault((m, p), len(targets))"},
+)

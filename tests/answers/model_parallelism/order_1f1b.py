@@ -96,3 +96,28 @@ wrong("remembered, and handed out", "when it is asked again", {
     "def schedule_1f1b": "known = {}\n\n\ndef schedule_1f1b",
     LAST: "return known.setdefault((stage, p, m), " + LAST.replace("return ", "") + ")",
 })  # fmt: skip
+
+
+wrong("known by min(m, 20)", "schedule_1f1b", {
+    "def schedule_1f1b(stage, p, m):\n": "def schedule_1f1b(stage, p, m):\n    seen = schedule_1f1b.__dict__.setdefault('seen', {})\n"
+    "    return list(seen.setdefault((stage, p, min(m, 20)), tuple(made(stage, p, m))))\n\n\ndef made(stage, p, m):\n"
+})  # fmt: skip
+wrong("counts its calls in place of the stage", "nobody can go on", {
+    "def schedule_1f1b(stage, p, m):\n": "def schedule_1f1b(stage, p, m):\n    calls = schedule_1f1b.__dict__\n"
+    "    calls[p, m] = calls.get((p, m), -1) + 1\n    stage = calls[p, m] // 2 % p\n"
+})  # fmt: skip
+
+
+@right("remembered by functools.cache, and copied")
+def remembered():
+    import functools
+
+    @functools.cache
+    def passes(warm_up, m):
+        steady = tuple(f"{kind}{k}" for i in range(m - warm_up) for kind, k in (("F", warm_up + i), ("B", i)))
+        return (*(f"F{k}" for k in range(warm_up)), *steady, *(f"B{k}" for k in range(m - warm_up, m)))
+
+    def schedule_1f1b(stage, p, m):
+        return list(passes(min(p - 1 - stage, m), m))
+
+    return (schedule_1f1b,)

@@ -156,3 +156,6 @@ wrong("a note is left beside the folder", "not the files beside", {SAVE: SAVE + 
 wrong(
     "gradients stay off", "may change nothing else: not grad mode", {SAVE: SAVE + "    torch.set_grad_enabled(False)\n"}
 )
+wrong("save throws the gradients away", "and may change nothing else: not the gradients", {
+    SAVE: "    optimizer.zero_grad()\n" + SAVE
+})  # fmt: skip

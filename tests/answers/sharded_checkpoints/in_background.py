@@ -260,3 +260,18 @@ wrong(
     "grad mode",
     {TAKE: TAKE + "        torch.set_grad_enabled(not torch.is_grad_enabled())\n"},
 )
+
+
+# --- wrong: two objects at once; errors of one kind
+
+wrong("what is under way belongs to the class", "two objects get in each other's way", {
+    "        self.write, self.thread, self.error = write, None, None\n": "        self.write = write\n",
+    "class AsyncSaver:\n": "class AsyncSaver:\n    box = {'thread': None, 'error': None}\n\n",
+    "self.thread": "AsyncSaver.box['thread']", "self.error": "AsyncSaver.box['error']",
+})  # fmt: skip
+wrong("KeyboardInterrupt is swallowed", "write failed with KeyboardInterrupt", {
+    "            self.error = error\n": "            self.error = None if isinstance(error, KeyboardInterrupt) else error\n"
+})  # fmt: skip
+wrong("SystemExit is swallowed", "write failed with SystemExit", {
+    "            self.error = error\n": "            self.error = None if isinstance(error, SystemExit) else error\n"
+})  # fmt: skip

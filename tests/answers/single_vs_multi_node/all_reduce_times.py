@@ -181,3 +181,52 @@ def from_the_course():
         return links.flat_ring_all_reduce(nbytes, nodes, per_node, near, far)
 
     return (ring_time,)
+
+
+# --- wrong: what is remembered
+
+RING_OF = "def ring_time(nbytes, nodes, per_node, inside, between"
+wrong("known by bytes and shape", "times what it should be", {
+    RING_OF: RING_OF + ", seen={}", RING: "    seconds = 2 * (ranks - 1) * max(steps, default=0.0)\n"
+    "    return seen.setdefault((nbytes, nodes, per_node), seconds)"
+})  # fmt: skip
+wrong("known by the data sheets", "times what it should be", {
+    RING_OF: RING_OF + ", seen={}", RING: "    seconds = 2 * (ranks - 1) * max(steps, default=0.0)\n"
+    "    return seen.setdefault((nodes, per_node, *inside.values(), *between.values()), seconds)"
+})  # fmt: skip
+wrong("a data sheet is read once", "times what it should be", {
+    "    steps = []\n": "    seen = ring_time.__dict__.setdefault('seen', {})\n"
+    "    inside, between = (seen.setdefault(id(one), dict(one)) for one in (inside, between))\n    steps = []\n"
+})  # fmt: skip
+wrong(
+    "at most sixteen nodes",
+    "times what it should be",
+    {"    steps = []\n": "    ranks = min(nodes, 16) * per_node\n    steps = []\n"},
+)
+
+
+@right("fractions; tensors")
+def fractions_and_tensors():
+    import torch
+
+    def ring_time(nbytes, nodes, per_node, inside, between):
+        from fractions import Fraction
+
+        near = Fraction(inside["GB_per_s_both_directions"]) * 10**9 / 2, Fraction(inside["alpha_us"])
+        far = Fraction(between["Gbit_per_s"]) * 10**9 / 8, Fraction(between["alpha_us"])
+        ranks, used = nodes * per_node, [near] * (per_node > 1) + [far] * (nodes > 1)
+        steps = [alpha / 10**6 + Fraction(nbytes, ranks) / rate for rate, alpha in used]
+        return 2 * (ranks - 1) * max(steps, default=Fraction(0))
+
+    def hierarchical_time(nbytes, nodes, per_node, inside, between):
+        rates = [inside["GB_per_s_both_directions"] * 1e9 / 2, between["Gbit_per_s"] * 1e9 / 8 / per_node]
+        alphas, rates, pieces, steps = (
+            torch.tensor(one, dtype=torch.float64)
+            for one in (
+                [inside["alpha_us"], between["alpha_us"]], rates, [nbytes / per_node, nbytes / per_node / nodes],
+                [2 * (per_node - 1), 2 * (nodes - 1)],
+            )
+        )  # fmt: skip
+        return (steps * (alphas / 1e6 + pieces / rates)).sum()
+
+    return ring_time, hierarchical_time

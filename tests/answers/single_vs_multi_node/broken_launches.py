@@ -148,3 +148,17 @@ wrong(
         "    host = ": '    by_rank = {int(e["RANK"]): e for e in environments}\n    host = by_rank[0]\n    by_rank[len(environments) - 1]\n    host = '
     },
 )
+
+
+# --- wrong: what is remembered, and large nodes
+
+KNOWN = "    seen = repair.__dict__.setdefault('seen', {})\n"
+wrong("known by the addresses", "for the launch at another port", {
+    RETURN: KNOWN + '    key = tuple(e["NODE_ADDR"] for e in environments)\n'
+    "    return [dict(e) for e in seen.setdefault(key, [dict(e) for e in repaired])]"
+})  # fmt: skip
+wrong("the same list for the same launch", "for the launch once more", {
+    RETURN: KNOWN + "    return seen.setdefault(str(environments), repaired)"
+})  # fmt: skip
+wrong("one digit", "LOCAL_RANK of process", {'": str(local_rank)': '": str(local_rank)[-1]'})
+wrong("at most sixteen processes", "WORLD_SIZE of process", {SIZE: "str(min(16, len(environments)))"})

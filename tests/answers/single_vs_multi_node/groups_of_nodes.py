@@ -113,3 +113,11 @@ wrong(
     "that this rank is not in",
     {MINE: "    node_rank, local_rank = divmod(dist.get_rank() % 4, 2)\n"},
 )
+
+
+wrong("destroyed again", "a group that was destroyed", {
+    RETURN: "    dist.destroy_process_group(cross_groups[local_rank])\n" + RETURN
+})  # fmt: skip
+wrong("a backend that does nothing", "does not add up what its members have", {
+    MINE: MINE + "    import torch.testing._internal.distributed.fake_pg\n", CROSS: CROSS + ", backend='fake'"
+})  # fmt: skip

@@ -123,3 +123,20 @@ wrong("left without a graph", "grad mode", {GATHER: GATHER + "\n    torch.set_gr
 wrong("one group of both kinds", "the two groups are swapped", {
     "return node_groups[node_rank], cross_groups[local_rank]": "return cross_groups[local_rank], node_groups[node_rank]"
 })  # fmt: skip
+
+
+SHARE = "    share = torch.empty_like(tensor[: len(tensor) // node_group.size()])\n"
+right("in place: each rank's share is a part of the tensor", {
+    SHARE: "    share = tensor.chunk(node_group.size())[node_group.rank()]\n"
+})  # fmt: skip
+wrong("a barrier of all ranks", "calls dist.barrier in another group", {ACROSS: ACROSS + "    dist.barrier()\n"})
+wrong("a buffer as large as the first share", "raised", {
+    SHARE: "    kept = all_reduce_in_levels.__dict__.setdefault('kept', {})\n"
+    "    share = kept.setdefault(node_group.size(), torch.empty_like(tensor[: len(tensor) // node_group.size()]))\n"
+})  # fmt: skip
+wrong("a rank that has only zeros stays away", "wait for each other, and nobody comes", {
+    SHARE: "    if not tensor.any():\n        return\n" + SHARE
+})  # fmt: skip
+wrong("a group of one is scaled", "the tensor is off by", {
+    ACROSS: "    if cross_group.size() == 1:\n        share *= 1 + 1e-6\n" + ACROSS
+})  # fmt: skip

@@ -142,3 +142,33 @@ def with_numpy():
         return node, rank - (ends[node] - counts[node]), ends[-1]
 
     return rank_of, coordinates_of
+
+
+# --- wrong: what is remembered, and what a byte holds
+
+SEEN = "    seen = rank_of.__dict__.setdefault('seen', {})\n"
+wrong("known by length and sum", "this is another process", {
+    RANK: SEEN + "    key = node_rank, local_rank, len(counts), sum(counts)\n"
+    "    return seen.setdefault(key, sum(counts[:node_rank]) + local_rank)"
+})  # fmt: skip
+wrong("known by the list, which changes", "raised IndexError", {
+    RANK: SEEN + "    if id(counts) not in seen:\n        seen[id(counts)] = [0, *itertools.accumulate(counts)]\n"
+    "    return seen[id(counts)][node_rank] + local_rank"
+})  # fmt: skip
+wrong("added up in a byte", "this is another process", {
+    RANK: "    return int(np.array(counts[:node_rank], dtype=np.uint8).sum(dtype=np.uint8)) + local_rank"
+})  # fmt: skip
+
+
+@right("tensors and arrays")
+def tensors_and_arrays():
+    import torch
+
+    def rank_of(node_rank, local_rank, counts):
+        return torch.tensor(counts[:node_rank], dtype=torch.long).sum() + local_rank
+
+    def coordinates_of(rank, counts):
+        node = np.searchsorted(np.cumsum(counts), rank, side="right")
+        return np.array([node, rank - sum(counts[:node]), sum(counts)])
+
+    return rank_of, coordinates_of

@@ -236,3 +236,16 @@ wrong("rank 0 alone sums", "do not call the same collectives", {
 wrong("inputs are kept", "keeps more tensors after every call", {
     COLUMNS: "    kept.append(x.detach().clone())\n" + COLUMNS, "def column_linear": "kept = []\n\n\ndef column_linear"
 })  # fmt: skip
+
+
+# --- wrong: what is kept from call to call
+
+wrong("wrong in its first call only", "this rank's columns", {
+    "    return CopyToRanks.apply(x) @ weight.t() + bias": "    known = column_linear.__dict__.setdefault('known', [])\n"
+    "    known.append(0)\n    return CopyToRanks.apply(x) @ weight.t() + (1 if len(known) > 1 else 1.001) * bias"
+})  # fmt: skip
+wrong("a copy of the bias grows old", "in the second round, on the same tensors with other numbers", {
+    "    return SumOverRanks.apply(part @ weight.t()) + bias": "    known = row_linear.__dict__.setdefault('known', {})\n"
+    "    old = known.setdefault(bias.shape, bias.detach().clone())\n"
+    "    return SumOverRanks.apply(part @ weight.t()) + bias + (old - bias).detach()"
+})  # fmt: skip

@@ -205,3 +205,35 @@ wrong("torch's own", "which does the exercise", {
     RESULT: "        from torch.distributed.nn.functional import all_reduce\n"
     "        return all_reduce(found.transpose(1, 2).flatten(2) @ self.out.t())\n"
 })  # fmt: skip
+
+
+# --- wrong: what is kept
+
+wrong("holds the whole weights", "holds the whole weights, and they may go", {
+    "        self.heads = heads // ranks\n": "        self.heads = heads // ranks\n        self.whole = qkv\n"
+})  # fmt: skip
+wrong("a transposed copy grows old", "in the second round, on the same tensors with other numbers", {
+    "        self.heads = heads // ranks\n": "        self.heads = heads // ranks\n        self.turned = self.out.detach().t().clone()\n",
+    "self.out.t())": "(self.out.t() + (self.turned - self.out.t()).detach()))",
+})  # fmt: skip
+
+
+@right("a module, with rows cut by a view")
+def a_module():
+    class ParallelAttention(torch.nn.Module):
+        def __init__(self, qkv, out, heads):
+            super().__init__()
+            ranks, rank, width = dist.get_world_size(), dist.get_rank(), len(out)
+            self.heads, size = heads // ranks, width // ranks
+            self.qkv = torch.nn.Parameter(qkv.view(3, ranks, size, width)[:, rank].reshape(-1, width).clone())
+            self.out = torch.nn.Parameter(out[:, rank * size : (rank + 1) * size].contiguous().clone())
+
+        def forward(self, x):
+            batch, length, _ = x.shape
+            linear = torch.nn.functional.linear
+            together = linear(CopyToRanks.apply(x), self.qkv).view(batch, length, 3, self.heads, -1)
+            q, k, v = together.permute(2, 0, 3, 1, 4)
+            scores = q @ k.mT / q.shape[-1] ** 0.5 + torch.full((length, length), -torch.inf, dtype=x.dtype).triu(1)
+            return SumOverRanks.apply(linear((scores.softmax(-1) @ v).transpose(1, 2).flatten(2), self.out))
+
+    return (ParallelAttention,)

@@ -211,3 +211,15 @@ wrong("torch's own", "which does the exercise", {
 wrong("in float32", "is all of it computed in float64", {
     RESULT: RESULT.replace("rms_norm(x, weight.shape, shared, eps)", "rms_norm(x.float(), weight.shape, shared.float(), eps).to(x.dtype)")
 })  # fmt: skip
+
+
+# --- wrong: what is kept from call to call
+
+wrong("a shape is kept for all, between forward and backward", "is invalid for input of size", {
+    TURN_X: "        GatherSequence.shape = x.shape\n" + TURN_X,
+    "        return part.transpose(0, 1)\n": "        return part.transpose(0, 1).reshape(GatherSequence.shape)\n",
+})  # fmt: skip
+wrong("a copy of the weight grows old", "in the second round, on the same tensors with other numbers", {
+    SHARED: SHARED + "    known = sequence_norm.__dict__.setdefault('known', {})\n"
+    "    shared = shared + (known.setdefault(weight.shape, weight.detach().clone()) - shared).detach()\n"
+})  # fmt: skip

@@ -196,3 +196,9 @@ wrong("only who has a target sums", "do not call the same collectives", {
     MAX: "    if bool(((targets >= start) & (targets < start + scores.shape[1])).all()):\n        largest = largest + 0\n"
     "    else:\n        dist.all_reduce(largest, dist.ReduceOp.MAX)\n    if dist.get_rank() == 0:\n        dist.barrier()\n"
 })  # fmt: skip
+
+
+wrong("the largest of rank 0", "the loss", {
+    MAX: "    every = [torch.empty_like(largest) for _ in range(dist.get_world_size())]\n"
+    "    dist.all_gather(every, largest)\n    largest = every[0]\n"
+})  # fmt: skip

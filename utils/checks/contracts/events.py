@@ -6,6 +6,7 @@ Python tells it to an audit hook, which nobody can take off again.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pkgutil
 import sys
@@ -181,6 +182,12 @@ def held_by(*things: Any) -> tuple[int, set[str]]:
 
 
 def _parts(thing: Any) -> list[Any]:
+    if isinstance(thing, staticmethod | classmethod):
+        return [thing.__func__]
+    if isinstance(thing, functools.partial):
+        return [thing.func, thing.args, thing.keywords]
+    if isinstance(thing, functools._lru_cache_wrapper):
+        return [thing.__wrapped__]
     if isinstance(thing, types.MethodType):
         return [thing.__func__, thing.__self__]
     if isinstance(thing, types.FunctionType):
@@ -208,7 +215,8 @@ def _words(function: types.FunctionType) -> set[str]:
 
 
 def _is_the_answers(kind: type) -> bool:
-    files = [m.__code__.co_filename for m in vars(kind).values() if isinstance(m, types.FunctionType)]
+    members = [getattr(one, "__func__", one) for one in vars(kind).values()]
+    files = [one.__code__.co_filename for one in members if isinstance(one, types.FunctionType)]
     return any(not file.startswith(_LIBRARY) for file in files)
 
 

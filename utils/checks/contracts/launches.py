@@ -126,9 +126,10 @@ class Launch:
         return f"{words} of {self.bytes:,} bytes ({self.dtype})"
 
     def arrive(self) -> None:
-        """Put the result into the learner's tensors."""
-        for theirs, mine, was in self.pairs:
+        """Put the result into the learner's tensors, one of which may be a view of another: a share of what goes in."""
+        for theirs, _, was in self.pairs:
             self.changed |= was is not None and not torch.equal(_bits(theirs), _bits(was))
+        for theirs, mine, _ in self.pairs:
             if mine is not None:
                 theirs.detach().copy_(mine)
         self.pairs = []

@@ -1,6 +1,6 @@
 """The exercises of this lab: stages, and pipelines of them. Each module holds contracts.
 
-balancing.py    balanced_stages: where to cut, and each stage on its GPU
+costs.py        balanced_stages: where to cut; balancing.py: each stage on its GPU
 schedules.py    order_1f1b: who does what, in which order
 pipelines.py    gpipe and one_f_one_b: steps, seen from all GPUs; one_device.py: what they have to compute
 races.py        what two streams do with the same memory is in order
@@ -13,14 +13,14 @@ from typing import Any
 
 from utils.checks.contracts import judge
 from utils.checks.framework import exercise
-from utils.checks.model_parallelism import balancing, pipelines, schedules
+from utils.checks.model_parallelism import balancing, costs, pipelines, schedules
 from utils.checks.points import passed
 
 
 @exercise(title="Balanced stages", difficulty=1, minutes=15, parts={"balance": 1, "make_stages": 1})
 def balanced_stages(balance: Any, make_stages: Any) -> dict[str, Any]:
     """Judge ``balance(costs, p)``, pieces for each stage, and ``make_stages(pieces, p)``, which uses it."""
-    figures = judge(balancing.BALANCE, balance)
+    figures = judge(costs.BALANCE, balance)
     passed("balance")
     return figures | judge(balancing.CONTRACT, make_stages)
 

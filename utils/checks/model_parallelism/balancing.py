@@ -1,4 +1,4 @@
-"""Exercise 1: ``balance(costs, p)`` and ``make_stages(pieces, p)``: the largest stage is as small as it can be."""
+"""Exercise 1, its second part: ``make_stages(pieces, p)``: the largest stage is as small as it can be."""
 
 from __future__ import annotations
 
@@ -7,91 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
+from utils.checks.model_parallelism.costs import smallest_largest
 
 PRELOAD = ("utils.checks.model_parallelism.stages", "torch.distributed.tensor")
-COSTS: tuple[tuple[tuple[int, ...], int], ...] = (  # costs of the pieces, stages
-    ((5, 5, 5, 5), 2),
-    ((7, 2, 2, 2, 2, 2, 2, 7), 3),
-    ((1, 1, 1, 1, 1, 1, 1, 20), 2),
-    ((20, 1, 1, 1, 1, 1, 1, 1), 2),  # the same costs in another order
-    ((4, 5, 5, 5, 9, 6), 3),
-    ((5, 8, 3, 3, 2, 3, 4, 8), 4),
-    ((4, 0, 0, 4, 0, 4, 0), 3),
-    ((10, 40, 20, 30, 50), 5),
-    ((3, 1, 4, 1, 5, 9, 2, 6), 1),
-    ((2, 6, 4, 4, 1, 8, 3, 3, 5, 2, 7, 4), 4),
-)
-
-# --- balance
-
-
-def draw_costs(rng: random.Random) -> list[Case]:
-    lists = [[list(costs), p] for costs, p in COSTS]
-    for largest in (9, 40, 2**31, 2**55):  # so large that a float would round
-        count = rng.randint(2, 11)
-        lists.append([[rng.randint(0, largest) for _ in range(count)], rng.randint(1, count)])
-    return [{"ranks": 1, "lists": lists, "seed": 0}]
-
-
-def scene_costs(case: Case, watch: Any, facts: Facts) -> None:
-    facts["counts"] = []
-    for costs, p in case["lists"]:
-        counts = watch.call("balance", costs=list(costs), p=p)
-        facts["counts"].append(counts if isinstance(counts, list | tuple) else repr(counts)[:60])
-
-
-def judge_costs(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
-    found = world[0]["counts"]
-    equal = _about_equal(found)
-    for number, ((costs, p), counts) in enumerate(zip(case["lists"], found, strict=False)):
-        for one in _counts(costs, p, counts, equal):
-            yield one.at(call=number)
-
-
-def _about_equal(all_counts: Sequence[Any]) -> bool:
-    """Does every stage get the same number of pieces, as nearly as possible, whatever they cost?"""
-    try:
-        return all(max(counts) - min(counts) <= 1 for counts in all_counts)
-    except (TypeError, ValueError):
-        return False
-
-
-def _counts(costs: Sequence[int], p: int, counts: Any, equal: bool) -> Iterator[Broken]:
-    call = f"balance({list(costs)}, {p})"
-    if not isinstance(counts, list | tuple) or not all(type(count) is int for count in counts):
-        yield Broken("returns:kind", f"{call} is a list with the number of pieces of each stage", counts)
-    elif len(counts) != p:
-        yield Broken("value:length", f"{call} has one number for each stage", counts, f"{p} numbers")
-    elif sum(counts) != len(costs):
-        words = f"{call} loses pieces, or takes some twice: the numbers add up to the number of pieces"
-        yield Broken("value:sum", words, f"{counts}, the sum is {sum(counts)}", len(costs))
-    elif min(counts) < 1:
-        yield Broken("value:empty", f"{call} leaves a GPU without work: every stage has at least one piece", counts)
-    elif max(sums := stage_costs(costs, counts)) > (best := smallest_largest(costs, p)):
-        why = "equal numbers of pieces are not equal costs" if equal else "another cut is better"
-        words = f"{call} gives {counts}, stages that cost {sums}: {why}; the largest stage sets the pace"
-        yield Broken("value:largest", words, f"largest {max(sums)}", f"largest {best}")
-
-
-def stage_costs(costs: Sequence[int], counts: Sequence[int]) -> list[int]:
-    """The cost of each stage."""
-    ends = [sum(counts[: i + 1]) for i in range(len(counts))]
-    return [sum(costs[end - count : end]) for end, count in zip(ends, counts, strict=True)]
-
-
-def smallest_largest(costs: Sequence[int], p: int) -> int:
-    """The smallest possible cost of the largest of ``p`` stages, none of them empty."""
-    best: list[int | None] = [None, *(sum(costs[: end + 1]) for end in range(len(costs)))]  # in one stage
-    for _ in range(p - 1):
-        best = [
-            min((max(one, sum(costs[cut:end])) for cut in range(end) if (one := best[cut]) is not None), default=None)
-            for end in range(len(costs) + 1)
-        ]
-    assert best[-1] is not None
-    return best[-1]
-
-
-# --- make_stages
 
 
 def draw_pieces(rng: random.Random) -> list[Case]:
@@ -148,8 +66,15 @@ def _one_model(case: Case, watch: Any, seed: int) -> Facts:
         and placed
         and [number for one in found["stages"] for number in one["order"]] == list(range(len(pieces)))
     ):
-        found["output"], own = _there_and_back(_in_a_row(made), pieces, x)
-        found["learns"] = len(own) == len(back) and all(map(_alike, own, back))
+        before = gpus.held()
+        found["outputs"], found["learns"] = [], True
+        for _ in range(2):
+            with watch.step("a stage"):
+                output, own = _there_and_back(_in_a_row(made), pieces, x)
+            found["outputs"].append(output)
+            found["learns"] &= len(own) == len(back) and all(map(_alike, own, back))
+        own.clear()
+        found["kept"] = [now - then for now, then in zip(gpus.held(), before, strict=True)]
     return found
 
 
@@ -244,16 +169,15 @@ def _stages(case: Case, model: Facts) -> Iterator[Broken]:
         yield Broken(
             "value:5 largest", f"the largest stage can be smaller{kinds}", f"{largest:,} bytes", f"{best:,} bytes"
         )
-    if "output" in model and not torch.equal(model["output"], model["wanted"]):
+    if not all(torch.equal(one, model["wanted"]) for one in model.get("outputs", ())):
         words = "run one after the other, the stages give another result than the model: keep the order"
         yield Broken("value:6 result", words)
     elif not model.get("learns", True):
         words = "in backward the stages do not give the pieces and the input the gradients that the model gives them: "
         yield Broken("value:6 learns", words + "is the graph cut inside a stage (detach, no_grad)?")
-
-
-def figures_costs(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
-    return {"lists of costs": len(played[0][1][0]["counts"])}
+    elif any(kept := model.get("kept", [])):
+        words = "after a forward and a backward something stays in the GPUs' memory: does a stage keep input or output?"
+        yield Broken("value:6 keeps", words, f"{sum(kept):,} bytes", 0)
 
 
 def figures_pieces(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
@@ -264,22 +188,10 @@ def figures_pieces(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, 
     }
 
 
-BALANCE = Contract(
-    name="model_parallelism.balanced_stages, balance",
-    rules={"balance": Rules()},
-    draw=draw_costs,
-    scene=scene_costs,
-    judge=judge_costs,
-    mistakes=(
-        ("state:costs*", "balance changes the list of costs: whoever calls it may still need it"),
-        ("around:*", "{}"),
-    ),
-    figures=figures_costs,
-)
 CONTRACT = Contract(
     name="model_parallelism.balanced_stages",
     # Parameters become tensors of a GPU in place; a buffer is replaced by its copy there, as Module.to does it.
-    rules={"make_stages": Rules(changes=("*.device", "*.memory", "*.buffer*.is"))},
+    rules={"make_stages": Rules(changes=("*.device", "*.memory", "*.buffer*.is")), "a stage": Rules()},
     draw=draw_pieces,
     scene=scene_pieces,
     judge=judge_pieces,

@@ -44,7 +44,7 @@ def _split(how: str, batch: Tensor, targets: Tensor, m: int) -> list[tuple[Tenso
 
 def judge_numbers(step: Facts, m: int) -> Iterator[Broken]:
     """Are gradients and loss those of one device? If not: those of which mistake?"""
-    own, got = step["own"], step["gradients"]
+    own, got, before = step["own"], step["gradients"], step["before"]
     stages = sorted({name.split(".")[0] for name in own})
     without = [stage for stage in stages if any(name.startswith(f"{stage}.") and name not in got for name in own)]
     if len(without) == len(stages):
@@ -57,8 +57,9 @@ def judge_numbers(step: Facts, m: int) -> Iterator[Broken]:
         return
     if extra := sorted(set(got) - set(own)):
         yield Broken("value:1 extra", f"`{extra[0]}` gets a gradient, though it is frozen")
-    if not _same(got, own):
-        yield _wrong(step, got, m)
+    added = {name: one - before[name] if name in before else one for name, one in got.items()}
+    if not _same(added, own):
+        yield _wrong(step, added, m)
         return
     loss = step["got"]
     if loss["kind"] != "tensor" or loss["value"].numel() != 1:
@@ -84,6 +85,9 @@ def _same(got: Named, right: Named) -> bool:
 
 
 def _wrong(step: Facts, got: Named, m: int) -> Broken:
+    if step["before"] and _same(step["gradients"], step["own"]):
+        words = "the gradients that were there before the step are lost: add to them, as backward does"
+        return Broken("value:1 before", words)
     own, more = step["own"], "each micro-batch counts fully; weight its loss by its share of the batch"
     if m > 1 and _same(got, {name: m * one for name, one in own.items()}):
         return Broken("value:1 times", f"the gradients are {m} times too large: {more}")

@@ -33,7 +33,8 @@ def draw(rng: random.Random) -> list[Case]:
     for number, (p, m, samples, equal) in enumerate(shapes):
         case: Case = {"ranks": 1, "gpus": p + (number > 1 and rng.randint(0, 1)), "stages": p, "micro-batches": m}
         case |= {"samples": samples, "stages cost": "the same" if equal else "different"}
-        case |= {"play": {0: "twice", 1: "two pipelines"}.get(number, "once")}
+        case["play"] = {0: "twice", 1: "two pipelines"}.get(number, "once")
+        case["gradients before"] = "some" if number in (2, 4) else "none"
         cases.append(case | {"loss": LOSSES[number % 3], "seed": rng.getrandbits(30)})
     return cases
 
@@ -62,16 +63,25 @@ def play(case: Case, watch: Any, facts: Facts, function: str) -> None:
     facts["steps"] = []
     for number, turn in enumerate(turns):
         copy_state(models[turn], twins[turn])
-        batch = torch.randn(n, stages.WIDTH, generator=generator)
-        targets = torch.randn(n, stages.WIDTH, generator=generator)
+        rows = n - m * number if n > 99 else n + number  # other sizes in the next call
+        batch = torch.randn(rows, stages.WIDTH, generator=generator)
+        targets = torch.randn(rows, stages.WIDTH, generator=generator)
         if case["loss"] == "cross_entropy":
-            targets = torch.randint(stages.WIDTH, (n,), generator=generator)
+            targets = torch.randint(stages.WIDTH, (rows,), generator=generator)
         made = list(models[turn])
         step = reference(twins[turn], batch, targets, loss_fn, m, parts=number == 0)
-        step |= {"alone": [_alone(stage, i, -(-n // m)) for i, stage in enumerate(made)], "last": f"GPU {p - 1}"}
+        step |= {
+            "alone": [stages.alone(stage, i, -(-rows // m)) for i, stage in enumerate(made)],
+            "last": f"GPU {p - 1}",
+        }
+        step |= {"samples": rows, "before": {}}
         facts["steps"].append(step)
         given = {"batch": batch.to("simgpu:0"), "targets": targets.to(f"simgpu:{p - 1}")}
         before = gpus.held()
+        for name, parameter in models[turn].named_parameters() if case["gradients before"] == "some" else ():
+            if parameter.requires_grad:
+                step["before"][name] = torch.randn(parameter.shape, generator=generator) / 100
+                parameter.grad = step["before"][name].to(parameter.device)
         with simgpu.races() as found, gpus.seen() as step["seen"]:
             loss = watch.call(function, stages=made, **given, loss_fn=loss_fn, micro_batches=m)
             races.go_on(models[turn], loss)
@@ -79,7 +89,7 @@ def play(case: Case, watch: Any, facts: Facts, function: str) -> None:
         step["got"] = gpus.plain(loss)
         loss = None
         step["gradients"] = snapshot.gradients(models[turn])
-        step["room"] = [sum(gpus.rounded(q.nbytes) for q in stage.parameters() if q.grad is not None) for stage in made]
+        step["room"] = [0 if step["before"] else stages.bytes_of_gradients(stage) for stage in made]
         step["room"] += [0] * (case["gpus"] - p)
         with torch.no_grad():
             for parameter in models[turn].parameters():
@@ -87,27 +97,6 @@ def play(case: Case, watch: Any, facts: Facts, function: str) -> None:
                 parameter.mul_(0.9)
         step["left"] = [now - then for now, then in zip(gpus.held(), before, strict=True)]
         given.clear()
-
-
-def _alone(stage: Any, i: int, rows: int) -> Facts:
-    """What one micro-batch costs one stage: products forward and backward, FLOPs of a row, bytes that are held."""
-    import torch
-
-    from utils.checks.contracts import gpus
-    from utils.checks.model_parallelism.stages import WIDTH
-
-    x = torch.zeros(rows, WIDTH, device=f"simgpu:{i}").requires_grad_(i > 0)
-    before = torch.simgpu.memory_allocated(i)
-    with gpus.seen() as ahead:
-        y = stage(x)
-    held = torch.simgpu.memory_allocated(i) - before
-    with gpus.seen() as back:
-        torch.autograd.grad(y.sum(), [q for q in stage.parameters() if q.requires_grad] + ([x] if i else []))
-    return {
-        "products": [sum(bool(event[5]) for event in one["events"]) for one in (ahead, back)],
-        "flops": [ahead["flops"]["forward"][i] / rows, back["flops"]["backward"][i] / rows],
-        "held": held,
-    }
 
 
 # --- What is judged
@@ -144,7 +133,7 @@ def _work(case: Case, step: Facts) -> Iterator[Broken]:
     for gpu in range(case["gpus"]):
         ran = [step["seen"]["flops"][phase][gpu] for phase in ("forward", "backward")]
         alone = step["alone"][gpu]["flops"] if gpu < case["stages"] else [0.0, 0.0]
-        right = [each * case["samples"] for each in alone]
+        right = [each * step["samples"] for each in alone]
         shown = ", ".join(
             f"{a / max(b, 1):.2g} × {w}" for a, b, w in zip(ran, right, ("forward", "backward"), strict=True)
         )
@@ -172,7 +161,7 @@ def _transfers(case: Case, step: Facts) -> Iterator[Broken]:
         elif used < m:
             why = f"that is {used} micro-batches instead of {m}: chunk may give fewer pieces than asked for"
         yield Broken("copies:1 number", why, **figures)
-    elif (nbytes := sum(event[6] for event in found)) != (right := 2 * (p - 1) * case["samples"] * 32 * 4):
+    elif (nbytes := sum(event[6] for event in found)) != (right := 2 * (p - 1) * step["samples"] * 32 * 4):
         yield Broken("copies:2 bytes", "the transfers carry too much or too little", nbytes, right)
 
 
@@ -267,7 +256,7 @@ def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
     }
 
 
-RULES = Rules(changes=("stages*.grad",))
+RULES = Rules(changes=("stages*.grad", "stages*.grad.*"))
 MISTAKES = (
     ("state:*.length", "{}: a list that was given to you belongs to whoever called you"),
     ("state:*.device", "{}: stage i stays on GPU i"),

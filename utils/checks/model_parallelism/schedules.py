@@ -49,25 +49,28 @@ SCHEDULE_MISTAKES: dict[str, Callable[[int, int, int], list[str]]] = {
 
 
 def draw(rng: random.Random) -> list[Case]:
-    pipelines = [*PIPELINES, *((rng.randint(1, 9), rng.randint(1, 20)) for _ in range(6))]
-    return [{"ranks": 1, "pipelines": [list(one) for one in pipelines], "seed": 0}]
+    pipelines = [*PIPELINES, *((rng.randint(1, 9), rng.randint(1, 20)) for _ in range(4))]
+    many = rng.randint(10, 14)
+    pipelines += [(many, rng.randint(21, 60)), (many, rng.randint(101, 130))]
+    return [{"ranks": 1, "pipelines": [list(one) for one in pipelines], "seed": rng.getrandbits(30)}]
 
 
 def scene(case: Case, watch: Any, facts: Facts) -> None:
-    """Every list is asked for, used up, and asked for again."""
-    facts["lists"] = []
+    """Every list is asked for, used up, and asked for again, in any order."""
+    calls = [(stage, p, m) for p, m in case["pipelines"] for stage in range(p) for _ in range(2)]
+    facts["lists"] = [{} for _ in calls]
     with watch.step("schedule_1f1b"):
-        for p, m in case["pipelines"]:
-            for stage in range(p):
-                for _ in range(2):
-                    items = watch.answers["schedule_1f1b"](stage, p, m)
-                    kind = type(items).__name__
-                    right = isinstance(items, list | tuple) and all(isinstance(item, str) for item in items)
-                    facts["lists"].append(
-                        {"case": [stage, p, m], "items": list(items) if right else None, "kind": kind}
-                    )
-                    if isinstance(items, list):
-                        items.clear()
+        for number in random.Random(case["seed"]).sample(range(len(calls)), len(calls)):
+            items = watch.answers["schedule_1f1b"](*calls[number])
+            kind = type(items).__name__
+            right = isinstance(items, list | tuple) and all(isinstance(item, str) for item in items)
+            facts["lists"][number] = {
+                "case": list(calls[number]),
+                "items": list(items) if right else None,
+                "kind": kind,
+            }
+            if isinstance(items, list):
+                items.clear()
 
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from utils import simgpu
-from utils.checks.contracts import gpus
+from utils.checks.contracts import Facts, gpus
 from utils.hardware.links import Link
 from utils.simgpu.hardware import TOY
 from utils.simgpu.work import Port
 
-__all__ = ["WIDTH", "gpus", "ideal_cluster", "pieces", "pipeline"]
+__all__ = ["WIDTH", "alone", "bytes_of_gradients", "gpus", "ideal_cluster", "pieces", "pipeline"]
 NO_TIME_S = 1e-12  # for a launch and for a message: next to nothing beside the 0.1 ms of a matrix product here
 WIDTH = 32
 
@@ -37,7 +37,7 @@ class Piece(nn.Module):
         for module in self.modules():
             module.training = draw.random() < 0.5
         if draw.random() < 0.3:
-            self.register_forward_hook(_nothing)
+            self.register_forward_hook(_scaled)
 
     def _layers(self, draw: random.Random, width: int, wider: int) -> nn.Sequential:
         if draw.random() < 0.7:
@@ -50,8 +50,9 @@ class Piece(nn.Module):
         return self.layers(x.to(own.dtype))
 
 
-def _nothing(*_: object) -> None:
-    return None
+def _scaled(_: nn.Module, __: object, output: Tensor) -> Tensor:
+    """A hook: who calls ``forward`` itself leaves it out."""
+    return 1.25 * output
 
 
 def pieces(seed: int, count: int, types: str) -> tuple[list[nn.Module], Tensor]:
@@ -117,8 +118,31 @@ def pipeline(seed: int, p: int, equal: bool, dtype: torch.dtype) -> nn.Sequentia
             nn.Sequential(*(draw.choice((Layer, lambda: Odd(draw)))() for _ in range(draw.randint(1, 3))))
             for _ in range(p)
         ]
+        for stage in made:
+            stage.register_forward_hook(_scaled)
     torch.set_rng_state(kept)
     return nn.Sequential(*made).to(dtype)
+
+
+def bytes_of_gradients(stage: nn.Module) -> int:
+    """The bytes of a stage's gradients on its GPU."""
+    return sum(gpus.rounded(q.nbytes) for q in stage.parameters() if q.grad is not None)
+
+
+def alone(stage: nn.Module, i: int, rows: int) -> Facts:
+    """What one micro-batch costs one stage: products forward and backward, FLOPs of a row, bytes that are held."""
+    x = torch.zeros(rows, WIDTH, device=f"simgpu:{i}").requires_grad_(i > 0)
+    before = torch.simgpu.memory_allocated(i)
+    with gpus.seen() as ahead:
+        y = stage(x)
+    held = torch.simgpu.memory_allocated(i) - before
+    with gpus.seen() as back:
+        torch.autograd.grad(y.sum(), [q for q in stage.parameters() if q.requires_grad] + ([x] if i else []))
+    return {
+        "products": [sum(bool(event[5]) for event in one["events"]) for one in (ahead, back)],
+        "flops": [ahead["flops"]["forward"][i] / rows, back["flops"]["backward"][i] / rows],
+        "held": held,
+    }
 
 
 def ideal_cluster(count: int) -> Any:

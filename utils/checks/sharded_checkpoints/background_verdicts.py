@@ -10,7 +10,7 @@ from utils.checks.contracts import Broken, Case, Facts
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     """The first save, then two in a row, then the error: what is not so first."""
     facts = world[0]
-    for judged in (_single, _row, _error):
+    for judged in (_single, _row, _beside, _errors):
         if broken := judged(case, facts):
             yield broken
             return
@@ -18,8 +18,8 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
         yield Broken(
             "value:strays", "files are left elsewhere than in the folder of the checkpoints", ", ".join(strays)
         )
-    if facts["threads"] > 1:
-        yield Broken("value:threads", "threads are left over", facts["threads"], "one at most")
+    if facts["threads"] > 2:
+        yield Broken("value:threads", "threads are left over", facts["threads"], "one at most for each object")
 
 
 def _single(case: Case, facts: Facts) -> Broken | None:
@@ -88,8 +88,25 @@ def _row(case: Case, facts: Facts) -> Broken | None:
     return None
 
 
-def _error(case: Case, facts: Facts) -> Broken | None:
-    failed, kind, by = facts["failed"], case["error"], case["met by"]
+def _beside(case: Case, facts: Facts) -> Broken | None:
+    if facts["beside"] != {"file": "right", "waits": False}:
+        words = "two objects get in each other's way: a save of one waits for the other's file, or loses it. What an "
+        words += "object has begun belongs to itself (self), not to its class or the module"
+        return Broken("value:beside", words)
+    return None
+
+
+def _errors(case: Case, facts: Facts) -> Broken | None:
+    each = zip(failures(case), facts["failed"], strict=False)
+    return next((broken for how, failed in each if (broken := _error(*how, failed))), None)
+
+
+def failures(case: Case) -> list[tuple[str, str]]:
+    """The kinds of errors in a case, one after the other, each with the method that has to tell of it."""
+    return list(zip(case["errors"].split(" and "), case["met by"].split(" and "), strict=True))
+
+
+def _error(kind: str, by: str, failed: Facts) -> Broken | None:
     if failed["met"] == "nothing":
         words = (
             f"write failed with {kind}, and the next {by}() says nothing: whoever called it believes that all is well"

@@ -14,7 +14,7 @@ from typing import Any
 from utils.checks.checkpointing.folder_events import FolderEvents
 from utils.checks.contracts import Case, Contract, Facts, Rules
 from utils.checks.inside import Outcome
-from utils.checks.sharded_checkpoints.background_verdicts import judge
+from utils.checks.sharded_checkpoints.background_verdicts import failures, judge
 from utils.checks.sharded_checkpoints.slow_disk import Held, SlowDisk
 from utils.checks.sharded_checkpoints.states import copied, differs, draw_state, look, tensors_of, train_on
 
@@ -31,18 +31,20 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
     "MemoryError": MemoryError,
     "a BaseException": lambda: DiskGone("the disk is gone"),
     "SystemExit": lambda: SystemExit(3),
+    "KeyboardInterrupt": KeyboardInterrupt,
+    "StopIteration": StopIteration,
 }
 
 
 def draw(rng: random.Random) -> list[Case]:
-    """Both ways in which an error is met, two kinds of errors, an older file and none, one name and two."""
-    kinds = rng.sample(sorted(ERRORS), 3)
-    kinds[0] = "OSError" if "OSError" not in kinds else kinds[0]
+    """Both ways in which an error is met, all kinds of errors, an older file and none, one name and two."""
+    kinds = rng.sample(sorted(ERRORS), len(ERRORS))
     cases: list[Case] = []
-    for number, kind in enumerate(kinds):
+    for number in range(3):
         names = rng.sample(NAMES, 2)
         cases.append({
-            "ranks": 1, "error": kind, "met by": ("wait", "save", rng.choice(("wait", "save")))[number],
+            "ranks": 1, "errors": " and ".join(kinds[number::3]),
+            "met by": ("wait and save", "save and wait", rng.choice(("wait and wait", "save and save")))[number],
             "fails": "half done" if number != 1 else "at once",
             "older file": number != 1, "names": names if number else [names[0]] * 2, "seed": rng.getrandbits(30),
         })  # fmt: skip
@@ -64,7 +66,10 @@ class Played:
             torch.save(self.older["older"], self.paths[0])
         self.state = draw_state(case["seed"])
         self.checks_own = [*tensors_of(self.state), *tensors_of(self.older)]
+        self.other_disk, self.other_folder = SlowDisk(), Path(os.getcwd()) / "elsewhere"
+        self.other_folder.mkdir()
         self.saver = watch.call("AsyncSaver", write=self.disk.write)
+        self.other = watch.call("AsyncSaver", write=self.other_disk.write)
 
     def save(self, path: Path) -> dict[str, Any]:
         """A save, and at once a step of training. What the file has to hold, and whether the state was left alone."""
@@ -92,9 +97,11 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         with living:
             facts["one"] = _one(play)
             facts["two"] = _two(play, living)
-        facts["failed"] = _failed(play)
+        facts["beside"] = _beside(play)
+        facts["failed"] = [_failed(play, *pair) for pair in failures(case)]
     facts["threads"] = threading.active_count() - facts["threads"]
-    facts["strays"] = sorted(path.name for path in Path(os.getcwd()).iterdir() if path != play.folder)
+    ours = play.folder, play.other_folder
+    facts["strays"] = sorted(path.name for path in Path(os.getcwd()).iterdir() if path not in ours)
 
 
 def _one(play: Played) -> Facts:
@@ -142,18 +149,31 @@ def _two(play: Played, living: Any) -> Facts:
     return facts
 
 
-def _failed(play: Played) -> Facts:
+def _beside(play: Played) -> Facts:
+    """A save of another object, from beginning to end, while the first one's is under way."""
+    path, state, begun = play.other_folder / "last.pt", draw_state(play.case["seed"] + 1), len(play.disk.notes)
+    play.save(play.paths[0])
+    play.other_disk.permit()
+    play.other.save(state, str(path))
+    play.other.wait()
+    facts = {"file": look(path, {"right": state})["file"], "waits": any(one["done"] for one in play.disk.notes[begun:])}
+    play.disk.permit()
+    play.saver.wait()
+    return facts
+
+
+def _failed(play: Played, kind: str, by: str) -> Facts:
     """A write that fails half done; who hears of it, and what comes after it."""
     disk, path, before = play.disk, play.paths[0], _others(play)
     was = path.read_bytes()
-    expected = disk.error = ERRORS[play.case["error"]]()
+    expected = disk.error = ERRORS[kind]()
     disk.no_file = play.case["fails"] == "at once"
     started = len(disk.notes)
     disk.permit()
     facts: Facts = {"at once": _heard(expected, lambda: play.save(path))}
     _soon(lambda: all(note["ended"] for note in disk.notes[started:]) and len(disk.notes) > started)
     begun, disk.error, disk.no_file = len(disk.notes), None, False
-    meet = play.saver.wait if play.case["met by"] == "wait" else lambda: play.saver.save(play.state, str(play.paths[1]))
+    meet = play.saver.wait if by == "wait" else lambda: play.saver.save(play.state, str(play.paths[1]))
     facts["met"] = _heard(expected, meet)
     facts["begun"] = len(disk.notes) - begun
     facts["untouched"] = path.exists() and path.read_bytes() == was
@@ -194,7 +214,7 @@ def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
     return {
         "saves": "each file holds the state of its call, though the training went on at once",
         "memory": f"{two['held']:,} bytes for a state of {two['bytes']:,}",
-        "errors that came out": ", ".join(case["error"] for case, _ in played),
+        "errors that came out": ", ".join(kind for case, _ in played for kind, _ in failures(case)),
     }
 
 

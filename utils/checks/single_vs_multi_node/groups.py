@@ -20,6 +20,7 @@ def draw(rng: random.Random) -> list[Case]:
 
 
 def scene(case: Case, watch: Any, facts: Facts) -> None:
+    import torch
     import torch.distributed as dist
 
     made = watch.call("make_groups", nodes=case["nodes"], per_node=case["processes on each"])
@@ -32,8 +33,17 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
             facts["groups"].append("not a member")
         elif not isinstance(group, dist.ProcessGroup):
             facts["groups"].append(f"a {type(group).__name__}")
+        elif group not in dist.distributed_c10d._world.pg_map:
+            facts["groups"].append("a group that was destroyed")
         else:
             facts["groups"].append(list(dist.get_process_group_ranks(group)))
+    everyone: list[Any] = [None] * case["ranks"]
+    dist.all_gather_object(everyone, not list(judge_rank(case, dist.get_rank(), facts)))
+    facts["sums"] = []
+    for group in made if all(everyone) else ():  # (else ranks would wait for each other)
+        total = torch.tensor([dist.get_rank()])
+        dist.all_reduce(total, group=group)
+        facts["sums"].append(int(total))
 
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
@@ -41,6 +51,10 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
         if found := list(judge_rank(case, rank, facts)):
             yield from found
             return
+        for name, members, total in zip(("node", "cross"), facts["groups"], facts["sums"], strict=False):
+            if total != sum(members):
+                words = f"an all-reduce in the {name} group does not add up what its members have"
+                yield Broken("value:use", words, total, sum(members), rank=rank)
 
 
 def judge_rank(case: Case, rank: int, facts: Facts) -> Iterator[Broken]:

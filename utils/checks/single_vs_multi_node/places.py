@@ -13,9 +13,10 @@ Counts = list[int]
 
 
 def draw(rng: random.Random) -> list[Case]:
-    """Clusters: as many processes on each node, one node, one process, and drawn ones."""
-    clusters = [[3, 3], [3, 1, 2], [1], [4], [1, 1, 1], [8] * 16]
-    clusters += [[rng.randint(1, 9) for _ in range(rng.randint(2, 9))] for _ in range(8)]
+    """Clusters: as many processes on each node, one node, one process, more than a byte counts, and drawn ones."""
+    clusters = [[3, 3], [3, 1, 2], [1], [4], [1, 1, 1], [17] * 18]
+    drawn = [[rng.randint(1, 9) for _ in range(rng.randint(2, 9))] for _ in range(4)]
+    clusters += [counts for one in drawn for counts in (one, rng.sample(one, len(one)))]  # and in another order
     return [{"ranks": 1, "clusters": clusters, "seed": rng.getrandbits(30)}]
 
 
@@ -31,6 +32,8 @@ def like_cards(counts: Counts) -> list[tuple[int, int]]:
 
 def _plain(result: Any) -> Any:
     """Numbers as they are, of other things their kind."""
+    if hasattr(result, "tolist"):
+        result = result.tolist()  # numpy's and torch's numbers and arrays
     if isinstance(result, tuple | list):
         return [_plain(one) for one in result][:9]
     found = number(result)
@@ -39,9 +42,9 @@ def _plain(result: Any) -> Any:
 
 def scene_of(function: str) -> Callable[..., None]:
     def scene(case: Case, watch: Any, facts: Facts) -> None:
-        facts["results"], chance = [], random.Random(case["seed"])
+        facts["results"], chance, given = [], random.Random(case["seed"]), []
         for counts in case["clusters"]:
-            given = list(counts)
+            given[:] = counts  # the same list: what counts is what is in it
             with watch.step(function, counts=given):
                 answer = watch.answers[function].function
                 calls = places(counts) if function == "rank_of" else [(rank,) for rank in range(sum(counts))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
@@ -85,6 +86,7 @@ MISTAKES = (
     "no mistake",
     *["anything"] * 3,
 )
+TURNS = "the launch", "the launch at another port", "its first process alone", "the launch once more"
 
 
 def draw(rng: random.Random) -> list[Case]:
@@ -93,34 +95,53 @@ def draw(rng: random.Random) -> list[Case]:
         counts = [2, 2] if number == 0 else [rng.randint(1, 4) for _ in range(rng.randint(1, 4))]
         if mistake not in ("anything", "no mistake"):  # where it would show, and where nodes are not alike
             counts = [2, 2] if number == 0 else [3, *(rng.randint(2, 4) for _ in range(rng.randint(1, 3)))]
-        addresses = rng.sample(ADDRESSES, len(counts))
-        right = right_launch(counts, addresses, rng.randint(1024, 65_000))
+        if number == len(MISTAKES) - 1:
+            counts = [rng.randint(11, 14), rng.randint(9, 12)]
+        addresses, port = rng.sample(ADDRESSES, len(counts)), rng.randint(1024, 65_000)
+        right = right_launch(counts, addresses, port)
         before = broken(right, mistake, rng)
-        shape = " + ".join(map(str, counts))
-        cases.append({"ranks": 1, "processes": shape, "mistake": mistake, "right": [right], "before": [before],
-                      "seed": rng.getrandbits(30)})  # fmt: skip
+        elsewhere = [one | {"MASTER_PORT": str(int(one["MASTER_PORT"]) + 10)} for one in before]
+        rights = [right, right_launch(counts, addresses, port + 10), right_launch([1], addresses[:1], port), right]
+        cases.append({"ranks": 1, "processes": " + ".join(map(str, counts)), "mistake": mistake, "right": rights,
+                      "before": [before, elsewhere, before[:1], before], "seed": rng.getrandbits(30)})  # fmt: skip
     return cases
 
 
 def scene(case: Case, watch: Any, facts: Facts) -> None:
-    (before,) = case["before"]
-    given = [dict(one) for one in before]
-    after = watch.call("repair", environments=given)
-    facts["kind"] = "list of dicts"
+    """Each result is looked at after the next call, which leaves it alone; then whoever called uses it up."""
+    facts["turns"], result = [], None
+    for before in [*case["before"], []]:
+        given = [dict(one) for one in before]
+        after = watch.call("repair", environments=given) if given else None
+        if result is not None:
+            facts["turns"].append(_plain(*result))
+            if facts["turns"][-1]["kind"] == "list of dicts":
+                for one in result[1]:
+                    one.clear()
+                result[1].clear()
+        result = given, after
+
+
+def _plain(given: list[Environment], after: Any) -> Facts:
     if not isinstance(after, list):
-        facts["kind"] = f"a {type(after).__name__}"
-    elif strange := [one for one in after if not isinstance(one, dict)]:
-        facts["kind"] = f"a list with a {type(strange[0]).__name__}"
-    else:
-        watch.call("repair", environments=[dict(one) for one in before[:1]])  # which leaves the first result alone
-        facts["after"] = [
-            {str(k)[:60]: v if isinstance(v, str) else [repr(v)[:60]] for k, v in one.items()} for one in after
-        ]
-        facts["new"] = not any(one is other for one in after for other in given) and after is not given
+        return {"kind": f"a {type(after).__name__}"}
+    if strange := [one for one in after if not isinstance(one, dict)]:
+        return {"kind": f"a list with a {type(strange[0]).__name__}"}
+    texts = [{str(k)[:60]: v if isinstance(v, str) else [repr(v)[:60]] for k, v in one.items()} for one in after]
+    new = not any(one is other for one in after for other in given) and after is not given
+    return {"kind": "list of dicts", "after": texts, "new": new}
 
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
-    (facts,), (right,), (before,) = world, case["right"], case["before"]
+    turns = zip(TURNS, case["right"], case["before"], world[0]["turns"], strict=False)
+    for number, (turn, right, before, facts) in enumerate(turns):
+        for one in _launch(right, before, facts):
+            again = f"in call {number + 1}, for {turn}: " if number else ""
+            yield replace(one, sentence=again + one.sentence, call=number)
+            return
+
+
+def _launch(right: list[Environment], before: list[Environment], facts: Facts) -> Iterator[Broken]:
     if facts["kind"] != "list of dicts":
         yield Broken("returns:", "repair returns a list of dicts, one for each process", facts["kind"])
         return

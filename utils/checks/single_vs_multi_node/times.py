@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -14,27 +15,39 @@ Sheet = dict[str, float]
 
 
 def draw(rng: random.Random) -> list[Case]:
-    """Clusters of any size: one node, one GPU on each, one GPU; networks that are slower or faster than the inside."""
-    shapes = [(2, 2), (1, 8), (3, 1), (1, 1), (16, 4), (2, 8)]
-    shapes += [(rng.randint(2, 16), rng.randint(2, 8)) for _ in range(12)]
-    clusters = []
+    """Clusters of any size: one node, one GPU on each, one GPU; networks that are slower or faster than the inside.
+
+    Some differ from the one before in one thing only.
+    """
+    shapes = [(2, 2), (1, 8), (3, 1), (1, 1), (16, 4), (2, 8), (rng.randint(17, 99), rng.randint(9, 72))]
+    shapes += [(rng.randint(2, 16), rng.randint(2, 8)) for _ in range(7)]
+    clusters: list[list[Any]] = []
     for number, (nodes, per_node) in enumerate(shapes):
         inside = {"alpha_us": rng.uniform(1, 60), "GB_per_s_both_directions": 10 ** rng.uniform(1, 3.3)}
         between = {"alpha_us": rng.uniform(1, 60), "Gbit_per_s": 10 ** rng.uniform(0.5, 3.5)}
         if number % 3 == 0:  # the usual order
             inside, between = {"alpha_us": 3.4, "GB_per_s_both_directions": 900}, {"alpha_us": 50, "Gbit_per_s": 25}
         clusters.append([int(10 ** rng.uniform(2, 9.5)), nodes, per_node, inside, between])
+    nbytes, nodes, per_node, inside, between = clusters[-1]
+    many = nodes * per_node
+    siblings = [[nbytes + 1, nodes, per_node, inside, between], [nbytes, 1, many, inside, between]]
+    siblings += [[nbytes, many, 1, inside, between]]  # as many GPUs in all
+    siblings += [[nbytes, many, 1, *({k: 2 * v for k, v in one.items()} for one in (inside, between))]]
+    clusters += siblings
     return [{"ranks": 1, "clusters": clusters, "seed": rng.getrandbits(30)}]
 
 
 def scene_of(function: str) -> Callable[..., None]:
     def scene(case: Case, watch: Any, facts: Facts) -> None:
         facts["results"] = []
+        sheets: tuple[Sheet, Sheet] = {}, {}  # the same dicts: what counts is what is in them
         for nbytes, nodes, per_node, inside, between in case["clusters"]:
-            sheets = dict(inside), dict(between)
+            for sheet, values in zip(sheets, (inside, between), strict=True):
+                sheet.update(values)
             with watch.step(function, inside=sheets[0], between=sheets[1]):
                 result = watch.answers[function].function(nbytes, nodes, per_node, *sheets)
-            number = isinstance(result, int | float) and not isinstance(result, bool)
+            result = result.tolist() if hasattr(result, "tolist") else result  # numpy's and torch's numbers
+            number = isinstance(result, numbers.Real) and not isinstance(result, bool)
             facts["results"].append(float(result) if number else f"a {type(result).__name__}")
 
     return scene

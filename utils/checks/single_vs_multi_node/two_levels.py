@@ -15,13 +15,14 @@ COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broa
 
 def draw(rng: random.Random) -> list[Case]:
     """Shapes that are not square, one node, one process on each; some numbers for each rank, two types."""
-    shapes = [(2, 3), (3, 2), (2, 2), rng.choice(((1, 3), (3, 1)))]
-    return [
-        {"ranks": nodes * per_node, "nodes": nodes, "processes on each": per_node,
-         "numbers": nodes * per_node * rng.randint(1, 40), "type": rng.choice(("float32", "float64")),
-         "seed": rng.getrandbits(30)}
-        for nodes, per_node in shapes
-    ]  # fmt: skip
+    shapes = [(2, 3), (3, 2), (2, 2), (1, 3), (3, 1)]
+    types = rng.sample(("float32", "float64"), 2)
+    cases = []
+    for number, (nodes, per_node) in enumerate(shapes):
+        case = {"ranks": nodes * per_node, "nodes": nodes, "processes on each": per_node}
+        first, other = (case["ranks"] * length for length in rng.sample(range(1, 41), 2))
+        cases.append(case | {"numbers": [first, other, first], "type": types[number % 2], "seed": rng.getrandbits(30)})
+    return cases
 
 
 def scene(case: Case, watch: Any, facts: Facts) -> None:
@@ -29,14 +30,14 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     import torch.distributed as dist
 
     groups.scene(case, watch, facts)
-    everyone: list[Any] = [None] * case["ranks"]
-    dist.all_gather_object(everyone, not list(groups.judge_rank(case, dist.get_rank(), facts)))
-    if not all(everyone):
+    if not facts["sums"]:
         return
     facts["calls"], facts["before"], facts["after"] = [], [], []
-    for turn in range(2):
+    for turn, length in enumerate(case["numbers"]):
         generator = torch.Generator().manual_seed(case["seed"] + 100 * turn + dist.get_rank())
-        tensor = torch.randn(case["numbers"], generator=generator, dtype=getattr(torch, case["type"]))
+        tensor = torch.randn(length, generator=generator, dtype=getattr(torch, case["type"]))
+        if turn == 1 and dist.get_rank() == case["seed"] % case["ranks"]:
+            tensor.zero_()  # a rank with nothing to add takes part all the same
         facts["before"].append(tensor.clone())
         with watch.step("all_reduce_in_levels", tensor=tensor):
             watch.answers["all_reduce_in_levels"](tensor, *watch.made)
@@ -71,6 +72,14 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
                 "is the mean: only the sum is asked for": sum(terms) / len(terms),
             }
             yield from compare("value:sum", "the tensor", facts["after"][turn], terms, guesses=guesses, **where)
+            for call in facts["calls"][turn]:
+                own = (
+                    sorted(rank // per_node * per_node + k for k in range(per_node)),
+                    list(range(rank % per_node, len(world), per_node)),
+                )
+                if call["name"] != "new_group" and sorted(call["members"]) not in own:
+                    words = f"calls dist.{call['name']} in another group: the node group and the cross group are enough"
+                    yield Broken("value:group", words, call["members"], f"{own[0]} or {own[1]}", **where)
             across = [len({one // per_node for one in call["members"]}) > 1 for call in facts["calls"][turn]]
             sent = [_sent(call) for call in facts["calls"][turn]]
             far, near = (sum(n for n, a in zip(sent, across, strict=True) if a is kind) for kind in (True, False))
@@ -112,6 +121,7 @@ CONTRACT = Contract(
         *groups.CONTRACT.mistakes[:2],
         ("wire:*", "{}"),
         ("value:far", "{}"),
+        ("value:group", "all_reduce_in_levels {}"),
         ("value:near", "{}"),
         ("value:*", "{}"),
     ),

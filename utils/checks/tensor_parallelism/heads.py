@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -26,34 +27,51 @@ def draw(rng: random.Random) -> list[Case]:
 def scene(case: Case, watch: Any, facts: Facts) -> None:
     import torch
     from torch import nn
+    from torch.multiprocessing.reductions import StorageWeakRef
 
     dtype, width = getattr(torch, case["type"]), case["width"]
     generator = torch.Generator().manual_seed(case["seed"])
     qkv, out = (parts.randn(generator, shape, dtype) for shape in ((3 * width, width), (width, width)))
     x = parts.randn(generator, (case["batch"], case["length"], width), dtype).requires_grad_()
     upstream = parts.randn(generator, x.shape, dtype)
-    facts |= {"qkv": qkv.clone(), "out": out.clone(), "x": x.detach().clone(), "upstream": upstream.clone()}
-    facts["bytes"] = x.nbytes
+    whole = {"qkv": qkv.clone(), "out": out.clone()}
+    others = [torch.ones(1, 3, width, dtype=dtype, requires_grad=True), torch.ones_like(qkv), torch.ones_like(out)]
+    facts |= whole | {
+        "x": x.detach().clone(),
+        "bytes": x.nbytes,
+        "bytes in between": others[0].nbytes,
+        "upstream": upstream.clone(),
+    }
+    given = [StorageWeakRef(one.untyped_storage()) for one in (qkv, out)]
     made = watch.call("ParallelAttention", qkv=qkv, out=out, heads=case["heads"])
     mine = {name: getattr(made, name, None) for name in ("qkv", "out")}
     facts["kinds"] = {name: isinstance(one, nn.Parameter) for name, one in mine.items()}
     if not all(facts["kinds"].values()):
         return
-    facts["mine"] = {name: one.detach().clone() for name, one in mine.items()}
+    facts |= {"mine": {name: one.detach().clone() for name, one in mine.items()}}
     shapes = {"qkv": (3 * width // case["ranks"], width), "out": (width, width // case["ranks"])}
     facts["storage"] = {name: one.untyped_storage().nbytes() for name, one in mine.items()}
     if any(tuple(one.shape) != shapes[name] for name, one in mine.items()):
         return
-    for _ in parts.rounds(x, *mine.values()):
+    del qkv, out
+    gc.collect()
+    facts["may go"] = all(one.expired() for one in given)
+    for number in parts.rounds(facts, x, *mine.values()):
+        facts |= {name: one / 2**number for name, one in whole.items()} | {"x": x.detach().clone()}
+        facts["mine"] = {name: one.detach().clone() for name, one in mine.items()}
         with watch.step("forward", made, x=x):
             y = made(x)
         if not parts.usable(facts, "y", y) or y.shape != x.shape:
             return
+        if number:
+            with watch.step(parts.BETWEEN, x=others[0]):
+                watch.answers["ParallelAttention"](*others[1:], case["heads"])(others[0])
         with watch.step("backward", made, x=x, upstream=upstream):
             y.backward(upstream)
         parts.note_gradients(facts, x=x, **mine)
 
 
+@parts.each_round
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     import torch
 
@@ -91,6 +109,10 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
                 words = f"`{name}` is a view of a larger tensor, all of which stays in memory with it"
                 seen = f"{facts['storage'][name]:,} bytes"
                 yield Broken("memory:view", words, seen, f"{right.nbytes:,}", rank=rank)
+        if not facts.get("may go", True):
+            yield Broken(
+                "memory:kept", "the object holds the whole weights, and they may go: keep your part", rank=rank
+            )
         if "y" not in facts:
             continue
         where = {"steps": parts.ROUNDINGS, "rank": rank}
@@ -154,6 +176,7 @@ CONTRACT = Contract(
     rules={
         "ParallelAttention": Rules(),
         "forward": Rules(wire=_one),
+        parts.BETWEEN: Rules(wire=lambda case, rank, facts: {"all_reduce": Amount(1, facts["bytes in between"])}),
         "backward": Rules(changes=parts.GRADIENTS, wire=_one),
     },
     draw=draw,

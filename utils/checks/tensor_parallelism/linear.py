@@ -38,20 +38,28 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     bias = nn.Parameter(parts.randn(own, [hidden], dtype))
     last_weight = nn.Parameter(parts.randn(own, [case["outputs"], hidden], dtype))
     leaves = {"x": x, "weight": weight, "bias": bias, "last_weight": last_weight, "last_bias": last_bias}
-    facts |= {"given": {name: one.detach().clone() for name, one in leaves.items()}, "upstream": upstream.clone()}
-    facts |= {"bytes x": x.nbytes, "bytes y": upstream.nbytes}
-    for _ in parts.rounds(*leaves.values()):
+    facts |= {"bytes x": x.nbytes, "bytes y": upstream.nbytes, "upstream": upstream.clone()}
+    sizes = (3, case["inputs"] + 1), (hidden, case["inputs"] + 1), (hidden,), (case["outputs"] + 1, hidden)
+    others = [torch.ones(size, dtype=dtype, requires_grad=True) for size in (*sizes, (case["outputs"] + 1,))]
+    facts["bytes in between"] = 3 * (case["outputs"] + 1) * x.itemsize
+    for number in parts.rounds(facts, *leaves.values()):
+        facts["given"] = {name: one.detach().clone() for name, one in leaves.items()}
         part = watch.call("column_linear", x=x, weight=weight, bias=bias)
         if not parts.usable(facts, "part", part):
             return
         y = watch.call("row_linear", part=torch.tanh(part), weight=last_weight, bias=last_bias)
         if not parts.usable(facts, "y", y) or y.shape != upstream.shape:
             return
+        if number:
+            with watch.step(parts.BETWEEN, x=others[0]):
+                inner = watch.answers["column_linear"](*others[:3])
+                watch.answers["row_linear"](inner, *others[3:])
         with watch.step("backward", upstream=upstream, **leaves):
             y.backward(upstream)
         parts.note_gradients(facts, **leaves)
 
 
+@parts.each_round
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     import torch
 
@@ -118,6 +126,7 @@ CONTRACT = Contract(
     rules={
         "column_linear": Rules(),
         "row_linear": Rules(wire=lambda case, rank, facts: {"all_reduce": Amount(1, facts["bytes y"])}),
+        parts.BETWEEN: Rules(wire=lambda case, rank, facts: {"all_reduce": Amount(1, facts["bytes in between"])}),
         "backward": Rules(
             changes=parts.GRADIENTS, wire=lambda case, rank, facts: {"all_reduce": Amount(1, facts["bytes x"])}
         ),

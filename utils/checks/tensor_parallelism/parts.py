@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
-    from utils.checks.contracts import Facts
+    from utils.checks.contracts import Broken, Case, Facts
+
+    Judge = Callable[[Case, Sequence[Facts]], Iterator[Broken]]
 
 GRADIENTS = ("*.grad", "*.grad.*")
 REFUSED = tuple(f"torch.distributed.nn.functional.{name}" for name in ("all_gather", "all_reduce", "reduce_scatter"))
@@ -22,6 +25,7 @@ MISTAKES: tuple[tuple[str, str], ...] = (
     ("wire:unwaited *", "{}"),
     ("wire:changed *", "{}"),
 )
+BETWEEN = "a call in between"  # on other tensors, after a forward pass and before its backward pass
 CUT = "has lost its way back: nothing before it will get a gradient"
 
 
@@ -32,19 +36,44 @@ def randn(generator: Generator, shape: Sequence[int], dtype: Any) -> Tensor:
     return torch.randn(tuple(shape), generator=generator, dtype=torch.float64).to(dtype)
 
 
-def rounds(*leaves: Tensor) -> Iterator[int]:
-    """The first round begins without gradients, the others with those of a step before, to which autograd adds."""
+def rounds(facts: Facts, *leaves: Tensor) -> Iterator[int]:
+    """The first round begins without gradients, the others with those of a step before, to which autograd adds.
+
+    Between two rounds the leaves' numbers are halved in place, as an optimizer changes them. Each round has its facts.
+    """
     import torch
 
+    before, earlier = dict(facts), []
     for number in range(ROUNDS):
+        if number:
+            earlier.append({name: one for name, one in facts.items() if name != "earlier"})
+            facts.clear()
+        facts |= before | {"round": number, "earlier": earlier}
         for one in leaves:
             one.grad = torch.full_like(one, BEFORE) if number else None
+            if number:
+                with torch.no_grad():
+                    one.mul_(0.5)
         yield number
+
+
+def each_round(judge: Judge) -> Judge:
+    """Judges the first round that is not as it should be."""
+
+    def judged(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
+        played = [[*facts.get("earlier", ()), facts] for facts in world]
+        for number in range(min(map(len, played))):
+            if broken := list(judge(case, [of_rank[number] for of_rank in played])):
+                again = "in the second round, on the same tensors with other numbers, " if number else ""
+                yield from (replace(one, sentence=again + one.sentence, call=number) for one in broken)
+                return
+
+    return judged
 
 
 def note_gradients(facts: Facts, **leaves: Tensor) -> None:
     """Copies of what has arrived in this round, by the names of the leaves."""
-    before = BEFORE if "gradients" in facts else 0.0
+    before = BEFORE if facts["round"] else 0.0
     facts["gradients"] = {
         name: None if one.grad is None else one.grad.detach() - before for name, one in leaves.items()
     }

@@ -40,21 +40,27 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     weight = nn.Parameter(parts.randn(shared, [case["width"]], dtype))
     x = parts.randn(own, (case["batch"], case["tokens"], case["width"]), dtype).requires_grad_()
     upstream = parts.randn(own, (case["batch"], case["ranks"] * case["tokens"], case["width"]), dtype)
-    facts |= {"x": x.detach().clone(), "weight": weight.detach().clone(), "upstream": upstream.clone()}
-    facts |= {"bytes": x.nbytes, "bytes of weight": weight.nbytes}
+    facts |= {"bytes": x.nbytes, "bytes of weight": weight.nbytes, "upstream": upstream.clone()}
+    other = torch.ones(1, case["tokens"] + 1, case["width"], dtype=dtype, requires_grad=True)
+    facts["bytes in between"] = other.nbytes
     living = memory.living(x, weight, upstream)
-    for _ in parts.rounds(x, weight):
+    for number in parts.rounds(facts, x, weight):
+        facts |= {"x": x.detach().clone(), "weight": weight.detach().clone()}
         with living:
             y = watch.call("sequence_norm", x=x, weight=weight, eps=case["eps"])
         if not parts.usable(facts, "y", y) or y.shape != upstream.shape:
             return
         facts["between"] = living.now(y, *(one.grad for one in (x, weight) if one.grad is not None))
+        if number:
+            with watch.step(parts.BETWEEN, x=other, weight=weight):
+                watch.answers["sequence_norm"](other, weight, 0.1)
         with watch.step("backward", x=x, weight=weight, upstream=upstream):
             y.backward(upstream)
         parts.note_gradients(facts, x=x, weight=weight)
         y = None
 
 
+@parts.each_round
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     import torch
     from torch.nn.functional import rms_norm
@@ -122,6 +128,7 @@ CONTRACT = Contract(
     name="tensor_parallelism.sequence_norm",
     rules={
         "sequence_norm": Rules(wire=lambda case, rank, facts: {"all_gather": Amount(1, facts["bytes"])}),
+        parts.BETWEEN: Rules(wire=lambda case, rank, facts: {"all_gather": Amount(1, facts["bytes in between"])}),
         "backward": Rules(
             changes=parts.GRADIENTS,
             wire=lambda case, rank, facts: {

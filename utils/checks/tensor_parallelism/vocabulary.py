@@ -21,6 +21,7 @@ def draw(rng: random.Random) -> list[Case]:
             dtype = "float32" if kind.startswith("very") else rng.choice(("float64", "float32"))
             columns = [rng.randint(30, 60) for _ in range(ranks)]
             case = {"ranks": ranks, "type": dtype, "scores": kind, "tokens": rng.randint(8, 20)}
+            case["largest"] = ranks - 1 if ranks == 3 else rng.randrange(ranks)
             cases.append(case | {"columns": columns, "seed": rng.getrandbits(30)})
     return cases
 
@@ -37,15 +38,18 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     if case["scores"].startswith("very"):
         whole += 1000 if case["scores"] == "very large" else -1000
     if case["scores"] == "largest on one rank":
-        whole[:, : columns[0]] += 1000
+        first = sum(columns[: case["largest"]])
+        whole[:, first : first + columns[case["largest"]]] += 1000
     targets = torch.randint(sum(columns), (case["tokens"],), generator=generator)
     start = sum(columns[:rank])
     scores = whole[:, start : start + columns[rank]].clone().requires_grad_()
-    facts |= {"whole": whole, "targets": targets.clone(), "bytes": scores.nbytes, "start": start}
+    facts |= {"targets": targets.clone(), "bytes": scores.nbytes, "start": start}
+    other = scores.detach().clone()[1:].requires_grad_()
     upstream = torch.tensor(0.5 + case["seed"] % 5, dtype=dtype)
     facts["upstream"] = float(upstream)
     living = memory.living(scores, targets)
-    for _ in parts.rounds(scores):
+    for number in parts.rounds(facts, scores):
+        facts["whole"] = whole / 2**number
         # (The snapshots are not the answer's: ``living`` stands inside.)
         with watch.step("vocabulary_loss", scores=scores, targets=targets), living:
             loss = watch.answers["vocabulary_loss"](scores, targets, start)
@@ -53,12 +57,15 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         if not parts.usable(facts, "loss", loss) or loss.dim():
             return
         facts["between"] = living.now()
+        if number:
+            watch.call("vocabulary_loss", scores=other, targets=targets[1:].clone(), start=start)
         with watch.step("backward", scores=scores, targets=targets):
             loss.backward(upstream)
         parts.note_gradients(facts, scores=scores)
         loss = None
 
 
+@parts.each_round
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     import torch
     from torch.nn.functional import cross_entropy
