@@ -97,7 +97,7 @@ def test_the_first_difference_of_recorders_that_reach_back_to_different_numbers(
 def _shape(stack: str) -> set[str]:
     """The forms of a stack's lines: numbers, folders and names of functions left out."""
     plain = re.sub(r'File ".*", line \d+ in .+', "File, line, name", re.sub(r"0x[0-9a-f]+", "0x", stack))
-    return {line for line in plain.splitlines() if line}
+    return {line.strip() for line in plain.splitlines() if line.strip()}
 
 
 def test_a_drawn_stack_has_the_form_of_a_real_one():

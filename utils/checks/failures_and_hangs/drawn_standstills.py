@@ -8,11 +8,10 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from utils.checks.failures_and_hangs.log_texts import PACKAGES
-
 Launch = dict[str, Any]  # "stacks", who is to blame and where ("right": a pair, or None), "kind"
 Frame = tuple[str, int, str]
 PROGRAM, PYTHON = "/course/train.py", "/usr/lib/python3.11"
+TORCH = f"{PYTHON}/dist-packages/torch"  # (as on Debian)
 KINDS = ("busy", "busy in a library", "elsewhere", "alike")
 OF_EACH = 8
 COLLECTIVES = {"all_reduce": 3252, "barrier": 5356, "broadcast": 3151, "all_gather": 4287}
@@ -22,12 +21,12 @@ IN_LIBRARIES: list[list[Frame]] = [  # innermost first
         (f"{PYTHON}/selectors.py", 415, "select"),
         (f"{PYTHON}/multiprocessing/connection.py", 947, "wait"),
         (f"{PYTHON}/multiprocessing/queues.py", 113, "get"),
-        (f"{PACKAGES}/utils/data/dataloader.py", 1291, "_try_get_data"),
-        (f"{PACKAGES}/utils/data/dataloader.py", 725, "__next__"),
+        (f"{TORCH}/utils/data/dataloader.py", 1291, "_try_get_data"),
+        (f"{TORCH}/utils/data/dataloader.py", 725, "__next__"),
     ],
     [
-        (f"{PACKAGES}/serialization.py", 828, "__exit__"),
-        (f"{PACKAGES}/serialization.py", 1002, "save"),
+        (f"{TORCH}/serialization.py", 828, "__exit__"),
+        (f"{TORCH}/serialization.py", 1002, "save"),
     ],
     [
         (f"{PYTHON}/subprocess.py", 1209, "communicate"),
@@ -57,8 +56,8 @@ def _launch(rng: random.Random, kind: str, turn: int) -> Launch:
             collective, at = rng.choice(list(COLLECTIVES)), rng.choice((other, third))
             calls = [(PROGRAM, at, "train")]
         waits = [
-            (f"{PACKAGES}/distributed/distributed_c10d.py", COLLECTIVES[collective], collective),
-            (f"{PACKAGES}/distributed/c10d_logger.py", 83, "wrapper"),
+            (f"{TORCH}/distributed/distributed_c10d.py", COLLECTIVES[collective], collective),
+            (f"{TORCH}/distributed/c10d_logger.py", 83, "wrapper"),
         ]
         if rank == bad and busy:
             inside = rng.random() < 0.5
@@ -80,8 +79,8 @@ def _text(rng: random.Random, frames: list[Frame], lines: dict[str, int], always
     others = {
         "beat": [(PROGRAM, lines["beat"], "beat"), (f"{PYTHON}/threading.py", 982, "run"), *BEGUN],
         "write": [  # a checkpoint in the background, whose threads have a group of their own
-            (f"{PACKAGES}/distributed/distributed_c10d.py", COLLECTIVES["barrier"], "barrier"),
-            (f"{PACKAGES}/distributed/c10d_logger.py", 83, "wrapper"),
+            (f"{TORCH}/distributed/distributed_c10d.py", COLLECTIVES["barrier"], "barrier"),
+            (f"{TORCH}/distributed/c10d_logger.py", 83, "wrapper"),
             (PROGRAM, lines["write"], "write"),
             (f"{PYTHON}/threading.py", 982, "run"),
             *BEGUN,
