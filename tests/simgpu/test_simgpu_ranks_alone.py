@@ -43,9 +43,12 @@ def among_others(kind, nodes):
     return steps(join(numbers=False, nodes=nodes), kind)
 
 
-@pytest.mark.parametrize(("ranks", "nodes"), [(4, 1), (8, 2)])
+LARGE = [pytest.param(ranks, ranks // 8, marks=pytest.mark.extras) for ranks in (16, 64)]
+
+
+@pytest.mark.parametrize(("ranks", "nodes"), [(4, 1), (8, 2), *LARGE])
 def test_one_of_many_is_as_fast_and_as_full_as_with_the_others_there(ranks, nodes):
-    with World(ranks, backend="gloo", timeout=200) as world:
+    with World(ranks, backend="gloo", timeout=600) as world:
         for kind in ("ddp", "fsdp"):
             together = world.run(among_others, kind, nodes)
             assert all(one[:2] == together[0][:2] for one in together)
