@@ -19,7 +19,7 @@ from utils import simgpu
 from utils.ranks import RankError, World
 
 RANKS = 4
-WIDTH, BATCH = 16, 16
+WIDTH = 16
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def pipeline(name, chunks, numbers, width=WIDTH, micro_batches=8):
     loss_of = nn.MSELoss()
     schedule = schedules.get_schedule_class(name)(stages if chunks > 1 else stages[0], micro_batches, loss_fn=loss_of)
     torch.manual_seed(1)
-    x, y = torch.randn(BATCH, WIDTH), torch.randn(BATCH, WIDTH)
+    x, y = torch.randn(2 * micro_batches, WIDTH), torch.randn(2 * micro_batches, WIDTH)
     inputs = (x.to(device),) if 0 in mine else ()
     targets = {"target": y.to(device)} if ranks * chunks - 1 in mine else {}
     with simgpu.profile() as prof:
@@ -84,12 +84,14 @@ def test_torchs_pipeline_schedules_are_one_process_also_with_shapes_only(world, 
     assert all(sent > 0 for *_, sent in shapes)
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(8, marks=pytest.mark.extras)])
-def test_pipelines_of_two_and_eight_ranks_are_one_process_too(ranks):
-    with World(ranks, backend="gloo", timeout=200) as world:
-        for name in "GPipe", "1F1B", "Interleaved1F1B":
-            real = world.run(pipeline, name, SCHEDULES[name], True)
-            shapes = world.run(pipeline, name, SCHEDULES[name], False)
+@pytest.mark.parametrize("ranks", [2, *(pytest.param(ranks, marks=pytest.mark.extras) for ranks in (3, 8))])
+def test_pipelines_of_other_numbers_of_ranks_are_one_process_too(ranks):
+    with World(ranks, backend="gloo", timeout=400) as world:
+        for name in ("GPipe", "1F1B", "Interleaved1F1B") if ranks == 2 else SCHEDULES:
+            real, shapes = (
+                world.run(pipeline, name, SCHEDULES[name], numbers, micro_batches=2 * ranks)
+                for numbers in (True, False)
+            )
             assert max(worst for *_, worst in real) < 1e-6
             assert [elapsed for elapsed, *_ in shapes] == pytest.approx([elapsed for elapsed, *_ in real], rel=1e-9)
 
@@ -112,6 +114,7 @@ def sharded(mesh_shape, folder, action):
     state = {"model": model_state, "optimizer": optimizer_state}
     if action == "save":
         dcp.async_save(state, checkpoint_id=folder).result()
+        dcp.save(state, checkpoint_id=f"{folder}/plain")
     else:
         dcp.load(state, checkpoint_id=folder)
         set_state_dict(net, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
@@ -121,9 +124,10 @@ def sharded(mesh_shape, folder, action):
 
 
 def test_a_sharded_checkpoint_is_loaded_into_another_layout(world, tmp_path):
-    saved = world.run(sharded, (RANKS,), str(tmp_path), "save")
-    loaded = world.run(sharded, (2, 2), str(tmp_path), "load")
-    assert all(one == saved[0] for one in [*saved, *loaded])
+    saved = world.run(sharded, (world.size,), str(tmp_path), "save")
+    for folder in tmp_path, tmp_path / "plain":
+        loaded = world.run(sharded, (2, world.size // 2), str(folder), "load")
+        assert all(one == saved[0] for one in [*saved, *loaded])
 
 
 # --- A sharded optimizer ------------------------------------------------------------------------------------
@@ -182,19 +186,19 @@ def test_experts_exchange_uneven_numbers_of_tokens_forward_and_backward(world):
 # --- Long contexts ------------------------------------------------------------------------------------------
 
 
-def ring_attention():
-    device = join()
-    rank = dist.get_rank()
+def ring_attention(numbers=True):
+    device = join(numbers)
+    rank, ranks = dist.get_rank(), dist.get_world_size()
     generator = torch.Generator().manual_seed(4)
-    q, k, v = (torch.randn(1, 2, 32, 8, generator=generator) for _ in range(3))
+    q, k, v = (torch.randn(1, 2, 8 * ranks, 8, generator=generator) for _ in range(3))
     part = slice(8 * rank, 8 * rank + 8)
     mine, keys, values = (each[:, :, part].contiguous().to(device) for each in (q, k, v))
     total, weight, top = torch.zeros_like(mine), 0.0, torch.full((1, 2, 8, 1), -torch.inf, device=device)
-    for step in range(RANKS):
+    for step in range(ranks):
         following = [torch.empty_like(keys), torch.empty_like(values)]
-        messages = [dist.P2POp(dist.isend, each, (rank + 1) % RANKS) for each in (keys, values)]
-        messages += [dist.P2POp(dist.irecv, each, (rank - 1) % RANKS) for each in following]
-        works = dist.batch_isend_irecv(messages) if step < RANKS - 1 else []
+        messages = [dist.P2POp(dist.isend, each, (rank + 1) % ranks) for each in (keys, values)]
+        messages += [dist.P2POp(dist.irecv, each, (rank - 1) % ranks) for each in following]
+        works = dist.batch_isend_irecv(messages) if step < ranks - 1 else []
         scores = mine @ keys.transpose(-1, -2) / 8**0.5
         highest = torch.maximum(top, scores.amax(-1, keepdim=True))
         old, new = torch.exp(top - highest), torch.exp(scores - highest)
@@ -202,12 +206,15 @@ def ring_attention():
         for work in works:
             work.wait()
         keys, values = following
+    if not numbers:
+        return tuple((total / weight).shape)
     expected = nn.functional.scaled_dot_product_attention(q, k, v)[:, :, part]
     return ((total / weight).cpu() - expected).abs().max().item()
 
 
 def test_attention_around_a_ring_is_attention(world):
     assert max(world.run(ring_attention)) < 1e-6
+    assert set(world.run(ring_attention, numbers=False)) == {(1, 2, 8, 8)}
 
 
 def in_context_parallel(numbers, causal, method):
@@ -239,9 +246,21 @@ def in_context_parallel(numbers, causal, method):
 def test_torchs_context_parallel_is_attention_forward_and_backward(world, causal):
     for method in "allgather", "alltoall":
         for shape, difference in world.run(in_context_parallel, True, causal, method):
-            assert shape == (2, 4, 8, 16)
+            assert shape == (2, 4, 32 // world.size, 16)
             assert difference < 1e-5  # gradients up to 10, whose parts are added in another order
-    assert world.run(in_context_parallel, False, causal, "alltoall") == [((2, 4, 8, 16), {(2, 4, 32, 16)})] * RANKS
+    shapes = (2, 4, 32 // world.size, 16), {(2, 4, 32, 16)}
+    assert world.run(in_context_parallel, False, causal, "alltoall") == [shapes] * world.size
+
+
+@pytest.mark.extras
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_contexts_and_checkpoints_of_other_numbers_of_ranks(ranks, tmp_path):
+    with World(ranks, backend="gloo", timeout=400) as world:
+        test_attention_around_a_ring_is_attention(world)
+        if ranks != 3:  # which can share neither 32 tokens nor halves of a mesh equally
+            test_torchs_context_parallel_is_attention_forward_and_backward(world, causal=False)
+            test_torchs_context_parallel_is_attention_forward_and_backward(world, causal=True)
+            test_a_sharded_checkpoint_is_loaded_into_another_layout(world, tmp_path)
 
 
 # --- What is refused, and what only seems so ----------------------------------------------------------------

@@ -108,16 +108,16 @@ def test_distributed_data_parallel_is_one_process_with_the_whole_batch(world, op
 
 def accumulating():
     device = join()
-    rank = dist.get_rank()
+    rank, ranks = dist.get_rank(), dist.get_world_size()
     net, alone = DistributedDataParallel(model().to(device)), model()
     torch.manual_seed(1)
-    x = torch.randn(2, RANKS, 5, 16)
+    x = torch.randn(2, ranks, 5, 16)
     with simgpu.profile() as prof:
         with net.no_sync():
             net(x[0, rank].to(device)).sum().backward()
         quiet = len(communication(prof))
         net(x[1, rank].to(device)).sum().backward()
-    (alone(x).sum() / RANKS).backward()
+    (alone(x).sum() / ranks).backward()
     worst = max((p.grad.cpu() - q.grad).abs().max() for p, q in zip(net.parameters(), alone.parameters(), strict=True))
     return quiet, len(communication(prof)), worst.item()
 
@@ -136,7 +136,7 @@ def hooked():
 
     def halve(_state, bucket):
         seen.append(bucket.buffer().nbytes)
-        future = dist.all_reduce(bucket.buffer().div_(2 * RANKS), async_op=True).get_future()
+        future = dist.all_reduce(bucket.buffer().div_(2 * dist.get_world_size()), async_op=True).get_future()
         return future.then(lambda done: done.value()[0])
 
     net.register_comm_hook(None, halve)
@@ -236,6 +236,7 @@ def test_fsdp2_is_one_process_with_the_whole_batch(world, options):
 
 def test_fsdp2_with_activation_checkpointing(world):
     assert max(difference for difference, _ in world.run(sharded, {}, recompute=True)) < 1e-6
+    assert all(same for same, _ in world.run(sharded, {}, numbers=False, recompute=True))
 
 
 def in_bf16():
@@ -321,7 +322,7 @@ def sequence_parallel():
     device = join()
     net, alone = Block().to(device), Block()
     alone.load_state_dict({k: v.cpu() for k, v in net.state_dict().items()})
-    mesh = init_device_mesh("simgpu", (RANKS,))
+    mesh = init_device_mesh("simgpu", (dist.get_world_size(),))
     for tensor in net.state_dict().values():
         dist.broadcast(tensor, 0)
     alone.load_state_dict({k: v.cpu() for k, v in net.state_dict().items()})
@@ -422,3 +423,19 @@ def test_two_and_eight_ranks_are_one_process_too(ranks):
         for options in {}, DDP_OPTIONS["bucket views"]:
             assert max(world.run(data_parallel, options)) < 1e-6
             assert all(world.run(data_parallel, options, numbers=False))
+
+
+@pytest.mark.extras
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_what_is_true_of_four_ranks_is_true_of_others(ranks):
+    with World(ranks, backend="gloo", timeout=400) as world:
+        for options in DDP_OPTIONS.values():
+            test_distributed_data_parallel_is_one_process_with_the_whole_batch(world, options)
+        test_no_sync_sends_nothing_until_the_last_backward(world)
+        test_a_communication_hook_takes_the_place_of_the_all_reduce(world)
+        test_fsdp2_with_activation_checkpointing(world)
+        test_fsdp2_with_mixed_precision_computes_in_bf16_and_reduces_in_fp32(world)
+        assert max(difference for difference, _ in world.run(sharded, FSDP_OPTIONS["keep gathered"])) < 1e-6
+        assert all(same for same, _ in world.run(sharded, FSDP_OPTIONS["keep gathered"], numbers=False))
+        if ranks != 3:  # which cannot share 64 features equally
+            test_sequence_parallelism_gathers_and_scatters_instead_of_all_reducing(world)
