@@ -175,7 +175,7 @@ wrong("all that will be missing", "and other ranks", {
 })  # fmt: skip
 wrong(
     "from behind the first",
-    "is not the first in which they differ",
+    "there is a difference",
     {"max(map(min, ranks))": "max(map(min, ranks)) + 1"},
 )
 wrong("by place in the list", "ollective ", {'calls[entry["collective_seq_id"]]': "calls[len(calls)]"})

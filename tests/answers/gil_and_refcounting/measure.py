@@ -117,7 +117,7 @@ wrong("one tensor for all calls", "a tensor of a former call", {
 wrong("the situation gets a list", "raised AttributeError", {"situation(a)": "situation([a])"})
 wrong("the collector stays off", "leaves Python's settings other", {BEFORE: "    gc.disable()\n" + BEFORE})
 wrong("seeds torch", "random numbers other", {NEW: "    torch.manual_seed(0)\n" + NEW})
-wrong("the result lives on", "keeps more tensors after every call", {
+wrong("the result lives on", "is still there when added_references has returned", {
     "    del kept\n": "    LIST.append(a)\n", "def added": "LIST = []\n\n\ndef added"
 })  # fmt: skip
 wrong("the last tensor lives on", "is still there when added_references has returned", {

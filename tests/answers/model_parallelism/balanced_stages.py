@@ -193,7 +193,7 @@ def where_the_mean_is_passed():
     return (balance,)
 
 
-wrong("known by the sorted costs", "another cut is better", {
+wrong("known by the sorted costs", "has one number for each stage", {
     "def balance(costs, p):\n": "known = {}\n\n\ndef balance(costs, p):\n    key = tuple(sorted(costs)), p\n"
     "    return known.setdefault(key, cut(costs, p))\n\n\ndef cut(costs, p):\n"
 })  # fmt: skip

@@ -139,7 +139,7 @@ class MortalTask(HorovodTask):
         """Keep a state on this worker's disk, in place of the one before: it is old or new, never half."""
         import torch
 
-        torch.save(state, half := self._kept.with_suffix(".half"))
+        torch.save(state, half := Path(f"{self._kept}.half"))
         half.replace(self._kept)
 
     def load(self) -> Any:
