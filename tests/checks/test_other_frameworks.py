@@ -149,4 +149,4 @@ def test_each_thing_that_a_worker_must_do_is_looked_at(changed, sentence):
 def test_the_text_of_the_lab_tells_the_right_figures():
     text = " ".join("\n".join(cell.source for cell in CELLS).split())
     assert f"`task.batch` = {BATCH} samples" in text
-    assert text.count(f"all weights to ±{judges.CLOSE}") == 2 and judges.CLOSE == 0.0001
+    assert text.count(f"all weights to ±{judges.CLOSE}") == 3 and judges.CLOSE == 0.0001
