@@ -148,20 +148,6 @@ def _run(
     return Handle(launch_collective(current(), name, gpus, nbytes, tensors, outputs, algorithm, async_op))
 
 
-def seconds(cluster: Cluster, name: str, gpus: Sequence[int], nbytes: int, algorithm: str | None = None) -> float:
-    """How long a collective takes.
-
-    Args:
-        name: "all-reduce", "reduce-scatter", "all-gather", "broadcast" or "reduce".
-        gpus: the GPUs that take part.
-        nbytes: size of the whole tensor, in bytes.
-        algorithm: "ring", "tree", "hierarchical"; None: NCCL's choice. Between links of which NCCL's latencies are not
-            known (the toy's), None is hierarchical if there are several nodes, else ring.
-    """
-    nodes = len({cluster.gpus[gpu].node for gpu in gpus})
-    return choice(cluster, name, len(gpus), nodes, nbytes, algorithm).seconds
-
-
 def choice(
     cluster: Cluster,
     name: str,
@@ -171,9 +157,15 @@ def choice(
     algorithm: str | None = None,
     cards: float | None = None,
 ) -> nccl.Choice:
-    """As ``seconds``, for so many GPUs, equally many on each of so many nodes; with NCCL's algorithm and protocol.
+    """How long a collective takes, and with which algorithm and protocol of NCCL.
 
-    ``cards``: network cards of each node that it has. None: one for each GPU, if there are so many.
+    Args:
+        name: "all-reduce", "reduce-scatter", "all-gather", "broadcast" or "reduce".
+        ranks, nodes: GPUs that take part, equally many on each of so many nodes.
+        nbytes: size of the whole tensor, in bytes.
+        algorithm: "ring", "tree", "hierarchical"; None: NCCL's choice. Between links of which NCCL's latencies are not
+            known (the toy's), None is hierarchical if there are several nodes, else ring.
+        cards: network cards of each node that it has. None: one for each GPU, if there are so many.
     """
     _check_algorithm(algorithm)
     if ranks == 1:
@@ -250,9 +242,9 @@ def launch_collective(
     if len(nodes) > 1:
         ports += [port for node in nodes for port in (*cluster.network_out[node], *cluster.network_in[node])]
     streams = tuple(cluster.current_stream(gpu) for gpu in gpus)
-    chosen = choice(cluster, name, len(gpus), len(nodes), nbytes, algorithm)
-    traffic = nccl.memory_traffic(name, chosen.algorithm, nbytes, len(gpus))
     cards = min(cluster.nics_per_node, math.ceil(len(gpus) / len(nodes)))
+    chosen = choice(cluster, name, len(gpus), len(nodes), nbytes, algorithm, cards)
+    traffic = nccl.memory_traffic(name, chosen.algorithm, nbytes, len(gpus))
     work = cluster.clock.launch(
         *(name, COMMUNICATION, "collective", chosen.seconds),
         share=share(cluster, members[0].model, chosen, len(nodes), cards, nbytes, traffic),
