@@ -139,3 +139,8 @@ wrong(
     {"waits.append(": "stacks[len(waits)] = main\n        waits.append("},
 )
 wrong("a collective in any thread", WAITING, {WAITS: '"distributed_c10d.py" in stack'})
+wrong(
+    "knows two collectives only",
+    "all ranks wait in the same line",
+    {WAITS: '"in all_reduce" in main or "in barrier" in main'},
+)

@@ -48,9 +48,9 @@ def _launch(rng: random.Random, kind: str, turn: int) -> Launch:
     lines = sorted(rng.sample(range(12, 90), 7))
     beat, load, usual, other, third, main, module = lines
     threads = {"beat": beat, "write": load}
-    stacks, right = [], None
+    stacks, right, common = [], None, rng.choice(list(COLLECTIVES))
     for rank in range(world):
-        collective, at = ("all_reduce", usual)
+        collective, at = common, usual
         calls = [(PROGRAM, at, "train")]
         if rank == bad and kind == "elsewhere":
             collective, at = rng.choice(list(COLLECTIVES)), rng.choice((other, third))
