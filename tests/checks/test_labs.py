@@ -33,7 +33,7 @@ each_lab = pytest.mark.parametrize("lab", LABS)
 FEW = {"right": 0, "wrong": 1}
 """So many answers of an exercise are judged in each `make test` (a right one in its solution); more are `extras`."""
 
-ALL, MOST = bool(os.environ.get("COURSE_ALL_ANSWERS")), 3
+ALL, MOST = bool(os.environ.get("COURSE_ALL_ANSWERS")), 2
 """So many right and wrong answers of an exercise are judged, from all parts of its file; `make answers` judges all."""
 
 
