@@ -146,6 +146,12 @@ def test_no_text_is_left_as_markup(book: Path) -> None:
         assert [image for image in re.findall(r"<img[^>]*>", text) if not re.search(r'alt="[^"]', image)] == [], name
 
 
+def test_cells_on_ranks_are_coloured_as_python(book: Path) -> None:
+    text = (book / f"notebooks/{LECTURES['checkpointing']}.html").read_text(encoding="utf-8")
+    cells = re.findall(r"%%ranks\b.*?</pre>", text, flags=re.DOTALL)
+    assert len(cells) > 5 and [cell for cell in cells if '<span class="n' not in cell] == []
+
+
 def test_every_page_at_two_widths_and_in_both_themes(book: Path, address: str, reader: Any) -> None:
     page, problems = reader
     barriers: dict[str, list[str]] = {}

@@ -80,6 +80,8 @@ def memory_at_peak(
     frame = Frame(WIDTH, title, " · ".join(notes), legend_of(shown.values()), [LIMIT] * scale.shows(capacity))
     canvas = frame.canvas(sum(heights.values()) + 22, alt, "Memory at the fullest moment")
     y, bottom = frame.top, frame.top + sum(heights.values())
+    limit = left + wide * scale.part(capacity or 0) if scale.shows(capacity) else None
+    on_the_line = []  # texts that the line of the capacity crosses: they are written last, with white around them
     for tick, word in zip(scale.ticks, scale.words(), strict=True):
         x = left + wide * scale.part(tick)
         canvas.line([(x, y), (x, bottom + 4)], GRID, 1)
@@ -91,17 +93,26 @@ def memory_at_peak(
             if not held.get(kind):
                 continue
             length = wide * scale.part(held[kind])
-            words = () if kind in small[name] else size_text(held[kind])
-            canvas.box(x, y, length, tall, words, role=palette.MEMORY_KINDS[kind], size=12, radius=0, stroke_width=0.8)
+            words = "" if kind in small[name] else size_text(held[kind])
+            if words and limit and abs(x + length / 2 - limit) < text_width(words, 12) / 2 + 4:
+                on_the_line.append({"x": x + length / 2, "y": y + tall / 2 + 4.2, "text": words, "size": 12})
+                words = ""
+            role = palette.MEMORY_KINDS[kind]
+            canvas.box(x, y, length, tall, words or (), role=role, size=12, radius=0, stroke_width=0.8)
             x += length
         colour = palette.VERMILION if too_much(held, capacity) else palette.INK
         canvas.text(x + 8, y + tall / 2 + 4.5, ends[name], size=13, anchor="start", bold=True, colour=colour)
         if small[name]:
             words = "and " + ", ".join(f"{size_text(held[kind])} {kind}" for kind in small[name])
-            canvas.text(left, y + tall + 14, words, size=12, anchor="start", colour=palette.MUTED)
+            at = {"x": left, "y": y + tall + 14, "text": words, "size": 12, "anchor": "start", "colour": palette.MUTED}
+            if limit and limit < left + text_width(words, 12) + 4:
+                on_the_line.append(at)
+            else:
+                canvas.text(**at)
         y += heights[name]
     canvas.line([(left, frame.top - 4), (left, bottom)], palette.LINE, 1.2)
-    if scale.shows(capacity):
-        x = left + wide * scale.part(capacity or 0)
-        limit_line(canvas, [(x, frame.top - 4), (x, bottom)])
+    if limit:
+        limit_line(canvas, [(limit, frame.top - 4), (limit, bottom)])
+    for text in on_the_line:
+        canvas.text(**text, halo=True)
     return canvas.picture()
