@@ -7,12 +7,9 @@ would look the same, but no catalogue of translations would have its summary.
 from __future__ import annotations
 
 import re
-from typing import Any, ClassVar
+from typing import Any
 
 from docutils import nodes
-from ipython_pygments_lexers import IPython3Lexer
-from pygments import token
-from pygments.lexer import bygroups, inherit, using
 from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
 
@@ -25,20 +22,6 @@ class Fold(nodes.General, nodes.Element):
 
 class Summary(nodes.General, nodes.TextElement):
     """What is seen of a folded answer."""
-
-
-class CellLexer(IPython3Lexer):
-    """IPython's own takes what stands below an unknown magic for plain text; below ``%%ranks`` it is Python."""
-
-    tokens: ClassVar[dict[str, Any]] = {
-        "root": [
-            (
-                r"(?s)(%%)(ranks)([^\n]*\n)(.*)",
-                bygroups(token.Operator, token.Keyword, token.Text, using(IPython3Lexer)),
-            ),
-            inherit,
-        ]
-    }
 
 
 class Stored(SphinxTransform):
@@ -81,7 +64,6 @@ def setup(app: Sphinx) -> None:
     app.add_node(Fold, html=(_writes("<details class='fold'>"), _writes("</details>")))
     app.add_node(Summary, html=(_writes("<summary>"), _writes("</summary>")))
     app.add_transform(Stored)
-    app.add_lexer("ipython3", CellLexer)
 
 
 def _writes(text: str) -> Any:
