@@ -153,10 +153,11 @@ def judge_sum(
     yield Broken("value:digits", words, int(world[rank]["after"][place]), int(total[place]), rank=rank)
 
 
-def judge_memory(case: Case, world: Sequence[Facts], chunk: int, what: str) -> Iterator[Broken]:
-    for rank, facts in enumerate(world):
+def judge_memory(case: Case, world: Sequence[Facts], limits: Sequence[int], what: str) -> Iterator[Broken]:
+    """No rank holds more than its limit in bytes beside its tensor. ``what``: the limit in words."""
+    for rank, (facts, chunk) in enumerate(zip(world, limits, strict=True)):
         held = facts["held"]
-        words = "holds more than its tensor and one chunk at the same time"
+        words = "holds more than its tensor and one part of it at the same time"
         if held["tensors"] > chunk + SMALL:
             why = f"add in place (chunk += received), and copy or pad nothing. The limit is {what}"
             seen = f"{held['tensors']:,} bytes beside the tensor"
