@@ -282,7 +282,7 @@ wrong("everything goes in finish()", "this is a blocking DDP", {
 wrong("looks in the first step only", "Ranks have used other parts", {
     "        self.used = {": "        self.used = self.used if hasattr(self, 'used') else {",
 })  # fmt: skip
-wrong("follows only the first way", "is launched too early", {
+wrong("follows only the first way", "is missing: other ranks have used this parameter", {
     "for before, _ in node.next_functions]": "for before, _ in node.next_functions[:1]]",
 })  # fmt: skip
 wrong("each way once more", "was not finished after", {SEEN: "            if node is not None:\n"})
@@ -302,7 +302,7 @@ wrong("a backward to see what is used", "backward runs twice through the graph",
     WALK: "        seen = torch.autograd.grad(loss, list(self.number), retain_graph=True, allow_unused=True)\n",
     "{node.variable for node in seen if hasattr(node, \"variable\")}": "{p for p, g in zip(self.number, seen) if g is not None}",
 })  # fmt: skip
-wrong("all buckets of what is used by the model's layers", "is launched too", {
+wrong("what layers have run is used", "Ranks have used other parts", {
     HOOKS: HOOKS + "        self.ran = set()\n        for module in model.modules():\n"
     "            module.register_forward_hook(lambda module, *_: self.ran.update(module.parameters(recurse=False)))\n",
     "        self.used = {node.variable for node in seen if hasattr(node, \"variable\")}\n":
@@ -311,7 +311,7 @@ wrong("all buckets of what is used by the model's layers", "is launched too", {
 wrong("what was found is kept from step to step", "Ranks have used other parts", {
     HOOKS: HOOKS + "        self.used = set()\n", "        self.used = {": "        self.used |= {",
 })  # fmt: skip
-wrong("counts are never set back", "what is launched are not the buckets", {
+wrong("counts are never set back", "raised AttributeError", {
     HOOKS: HOOKS + "        self.missing = [len(bucket) for bucket in self.buckets]\n",
     "        self.missing = [len(bucket) for bucket in self.buckets]\n        self.travelling": "        self.travelling",
 })  # fmt: skip
@@ -319,10 +319,12 @@ wrong("counts are never set back", "what is launched are not the buckets", {
 # --- wrong: what travels, and when
 
 wrong("a bucket of nothing but zeros does not go", "Ranks have used other parts", {
-    PUT: PUT.replace("            flat", "            if not self.used & set(bucket):\n                self.buckets = "
-                     "[one for one in self.buckets if one is not bucket]\n                break\n            flat", 1),
+    PUT: "            if not self.used & set(bucket):\n"
+    "                zeros = torch.zeros(sum(p.numel() for p in bucket), dtype=bucket[0].dtype)\n"
+    "                self.travelling.append((bucket, zeros, type('Done', (), {'wait': lambda self: None})()))\n"
+    "                continue\n" + PUT,
 })  # fmt: skip
-wrong("only what is there", "Ranks have used other parts", {
+wrong("only what is there", "raised RuntimeError: split_with_sizes expects", {
     PUT: "            flat = torch.cat([p.grad.flatten() for p in bucket if p in self.used] + [torch.zeros(0)])\n",
 })  # fmt: skip
 wrong("what is unused goes first", "Ranks have used other parts", {

@@ -134,7 +134,7 @@ def calls_itself():
         has_guest = rank + power in range(size)
         place = torch.empty_like(tensor if has_guest else tensor[: edges[power // 2]])
         if has_guest:
-            dist.recv(place)
+            dist.recv(place, rank + power)
             tensor.copy_(torch.add(tensor, place, out=place))
         reduce(tensor, edges, 0, power, place)
         if has_guest:
@@ -187,28 +187,28 @@ def slices():
 
 wrong(
     "powers of two only",
-    "to a rank that is none of its partners",
+    "there is no rank 3 in a world of 3",
     {ABOVE: "", "extra = rank + power < size": "extra = False"},
 )
-wrong("ranks beyond take no part", "is what it was before", {
+wrong("ranks beyond take no part", "takes no part on either way: P is 2", {
     ABOVE: "    if rank >= power:\n        return\n", "extra = rank + power < size": "extra = False",
 })  # fmt: skip
-wrong("ranks beyond get nothing back", "numbers are missing in element", {
+wrong("ranks beyond get nothing back", "takes no part on either way", {
     "        dist.recv(tensor, rank - power)\n": "", GIVE: "",
 })  # fmt: skip
 wrong("what ranks beyond have is not added", "numbers are missing in element", {"        tensor += buffer\n": ""})
 wrong("no way back", "does not send S/2, then S/4", {BACK: "    for partner, keep, give in ():\n"})
-wrong("forward on the way back", "a message does not fit the place for it", {"reversed(rounds)": "rounds"})
+wrong("forward on the way back", "does not send S/2, then S/4", {"reversed(rounds)": "rounds"})
 wrong("adds on the way back", "numbers 2 times in element", {
     COPY + "        sending.wait()\n": "        came = torch.empty_like(give)\n        dist.recv(came, partner)\n"
     "        sending.wait()\n        give += came\n",
 })  # fmt: skip
-wrong("both keep the lower half", "x", {KEEP: "        keep, give = halves\n"})
+wrong("both keep the lower half", "is made of numbers of other places", {KEEP: "        keep, give = halves\n"})
 wrong("the average", "this is the average", {GIVE: "    tensor.copy_((tensor / size).to(tensor.dtype))\n" + GIVE})
 wrong("two rounds always", "does not send S/2, then S/4", {
     "    while distance > 0:\n": "    for distance in (2, 1)[-(power.bit_length() - 1) :] if power > 1 else ():\n",
 })  # fmt: skip
-wrong("an even length", "x", {
+wrong("an even length", "it has not the sum, digit by digit", {
     FIRST: FIRST.replace("[], tensor,", "[], tensor[: len(tensor) // power * power],"),
 })  # fmt: skip
 wrong("integers as float64", "it has not the sum, digit by digit", {
@@ -243,7 +243,7 @@ wrong("rank beyond raises", "raised ValueError: a power of two", {
 })  # fmt: skip
 
 
-@wrong("a ring", "sends to a rank that is none of its partners")
+@wrong("a ring", "does not send S/2, then S/4")
 def ring():
     def halving_all_reduce(tensor):
         rank, size = dist.get_rank(), dist.get_world_size()

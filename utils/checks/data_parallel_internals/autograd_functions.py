@@ -41,6 +41,7 @@ def _one(case: Case, watch: Any, facts: Facts, name: str, kind: str, dice: rando
 
     from utils import simgpu
     from utils.checks.contracts import gpus, snapshot
+    from utils.checks.inside import Outcome
 
     generator = torch.Generator().manual_seed(dice.getrandbits(30))
     draw = lambda *shape: torch.randn(shape, generator=generator, dtype=getattr(torch, case["type"]))  # noqa: E731
@@ -74,10 +75,16 @@ def _one(case: Case, watch: Any, facts: Facts, name: str, kind: str, dice: rando
         return
     used = [number for number in range(len(outs)) if number == 0 or kind != "some of it used" or dice.random() < 0.5]
     coming = {number: draw(*outs[number].shape) for number in used}
-    with gpus.seen() as call["back"], watch.step(name):
-        torch.autograd.backward(
-            [outs[number] for number in used], [coming[number].to(outs[number].device) for number in used]
-        )
+    there = [coming[number].to(outs[number].device) for number in used]
+    with gpus.seen() as call["back"], watch.step(name, gradients=there):
+        try:
+            torch.autograd.backward([outs[number] for number in used], there)
+        except (NotImplementedError, Outcome):
+            raise
+        except Exception as error:  # (it comes through autograd, and has lost its line)
+            call["raised"] = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    if "raised" in call:
+        return
     call["coming"] = coming
     call["gradients"] = [None if one.grad is None else snapshot.raw(one.grad).detach().clone() for one in leaves]
     call["trained"] = trained
@@ -125,9 +132,10 @@ def _forward(call: Facts) -> Iterator[Broken]:
         yield Broken("value:1 node", f"{words}. Here backward is yours")
     yield from _moved(call, "forward", call["seen"]["copies"])
     for gpu, nbytes in enumerate(call.get("held", ())):
-        if nbytes > sum(rounded(one["value"].nbytes) for one in got if one["place"] == f"GPU {gpu}"):
+        most = sum(rounded(one["value"].nbytes) for one in got if one["place"] == f"GPU {gpu}")
+        if nbytes > most:
             words = f"{name} keeps tensors for its backward, which needs no more than sizes and devices"
-            yield Broken("memory:kept", words, f"{nbytes:,} bytes beside what it returned on GPU {gpu}")
+            yield Broken("memory:kept", words, f"{nbytes:,} bytes on GPU {gpu}", f"at most {most:,}, what it returned")
             return
 
 
@@ -154,6 +162,8 @@ def _moved(call: Facts, way: str, copies: dict[str, int]) -> Iterator[Broken]:
 def _backward(call: Facts) -> Iterator[Broken]:
     import torch
 
+    if "raised" in call:
+        yield Broken("value:3 raised", f"the backward of {call['name']} ended with {call['raised']}")
     if "gradients" not in call:
         return
     name, coming = call["name"], call["coming"]

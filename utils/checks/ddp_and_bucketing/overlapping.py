@@ -55,6 +55,7 @@ def train(case: Case, watch: Any, facts: Facts, models: list[Any], wrap: Callabl
     wire = watch.wire
     facts |= {"sizes": [gradients.sizes(model) for model in models], "steps": []}
     twins = [scenery.twin(model) for model in models]
+    earlier = weakref.WeakSet(wire.works)  # of a case before this one: hooks of its models may keep its objects
     for model in models:  # before the learner's hooks, so that these come first
         for name, parameter in scenery.trainable(model):
             parameter.register_post_accumulate_grad_hook(lambda _, name=name: wire.ready.append(name))
@@ -77,7 +78,7 @@ def train(case: Case, watch: Any, facts: Facts, models: list[Any], wrap: Callabl
         lost = scenery.loss(model, seed)
         backwards: list[Any] = []
         if used is not None:
-            lost = scenery.tangled(lost)
+            lost = scenery.tangled(lost) if dist.get_rank() == 0 else lost
             scenery.thrown_away(model)
             lost.register_hook(backwards.append)
         with watch.step(f"a step of model {'AB'[number]}", wrapped[number], model=model) as record:
@@ -94,7 +95,7 @@ def train(case: Case, watch: Any, facts: Facts, models: list[Any], wrap: Callabl
         facts["steps"].append(found)
         optimizers[number].step()
         if not step:
-            first = weakref.WeakSet(wire.works)
+            first = weakref.WeakSet(wire.works - earlier)
     gc.collect()
     facts["kept"] = len(first)
 

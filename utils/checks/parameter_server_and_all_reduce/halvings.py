@@ -16,9 +16,11 @@ LARGEST = 8  # ranks: three rounds (traces have no digits for so many, so number
 def draw(rng: random.Random) -> list[Case]:
     cases: list[Case] = []
     for ranks in (rng.choice((3, 5, 6)), LARGEST, 1):
-        for case in ring_messages.draw_tensors(rng, ranks, ranks > 1):
-            kind = "int64" if ranks == LARGEST and case["type"] == "trace" else case["type"]
-            cases.append(case | {"type": kind})
+        drawn = ring_messages.draw_tensors(rng, ranks, ranks > 1)
+        for case in drawn:
+            if ranks == LARGEST and case["type"] == "trace":
+                case |= {"type": "int64", "length": case["length"] + LARGEST**2 * (case is drawn[0])}
+            cases.append(case)
     return cases
 
 
@@ -59,10 +61,16 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
         if odd := [peer for peer in peers if peer not in _partners(rank, n)]:
             words = "sends to a rank that is none of its partners"
             yield Broken("value:1 partner", f"{words}, {_partners(rank, n)}", odd[0], rank=rank)
+        elif rank >= power and whole and {"send", "recv"} - {name for name, *_ in facts["messages"]}:
+            words = (
+                f"takes no part on either way: P is {power}, so it sends its tensor to rank {rank - power} and gets "
+            )
+            words += "the sum from there"
+            yield Broken("value:1 beyond", words, rank=rank)
         elif rank < power:
             yield from _judge_rounds(case, rank, [one for one in sends_of(facts) if one[0] < power and one[1]])
         limits.append(whole if rank + power < n else whole // 2 + item + _slack(case))
-    yield from ring_messages.judge_sum(case, world)
+    yield from ring_messages.judge_sum(case, world, workers=power)
     yield from ring_messages.judge_memory(
         case, world, limits, "half of it, all of it where one more rank sends its own"
     )
