@@ -335,7 +335,7 @@ wrong("one for each parameter", "what is launched are not the buckets", {
     HOOKS: "        self.buckets = [[p] for bucket in buckets for p in bucket]\n"
     "        self.number = {bucket[0]: n for n, bucket in enumerate(self.buckets)}\n" + HOOKS,
 })  # fmt: skip
-wrong("waits in the hook", "a wait inside a hook stops backward", {
+wrong("waits in the hook", "a wait while backward is still running", {
     "self.travelling.append((bucket, flat, dist.all_reduce(flat, async_op=True)))":
     "work = dist.all_reduce(flat, async_op=True)\n            work.wait()\n            self.travelling.append((bucket, flat, work))",
 })  # fmt: skip
@@ -376,7 +376,7 @@ wrong("flags by value", "is missing: other ranks have used this parameter", {
     "[parameter in self.used for": "[parameter in self.used and bool(parameter.grad.any()) for",
     "if by_how_many[p] > 0": "if not by_how_many[p]:\n                    p.grad = None\n                else",
 })  # fmt: skip
-wrong("a lasting place for each bucket", "of the model of the step before is changed: do they share memory", {
+wrong("a lasting place for each bucket", "keeps more tensors after every call", {
     PUT: PUT.replace("flat =", "new =") + "            flat = places.setdefault((len(new), new.dtype), new)\n            flat.copy_(new)\n",
     "class Find": "places = {}\n\n\nclass Find",
 })  # fmt: skip

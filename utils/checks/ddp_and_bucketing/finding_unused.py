@@ -159,6 +159,7 @@ CONTRACT = Contract(
             "wire:disagree",
             "{}. Ranks have used other parts, and yet all of them launch bucket 0, then bucket 1, …, each one whole",
         ),
+        ("state:*", "{}"),
         *gradients.MISTAKES,
         ("value:lost", "{}"),
         ("wire:0 *", "{}"),

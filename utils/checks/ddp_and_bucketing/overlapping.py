@@ -151,7 +151,7 @@ def judge_overlap(found: dict[str, Any], due: int, rank: int, call: int) -> Iter
         return
     waits = sum(bool(one["waited"]) and one["waited"][1] < last for one in early)
     if waits:
-        words = "there is a wait before backward has ended: a wait inside a hook stops backward. Wait in finish()"
+        words = "there is a wait while backward is still running, or before it: that stops backward. Wait in finish()"
         yield Broken("wire:1 waits", words, f"{waits} waits before the last gradient was ready", 0, **where)
         return
     if calls and due < last and all(one["ready"] == last for one in calls):
