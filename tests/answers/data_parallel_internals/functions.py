@@ -258,3 +258,9 @@ wrong(
 wrong("adds into what it gets", "has other numbers than before", {
     SUM: "        total = gradients[0]\n        for gradient in gradients[1:]:\n            total += gradient.to(ctx.device)\n"
 })  # fmt: skip
+wrong("sizes are kept in the class", "the backward of Gather ended with RuntimeError", {
+    "ctx.rows = ": "Gather.rows = ", "gradient.split(ctx.rows)": "gradient.split(Gather.rows)",
+})  # fmt: skip
+wrong("devices are kept in the class", "the backward of Broadcast ended with RuntimeError", {
+    "ctx.device": "Broadcast.device",
+})  # fmt: skip

@@ -75,6 +75,9 @@ def _one(case: Case, watch: Any, facts: Facts, name: str, kind: str, dice: rando
         return
     used = [number for number in range(len(outs)) if number == 0 or kind != "some of it used" or dice.random() < 0.5]
     coming = {number: draw(*outs[number].shape) for number in used}
+    another = [draw(dice.randint(1, 5), *row).to(device).requires_grad_() for device in devices[::-1]]
+    with watch.step(name):  # a second call in between, with other sizes and devices
+        answer.apply(another[0], *devices[::-1]) if broadcast else answer.apply(target, *another)
     there = [coming[number].to(outs[number].device) for number in used]
     with gpus.seen() as call["back"], watch.step(name, gradients=there):
         try:
