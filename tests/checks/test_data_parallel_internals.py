@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -15,7 +16,7 @@ from torch.nn.parallel._functions import Broadcast
 from utils import simgpu
 from utils.checks import Wrong
 from utils.checks.contracts import gpus
-from utils.checks.data_parallel_internals import forwards, losses, nets, steps
+from utils.checks.data_parallel_internals import autograd_functions, forwards, losses, nets, steps
 
 
 def test_a_collective_counts_for_every_gpu_that_receives_or_sends():
@@ -54,6 +55,22 @@ def test_a_model_on_a_gpu_and_its_twin_are_the_same(statistics):
     assert {gpus.place(tensor) for tensor in nets.state(model)} == {"GPU 1"}
     rows = nets.rows(4, model, 3)
     assert torch.equal(model(rows.to("simgpu:1")).cpu(), twin(rows))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_broadcast_and_gather_meet_gpus_in_another_order_and_a_single_one(seed):
+    cases = autograd_functions.draw(random.Random(seed))
+    devices = [[int(one) for one in case["devices"].split(", ")] for case in cases]
+    assert sorted(map(len, devices)) == [1, 2, 3, 4, 5] and any(one != sorted(one) for one in devices)
+    assert all(max(one) < case["gpus"] for one, case in zip(devices, cases, strict=True))
+
+
+def test_bytes_of_gather_may_be_fewer_where_a_part_is_not_trained():
+    parts = [{"place": f"GPU {gpu}", "value": torch.ones(2)} for gpu in (0, 1, 2)]
+    call = {"name": "Gather", "numbers": [0, 1, 2], "target": 1, "given": parts, "trained": [True, False, False]}
+    for way, total, broken in (("forward", 16, 0), ("forward", 8, 1), ("backward", 8, 0), ("backward", 16, 0),
+                               ("backward", 24, 1), ("backward", 0, 1)):  # fmt: skip
+        assert len(list(autograd_functions._moved(call, way, {"GPU 1 → GPU 0": total}))) == broken
 
 
 def test_how_many_rows_may_leave_the_first_gpu():

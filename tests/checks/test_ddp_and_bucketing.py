@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 
 import labs_support as support
 import nbformat
@@ -12,7 +13,7 @@ import torch.distributed as dist
 
 from utils.checks import ddp_and_bucketing
 from utils.checks.contracts import scenery
-from utils.checks.ddp_and_bucketing import bucket_plans, bucketing, overlapping
+from utils.checks.ddp_and_bucketing import bucket_plans, bucketing, finding_unused, overlapping
 from utils.checks.ddp_and_bucketing.bucket_plans import Weight
 from utils.checks.framework import exercises_in
 from utils.course import outline
@@ -169,6 +170,54 @@ def test_the_example_in_the_lab_follows_the_rule():
     assert bucket_plans.due(buckets, list("ecbda")) == [2, 4, 4, 5]
 
 
+# ---------------------------------------------------------------------- unused parameters
+def test_nobody_waits_for_what_gets_no_gradient():
+    weights = _weights(0)[:4]
+    buckets, names = [[one] for one in weights], [one.name for one in weights]
+    assert bucket_plans.due(buckets, names[2:]) == [0, 0, 1, 2]
+    assert bucket_plans.due(buckets, [names[3], names[0]]) == [2, 2, 2, 2]
+
+
+def test_a_tangled_loss_is_the_same_and_too_deep_and_wide_for_a_careless_walk():
+    model = scenery.model(3)
+    loss = scenery.loss(model, 1)
+    tangled = scenery.tangled(loss)
+    assert torch.equal(loss, tangled)
+    node, deep = tangled.grad_fn, 0
+    while "Clone" in node.name():
+        node, deep = node.next_functions[0][0], deep + 1
+    assert deep > sys.getrecursionlimit()
+    halves = [before for before, _ in node.next_functions]
+    assert len(halves) == 2 and len({before.next_functions[0][0] for before in halves}) == 1, "two ways to one node"
+
+
+def _ready(case: dict, step: int, rank: int) -> list[str]:
+    """The gradients of a rank in a step, as they get ready."""
+    model, order = bucketing.model_of(case, finding_unused.MODELS[step]), []
+    model.order = case["used"][step][rank]
+    for name, parameter in scenery.trainable(model):
+        parameter.register_post_accumulate_grad_hook(lambda _, name=name: order.append(name))
+    scenery.loss(model, 0).backward()
+    return order
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_in_every_check_buckets_are_ready_before_backward_and_in_it_and_at_its_end(seed):
+    moments = []
+    for case in finding_unused.draw(random.Random(f"{finding_unused.CONTRACT.name} {seed}")):
+        for step, number in enumerate(finding_unused.MODELS):
+            weights = {one.name: one for one in bucketing.weights_of(bucketing.model_of(case, number))}
+            trained = sorted(name for name, one in weights.items() if one.trainable)
+            assert sorted(name for names in case["plans"][number] for name in names) == trained
+            for rank in range(case["ranks"]):
+                ready = _ready(case, step, rank)
+                buckets = [[weights[name] for name in names] for names in case["plans"][number]]
+                moments += [(one, len(ready), len(trained)) for one in bucket_plans.due(buckets, ready)]
+    assert any(due == 0 for due, *_ in moments)
+    assert any(0 < due < last < all_of_them for due, last, all_of_them in moments)
+    assert any(due == last for due, last, _ in moments)
+
+
 # ---------------------------------------------------------------------- moments, and the text
 def _found(*calls, ready=4):
     names = ("phase", "ready", "asynchronous", "waited")
@@ -198,5 +247,7 @@ def test_overlap_is_judged_by_the_order_of_events(calls, due, said):
 def test_the_lab_says_what_has_to_stay():
     text = " ".join("\n".join(cell.source for cell in nbformat.read(SOLUTION, as_version=4).cells).split())
     for promise in ("numbers, mode, `requires_grad`, ties, hooks, attributes of the model", "2 to 5 ranks",
-                    "A gradient that is all zeros is used all the same", "An exception comes out"):  # fmt: skip
+                    "A gradient that is all zeros is used all the same", "An exception comes out",
+                    "whose output the loss does not need, is unused", "more than 2⁶⁰ ways",
+                    "in the first hook"):  # fmt: skip
         assert promise in text

@@ -12,7 +12,7 @@ import torch
 
 from utils.checks import parameter_server_and_all_reduce
 from utils.checks.framework import exercises_in
-from utils.checks.parameter_server_and_all_reduce import agreeing, hierarchies, ring_messages, rings, servers
+from utils.checks.parameter_server_and_all_reduce import agreeing, halvings, hierarchies, ring_messages, rings, servers
 from utils.checks.parameter_server_and_all_reduce.traces import BASE, FIRST, what_was_added
 from utils.course import outline
 
@@ -199,10 +199,40 @@ def test_the_lab_tells_the_right_bound_of_the_staleness(workers, bound):
     assert _stalest(workers, bound, steps=3 * bound + 3) == (workers - 1) * (2 * bound + 1)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_worlds_for_halving_are_a_power_of_two_and_none_and_one(seed):
+    cases = _drawn(halvings.CONTRACT, seed)
+    few = {case["ranks"] for case in cases} - {1, halvings.LARGEST}
+    assert len(few) == 1 and halvings.power_of(*few) not in few
+    for ranks in (*few, halvings.LARGEST):
+        lengths = [case["length"] for case in cases if case["ranks"] == ranks]
+        assert any(length % 2 for length in lengths) and min(lengths) < ranks
+        assert lengths[0] >= halvings.power_of(ranks) ** 2 or ranks != halvings.LARGEST, "what tells most comes first"
+
+
+def test_partners_of_a_world_that_is_no_power_of_two():
+    partners = [sorted(halvings._partners(rank, 6)) for rank in range(6)]
+    assert partners == [[1, 2, 4], [0, 3, 5], [0, 3], [1, 2], [0], [1]]
+    assert halvings._partners(0, 1) == []
+
+
+def test_the_lab_says_what_halving_sends_between_two_nodes_with_four_ranks_each():
+    crossing = {first: 0.0 for first in (1, 4)}
+    for first in crossing:
+        distances = [1, 2, 4] if first == 1 else [4, 2, 1]
+        for number, distance in enumerate(distances):
+            crossing[first] += sum(2 * 0.5 ** (number + 1) for rank in range(8) if rank // 4 != (rank ^ distance) // 4)
+    text = next(
+        cell.source for cell in nbformat.read(SOLUTION, as_version=4).cells if "r XOR 4, or with" in cell.source
+    )
+    assert f"{crossing[4]:.0f} · S. If they come last, it is S/8, twice: {crossing[1]:.0f} · S" in text
+
+
 def test_the_lab_says_what_has_to_stay():
     text = " ".join("\n".join(cell.source for cell in nbformat.read(SOLUTION, as_version=4).cells).split())
     for promise in ("What your function is not asked to change stays as it was", "message is waited for before",
                     "new process groups, files and threads", "The tensor has one dimension", "one number each",
                     "are numbers of somebody else", "NumPy's arrays, lists and bytes count as well",
-                    "from the arguments, not from the environment", "gradients, stay as they are"):  # fmt: skip
+                    "from the arguments, not from the environment", "gradients, stay as they are",
+                    "elements longer or shorter than S/2, S/4"):  # fmt: skip
         assert promise in text

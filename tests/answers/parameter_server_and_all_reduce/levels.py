@@ -1,4 +1,4 @@
-"""Exercise 3 of the lab on all-reduces: rings inside the nodes, and rings between them."""
+"""Exercise 4 of the lab on all-reduces: rings inside the nodes, and rings between them."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Exercise 4 of the lab on all-reduces: a parameter server with bounded staleness."""
+"""Exercise 5 of the lab on all-reduces: a parameter server with bounded staleness."""
 
 import threading
 

@@ -48,6 +48,8 @@ class Messages:
         """A send or recv was called, with this copy of its tensor."""
         if launch.peer == self._rank:
             raise Alone("self", f"rank {self._rank} sends to itself, or receives from itself", 3)
+        if launch.peer is not None and not 0 <= launch.peer < self._group.size():
+            raise ValueError(f"there is no rank {launch.peer} in a world of {self._group.size()}")
         if not tensor.is_contiguous():  # as gloo has it
             raise ValueError("input tensor has to be contiguous")
         launch.carries = tensor

@@ -123,6 +123,21 @@ def loss(model: Branched, seed: int, rows: int = 3) -> Tensor:
     return model(inputs.to(model.stem.weight.dtype)).square().mean()
 
 
+def tangled(loss: Tensor) -> Tensor:
+    """The same number at the end of a graph with 2**60 paths, deeper than Python's functions may call each other."""
+    for _ in range(60):
+        loss = 0.5 * loss + 0.5 * loss
+    for _ in range(1500):
+        loss = loss.clone()
+    return loss
+
+
+def thrown_away(model: Branched) -> None:
+    """Compute a branch that the loss does not need."""
+    for branch in [one for number, one in enumerate(model.branches) if number not in model.order][:1]:
+        branch(torch.ones_like(branch[0].weight[0]))
+
+
 def trainable(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Every trainable parameter once, with its first name."""
     return ((name, p) for name, p in model.named_parameters() if p.requires_grad)

@@ -4,6 +4,7 @@ scattering.py   scatter: rows to their GPUs
 replicas.py     replicate: the model's tensors, on all GPUs
 forwards.py     forward: all four steps
 losses.py       loss: the loss where the logits are
+autograd_functions.py  functions: a backward of one's own
 steps.py        what forward and loss share; nets.py: their models, in the rank
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from utils.checks.contracts import judge
-from utils.checks.data_parallel_internals import forwards, losses, replicas, scattering
+from utils.checks.data_parallel_internals import autograd_functions, forwards, losses, replicas, scattering
 from utils.checks.framework import exercise
 from utils.checks.points import passed
 
@@ -41,3 +42,10 @@ def loss(data_parallel_loss: Any) -> dict[str, Any]:
     figures = judge(losses.CONTRACT, data_parallel_loss)
     passed("loss and gradients")
     return figures | judge(losses.MEMORY, data_parallel_loss)
+
+
+@exercise(title="Broadcast and Gather, backward included", difficulty=3, minutes=25)
+def functions(Broadcast: Any, Gather: Any) -> dict[str, Any]:
+    """Judge two subclasses of ``torch.autograd.Function``: ``Broadcast.apply(tensor, *devices)`` and
+    ``Gather.apply(device, *parts)``."""
+    return judge(autograd_functions.CONTRACT, Broadcast, Gather)

@@ -5,6 +5,7 @@ overlapping.py        overlap: an all-reduce in every hook
 bucketing.py          buckets: which parameters, when; bucket_plans.py computes it
 accumulating.py       no_sync: micro-batches in silence
 unused_parameters.py  unused: parts that not every rank uses
+finding_unused.py     unused_overlap: such parts found in the graph, so that buckets go while backward computes
 gradients.py          what all of them share
 """
 
@@ -13,7 +14,14 @@ from __future__ import annotations
 from typing import Any
 
 from utils.checks.contracts import judge
-from utils.checks.ddp_and_bucketing import accumulating, averaging, bucketing, overlapping, unused_parameters
+from utils.checks.ddp_and_bucketing import (
+    accumulating,
+    averaging,
+    bucketing,
+    finding_unused,
+    overlapping,
+    unused_parameters,
+)
 from utils.checks.framework import exercise
 
 
@@ -45,3 +53,9 @@ def no_sync(Accumulating: Any) -> dict[str, Any]:
 def unused(average_used: Any) -> dict[str, Any]:
     """Judge ``average_used(model)``, for models of which each rank uses another part."""
     return judge(unused_parameters.CONTRACT, average_used)
+
+
+@exercise(title="Unused parameters, overlap kept", difficulty=3, minutes=35)
+def unused_overlap(FindingUnused: Any) -> dict[str, Any]:
+    """Judge the class ``FindingUnused(model, buckets)`` with its methods ``prepare(loss)`` and ``finish()``."""
+    return judge(finding_unused.CONTRACT, FindingUnused)

@@ -97,11 +97,18 @@ def launches(buckets: Sequence[Bucket]) -> list[tuple[int, str]]:
 
 
 def due(buckets: Sequence[Bucket], ready: Sequence[str]) -> list[int]:
-    """For each bucket, how many gradients are ready when it may go: its own are, and those of all before it."""
+    """For each bucket, how many gradients are ready when it may go: its own are, and those of all before it.
+
+    What is not in ``ready`` never gets a gradient, and nobody waits for it.
+    """
     moments: list[int] = []
     for bucket in buckets:
-        moments.append(max([*moments[-1:], *(ready.index(weight.name) + 1 for weight in bucket)]))
+        moments.append(max([*moments[-1:], *(_place(weight.name, ready) for weight in bucket)]))
     return moments
+
+
+def _place(name: str, ready: Sequence[str]) -> int:
+    return ready.index(name) + 1 if name in ready else 0
 
 
 def telling_caps(weights: Sequence[Weight], candidates: Sequence[int]) -> list[int]:

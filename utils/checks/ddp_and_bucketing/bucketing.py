@@ -29,7 +29,7 @@ def _caps(case: Case, rng: random.Random) -> list[int]:
     """For both models, caps with which usual mistakes show: also one that a bucket meets exactly, 1, and a huge one."""
     caps = []
     for number in range(2):
-        weights = weights_of(_model(case, number))
+        weights = weights_of(model_of(case, number))
         trained = [weight.bytes for weight in reversed(weights) if weight.trainable]
         candidates = [sum(trained[:count]) for count in range(1, len(trained))]
         candidates += [weight.bytes for weight in weights] + [one + 4 * rng.randint(1, 20) for one in trained]
@@ -42,7 +42,7 @@ def _caps(case: Case, rng: random.Random) -> list[int]:
     return caps
 
 
-def _model(case: Case, number: int) -> Any:
+def model_of(case: Case, number: int) -> Any:
     from utils.checks.contracts import scenery
 
     return scenery.model(case["seed"] + number, branches=BRANCHES, types=TYPES)
@@ -76,7 +76,7 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
             got = [(one["bytes"], one["dtype"]) for one in found["calls"]]
             if got != plans.launches(buckets):
                 words = f"with cap {cap:,}, {plans.why(weights, cap, found['ready'], got)}"
-                yield Broken("wire:0 buckets", words, _words(got), _words(plans.launches(buckets)), **where)
+                yield Broken("wire:0 buckets", words, in_words(got), in_words(plans.launches(buckets)), **where)
             yield from overlapping.judge_overlap(found, moments[0], rank, call)
             if len(got) == len(moments):
                 yield from _moments(buckets, moments, found, where)
@@ -105,7 +105,7 @@ def _moments(
         return
 
 
-def _words(launched: Sequence[tuple[int, str]]) -> str:
+def in_words(launched: Sequence[tuple[int, str]]) -> str:
     return ", ".join(f"{nbytes:,} ({dtype})" for nbytes, dtype in launched[:6]) + (" …" if launched[6:] else "")
 
 

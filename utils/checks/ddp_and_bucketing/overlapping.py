@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
+from utils.checks.contracts import Amount, Broken, Case, Contract, Facts, Rules
 from utils.checks.ddp_and_bucketing import gradients
 
 ORDER_OF_MODELS = (0, 1, 0)  # in which model each step trains: two objects live side by side
@@ -44,7 +44,10 @@ def make(case: Case, number: int, branches: int = 0) -> Any:
 
 
 def train(case: Case, watch: Any, facts: Facts, models: list[Any], wrap: Callable[[int], Any]) -> None:
-    """Steps with two models in turn, and what their gradients would be without a learner's code."""
+    """Steps with two models in turn, and what their gradients would be without a learner's code.
+
+    Where a case says what is ``used`` (branches, by step and rank), what wraps a model has a ``prepare(loss)`` too.
+    """
     import torch.distributed as dist
 
     from utils.checks.contracts import scenery, snapshot
@@ -52,41 +55,54 @@ def train(case: Case, watch: Any, facts: Facts, models: list[Any], wrap: Callabl
     wire = watch.wire
     facts |= {"sizes": [gradients.sizes(model) for model in models], "steps": []}
     twins = [scenery.twin(model) for model in models]
+    earlier = weakref.WeakSet(wire.works)  # of a case before this one: hooks of its models may keep its objects
     for model in models:  # before the learner's hooks, so that these come first
         for name, parameter in scenery.trainable(model):
             parameter.register_post_accumulate_grad_hook(lambda _, name=name: wire.ready.append(name))
     wrapped = [wrap(number) for number in range(len(models))]
     optimizers = [scenery.Momentum(list(model.parameters()), 0.1, 0.9, 0.01) for model in models]
-    for step, number in enumerate(ORDER_OF_MODELS):
+    for step, number in enumerate(case.get("models", ORDER_OF_MODELS)):
         model, twin, seed = models[number], twins[number], 1000 * case["seed"] + 10 * step + dist.get_rank()
+        used = case["used"][step][dist.get_rank()] if "used" in case else None
+        for one in (model, twin) if used is not None else ():
+            one.order, one.gates[1] = used, 0.0  # branch 1 is used all the same, and its gradients are zero
         for mine, theirs in zip(twin.parameters(), model.parameters(), strict=True):
             mine.data.copy_(theirs.detach())
             mine.grad = None
-            if theirs.grad is not None and seed % 2 == 0:
+            if theirs.grad is not None and seed % 2 == 0 and used is None:
                 theirs.grad.zero_()
             else:
                 theirs.grad = None
         scenery.loss(twin, seed).backward()
         own = snapshot.gradients(twin)
         lost = scenery.loss(model, seed)
+        backwards: list[Any] = []
+        if used is not None:
+            lost = scenery.tangled(lost) if dist.get_rank() == 0 else lost
+            scenery.thrown_away(model)
+            lost.register_hook(backwards.append)
         with watch.step(f"a step of model {'AB'[number]}", wrapped[number], model=model) as record:
+            if used is not None:
+                wire.phase = "prepare()"
+                wrapped[number].prepare(lost)
             wire.phase = "backward"
             lost.backward()
             wire.phase = "finish()"
             wrapped[number].finish()
         others = snapshot.gradients(models[1 - number]) if step else {}
         found = {"own": own, "got": snapshot.gradients(model), "others": others, "launches": launches(record)}
+        found["backwards"] = len(backwards)
         facts["steps"].append(found)
         optimizers[number].step()
         if not step:
-            first = weakref.WeakSet(wire.works)
+            first = weakref.WeakSet(wire.works - earlier)
     gc.collect()
     facts["kept"] = len(first)
 
 
 def launches(record: dict[str, Any]) -> dict[str, Any]:
     """What a step began, and when which gradient was ready."""
-    names = ("bytes", "dtype", "asynchronous", "phase", "ready", "waited")
+    names = ("bytes", "dtype", "operation", "asynchronous", "phase", "ready", "waited")
     calls = [{name: call[name] for name in names} for call in record["calls"] if call["name"] == "all_reduce"]
     return {"ready": record["ready"], "calls": calls}
 
@@ -122,19 +138,20 @@ def judge_overlap(found: dict[str, Any], due: int, rank: int, call: int) -> Iter
     """
     calls, last = found["calls"], len(found["ready"])
     where: dict[str, Any] = {"rank": rank, "call": call}
-    early = [one for one in calls if one["phase"] == "backward"]
+    early = [one for one in calls if one["phase"] != "finish()"]
     seen = {"measured": f"{last} of {last} gradients ready at the first launch", "expected": due}
     if calls and not early and due < last:
         words = "this is a blocking DDP: the first all_reduce starts when backward has ended, so no communication is"
         yield Broken("wire:1 blocking", f"{words} hidden behind computation. Launch it in a hook", **seen, **where)
         return
-    if any(not one["asynchronous"] and one["ready"] < last for one in early):
-        words = "all_reduce is called without async_op=True in a hook: backward stands still until it is done"
+    if still := [one["phase"] for one in early if not one["asynchronous"] and one["ready"] < last]:
+        place = "a hook" if still[0] == "backward" else still[0]
+        words = f"all_reduce is called without async_op=True in {place}: backward stands still until it is done"
         yield Broken("wire:1 synchronous", words, **where)
         return
     waits = sum(bool(one["waited"]) and one["waited"][1] < last for one in early)
     if waits:
-        words = "there is a wait while backward is still running: a wait inside a hook stops backward. Wait in finish()"
+        words = "there is a wait while backward is still running, or before it: that stops backward. Wait in finish()"
         yield Broken("wire:1 waits", words, f"{waits} waits before the last gradient was ready", 0, **where)
         return
     if calls and due < last and all(one["ready"] == last for one in calls):
@@ -185,15 +202,21 @@ def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
 
 # A constructor puts hooks on trainable parameters, and may talk to other ranks, in a group of its own too.
 CONSTRUCTOR = Rules(changes=("*.hooks.added", "around.the process groups"), wire=None)
-STEPS = {
-    f"a step of model {'AB'[number]}": Rules(
-        changes=(*gradients.GRADIENTS, "model.*.grad"),
-        keeps=(),
-        wire=gradients.by_model(gradients.once, number),
-        surplus=lambda facts, number=number: gradients.surplus(facts, number),
-    )
-    for number in (0, 1)
-}
+
+
+def steps(amount: Callable[[Facts, int], Amount]) -> dict[str, Rules]:
+    """Rules of a step with each model, by how much may travel."""
+    return {
+        f"a step of model {'AB'[number]}": Rules(
+            changes=(*gradients.GRADIENTS, "model.*.grad"),
+            wire=gradients.by_model(amount, number),
+            surplus=lambda facts, number=number: gradients.surplus(facts, number),
+        )
+        for number in (0, 1)
+    }
+
+
+STEPS = steps(gradients.once)
 MISTAKES = (
     ("wire:more * travel*", "{}"),
     *gradients.MISTAKES,

@@ -17,15 +17,21 @@ def draw(rng: random.Random) -> list[Case]:
     cases: list[Case] = []
     for ranks in (3, 2, rng.choice((4, 5))):
         for _ in range(2 if ranks == 3 else 1):
-            used = [[_some(rng) for _ in range(ranks)] for _ in range(STEPS)]
-            # One that rank 0 does not use and another does, all the same, and nobody anything.
-            used[rng.randrange(STEPS - 1)] = rng.choice(([[]] * ranks, [[1]] * ranks))
-            used[-1] = [[], *([rng.randrange(BRANCHES)] for _ in range(ranks - 1))]
+            used = what_is_used(rng, ranks)
             kind = rng.choice(("float64", "float32"))
             branches = BRANCHES if ranks != 2 else MANY
             case = {"ranks": ranks, "type": kind, "branches": branches, "used": used}
             cases.append(case | {"seed": rng.getrandbits(30)})
     return cases
+
+
+def what_is_used(rng: random.Random, ranks: int) -> list[list[list[int]]]:
+    """Branches, by step and rank."""
+    used = [[_some(rng) for _ in range(ranks)] for _ in range(STEPS)]
+    # One that rank 0 does not use and another does, all the same, and nobody anything.
+    used[rng.randrange(STEPS - 1)] = rng.choice(([[]] * ranks, [[1]] * ranks))
+    used[-1] = [[], *([rng.randrange(BRANCHES)] for _ in range(ranks - 1))]
+    return used
 
 
 def _some(rng: random.Random) -> list[int]:
@@ -52,9 +58,10 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         own = snapshot.gradients(model)
         with watch.step(f"average_used {'AB'[number]}", model=model) as record:
             watch.answers["average_used"](model)
-        small = any(one["operation"] == "SUM" and one["dtype"] in ("uint8", "int8") for one in record["calls"])
         others = snapshot.gradients(models[1 - number]) if step else {}
-        facts["steps"].append({"own": own, "got": snapshot.gradients(model), "others": others, "small": small})
+        facts["steps"].append(
+            {"own": own, "got": snapshot.gradients(model), "others": others, "calls": record["calls"]}
+        )
         optimizers[number].step()
 
 
@@ -62,9 +69,13 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     for step in range(len(world[0]["steps"])):
         yield from gradients.judge_means(world, step, call=step)
         yield from gradients.judge_others(world, step, call=step)
-        if world[0]["steps"][step]["small"]:
-            words = "flags are added up in one byte each: with 256 ranks the sum is 0 again. Take a wider type"
-            yield Broken("value:overflow", words, call=step)
+        yield from judge_flags(world[0]["steps"][step]["calls"], call=step)
+
+
+def judge_flags(calls: Sequence[dict[str, Any]], call: int) -> Iterator[Broken]:
+    if any(one["operation"] == "SUM" and one["dtype"] in ("uint8", "int8") for one in calls):
+        words = "flags are added up in one byte each: with 256 ranks the sum is 0 again. Take a wider type"
+        yield Broken("value:overflow", words, call=call)
 
 
 def amount(facts: Facts, number: int) -> Amount:

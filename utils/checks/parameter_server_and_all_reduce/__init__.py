@@ -2,9 +2,10 @@
 
 agreeing.py       lengths: all ranks learn all lengths, and raise together
 rings.py          ring: reduce-scatter and all-gather
+halvings.py       halving: halves of halves, and back
 hierarchies.py    levels: rings inside the nodes and between them
 servers.py        server: bounded staleness
-ring_messages.py  what the first three share; traces.py reads from wrong sums what was added
+ring_messages.py  what the all-reduces share; traces.py reads from wrong sums what was added
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from utils.checks.contracts import judge
 from utils.checks.framework import exercise
-from utils.checks.parameter_server_and_all_reduce import agreeing, hierarchies, rings, servers
+from utils.checks.parameter_server_and_all_reduce import agreeing, halvings, hierarchies, rings, servers
 
 
 @exercise(title="Agree on the length", difficulty=1, minutes=15)
@@ -26,6 +27,12 @@ def lengths(check_length: Any) -> dict[str, Any]:
 def ring(ring_all_reduce: Any) -> dict[str, Any]:
     """Judge ``ring_all_reduce(tensor)``, which works in place and by send and recv only."""
     return judge(rings.CONTRACT, ring_all_reduce)
+
+
+@exercise(title="Halving and doubling", difficulty=3, minutes=30)
+def halving(halving_all_reduce: Any) -> dict[str, Any]:
+    """Judge ``halving_all_reduce(tensor)``: recursive halving and doubling, with ranks beyond a power of two."""
+    return judge(halvings.CONTRACT, halving_all_reduce)
 
 
 @exercise(title="Hierarchical all-reduce", difficulty=3, minutes=30)

@@ -1,4 +1,4 @@
-"""Exercise 3: ``hierarchical_all_reduce(tensor, nodes, per_node)``: rings inside the nodes, and rings between them."""
+"""Exercise 4: ``hierarchical_all_reduce(tensor, nodes, per_node)``: rings inside the nodes, and rings between them."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
                 f"{target:,.0f} bytes, give or take {inside_within:,}",
                 rank=rank,
             )
-    yield from ring_messages.judge_memory(case, world, share, "a share of S/L")
+    yield from ring_messages.judge_memory(case, world, [share] * len(world), "a share of S/L")
 
 
 def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:

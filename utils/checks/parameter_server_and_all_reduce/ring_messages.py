@@ -117,18 +117,24 @@ def play(case: Case, watch: Any, facts: Facts, function: str, *arguments: int) -
 
 
 def judge_sum(
-    case: Case, world: Sequence[Facts], shape: tuple[int, int] | None = None, talked: bool = True
+    case: Case,
+    world: Sequence[Facts],
+    shape: tuple[int, int] | None = None,
+    talked: bool = True,
+    workers: int | None = None,
 ) -> Iterator[Broken]:
     """Every rank has the sum of all.
 
     Args:
         shape: nodes and ranks per node, where that matters.
         talked: whether anything went from node to node.
+        workers: so many ranks do more than hand in a tensor and get the sum back.
     """
     import torch
 
     before = [numbers(case, rank) for rank in range(len(world))]
-    if len(world) > 1 and all(torch.equal(facts["after"], own) for facts, own in zip(world, before, strict=True)):
+    working = list(zip(world, before, strict=True))[:workers]
+    if len(world) > 1 and all(torch.equal(facts["after"], own) for facts, own in working):
         words = "the tensor is what it was before: work in place. `tensor = …` inside a function only renames; "
         yield Broken("value:renamed", f"{words}`chunk += …`, `chunk.copy_(…)` and recv change it")
         return
@@ -153,10 +159,11 @@ def judge_sum(
     yield Broken("value:digits", words, int(world[rank]["after"][place]), int(total[place]), rank=rank)
 
 
-def judge_memory(case: Case, world: Sequence[Facts], chunk: int, what: str) -> Iterator[Broken]:
-    for rank, facts in enumerate(world):
+def judge_memory(case: Case, world: Sequence[Facts], limits: Sequence[int], what: str) -> Iterator[Broken]:
+    """No rank holds more than its limit in bytes beside its tensor. ``what``: the limit in words."""
+    for rank, (facts, chunk) in enumerate(zip(world, limits, strict=True)):
         held = facts["held"]
-        words = "holds more than its tensor and one chunk at the same time"
+        words = "holds more than its tensor and one part of it at the same time"
         if held["tensors"] > chunk + SMALL:
             why = f"add in place (chunk += received), and copy or pad nothing. The limit is {what}"
             seen = f"{held['tensors']:,} bytes beside the tensor"

@@ -43,7 +43,7 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
             seen = f"{max(sent):,} bytes in a message, {sum(sent):,} in all"
             right = f"at most {chunk:,} in a message, about {2 * (n - 1) * whole / n:,.0f} in all"
             yield Broken("value:0 whole", words, seen, right, rank=rank)
-    yield from ring_messages.judge_memory(case, world, chunk, "a chunk of S/N")
+    yield from ring_messages.judge_memory(case, world, [chunk] * len(world), "a chunk of S/N")
 
 
 def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Exercise 4: the class ``Server(weights, workers, bound, lr)`` with ``pull`` and ``push``.
+"""Exercise 5: the class ``Server(weights, workers, bound, lr)`` with ``pull`` and ``push``.
 
 A scene plays a schedule: workers of different speeds ask two servers in a drawn order. Who asks when is no matter of
 clocks, so who has to wait is not either, and what every answer has to be follows from the list of events.

@@ -41,7 +41,7 @@ def what_was_added(after: list[list[int]], shape: tuple[int, int] | None, nodes_
         rank, i = mixed[0]
         return (
             f"element {i} of rank {rank} is made of numbers of other places: what a rank sends in a step must be the "
-            "chunk that its right neighbour receives in that step"
+            "chunk that the other rank wants in that step"
         )
     for (rank, i), count in counts.items():
         if max(count) > 1:
