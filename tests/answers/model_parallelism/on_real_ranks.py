@@ -298,9 +298,7 @@ wrong("evaluation mode", "in another mode", {"    kept, sending": "    stage.eva
 wrong("the batch is divided", "`batch` has other numbers", {
     "    kept, sending": "    if rank == 0:\n        batch.mul_(0.5)\n    kept, sending"
 })  # fmt: skip
-wrong(
-    "gradients go to the first rank", "which is no neighbour", {"dist.isend(x.grad, rank - 1)": "dist.isend(x.grad, 0)"}
-)
+wrong("gradients go to the first rank", CIRCLE, {"dist.isend(x.grad, rank - 1)": "dist.isend(x.grad, 0)"})
 wrong(
     "recomputed",
     "more than one forward",
@@ -308,7 +306,11 @@ wrong(
         "            x, y = kept.pop(k)\n": "            x, y = kept.pop(k)\n            y = stage(x) if rank < last else y\n"
     },
 )
-wrong("sizes are sent along", "in more pieces", {
+wrong("rank 0 hears of the loss", "these are not the gradients for rank 0", {
+    "    return sum": "    if rank == last:\n        dist.send(sum(losses), 0)\n    if rank == 0:\n"
+    "        dist.recv(torch.zeros((), dtype=dtype), last)\n    return sum"
+})  # fmt: skip
+wrong("sizes are sent along", "these are not the outputs for rank 1", {
     OUT: "                sending.append(dist.isend(torch.tensor(y.shape[0]), rank + 1))\n" + OUT,
     RECV: "                dist.recv(torch.tensor(0), rank - 1)\n" + RECV,
 })  # fmt: skip

@@ -74,7 +74,7 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
         steps = [facts["steps"][number] for facts in world]
         for rank, step in enumerate(steps):
             if step["library"]:
-                words = f"uses {LIBRARY}, which does the exercise: write it yourself, that is the point"
+                words = f"{FUNCTION} uses {LIBRARY}, which does the exercise: write it yourself, that is the point"
                 yield Broken("ready:", words, rank=rank, call=number)
             yield from (one.at(rank=rank, call=number) for one in _passes(case, step, rank))
             yield from (one.at(rank=rank, call=number) for one in _messages(case, step, rank))
