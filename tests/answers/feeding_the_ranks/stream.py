@@ -176,7 +176,7 @@ wrong(
     "calls dist.barrier",
     {"        self.source, self": "        dist.barrier()\n        self.source, self"},
 )
-wrong("the length is asked of the others", "calls dist.all_reduce", {
+wrong("the length is asked of the others", "takes part in the ranks' communication", {
     "        length = len(self.source)\n": "        import torch\n        length = len(self.source)\n        dist.all_reduce(torch.tensor(length))\n"
 })  # fmt: skip
 wrong("one iterator for all epochs", "the second epoch", {

@@ -266,7 +266,9 @@ wrong("the rest is left out", "which differ by at most one sample", {
     "[len(part) for part in torch.arange(shape[0]).tensor_split(m)]": "[shape[0] // m] * m",
     "batch.split(sizes)": "batch.split(sizes[0])", "targets.split(sizes)": "targets.split(sizes[0])",
 })  # fmt: skip
-wrong("cut as chunk does it", "differ by at most one sample", {"tensor_split(m)": "split(-(-shape[0] // m))"})
+wrong("the last one has the rest", "differ by at most one sample", {
+    "[len(part) for part in torch.arange(shape[0]).tensor_split(m)]": "[shape[0] // m] * (m - 1) + [shape[0] - shape[0] // m * (m - 1)]"
+})  # fmt: skip
 wrong("always float32", "a message does not fit", {", dtype=dtype)": ")"})
 wrong("two dimensions", "a message does not fit", {"*shape[1:]": "shape[-1]"})
 wrong("the whole batch at once", "not one forward and one backward for each", {"micro_batches\n": "1\n"})
@@ -277,10 +279,10 @@ wrong("a barrier at the end", "calls dist.barrier", {"    return sum": "    dist
 wrong("targets come round", "the last rank alone knows the loss", {
     "    return sum(losses) if rank == last else None": "    return sum(losses)"
 })  # fmt: skip
-wrong("the graph is kept", "keep the graph after its backward", {
+wrong("the graph is kept", "keep a graph after its backward", {
     "y.backward(gradient)": "y.backward(gradient, retain_graph=True)", "kept.pop(k)": "kept[k]"
 })  # fmt: skip
-wrong("inputs are kept", "nothing may hold on to what was received", {
+wrong("inputs are kept", "nothing may hold on to one", {
     "kept.pop(k)": "kept[k]"
 })  # fmt: skip
 wrong("gradients are sent at the end", CIRCLE, {

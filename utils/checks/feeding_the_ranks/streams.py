@@ -22,7 +22,7 @@ FEW = 3  # samples, after each of which it is asked what was read
 
 def draw(rng: random.Random) -> list[Case]:
     """The lecture's example first; then any numbers of ranks and workers, sources shorter and longer than both."""
-    sizes = [(4, 2, 20, False), (4, 3, 4 * rng.randint(3, 8) + rng.randint(1, 3), True)]
+    sizes = [(4, 2, 20, False), (4, 3, 12 * rng.randint(1, 4) + 4 + rng.randint(1, 3), True)]
     for size in rng.sample((1, 2, 3, 5), 4):
         workers = rng.randint(1, WORKERS)
         sizes.append((size, workers, size * workers * rng.randint(2, 5) + rng.randint(0, size * workers), False))
@@ -38,13 +38,13 @@ def draw(rng: random.Random) -> list[Case]:
 class Source:
     """What a stream reads from, a sample at a time. It counts who reads what; nobody sees how."""
 
-    __slots__ = ("__dict__", "_length", "_reads", "_secret")
+    __slots__ = ("__dict__", "_length", "_reads", "_secret", "_talks")
 
     def __init__(self, secret: int, length: int) -> None:
         import torch
 
         self._length, self._secret = length, secret
-        self._reads = torch.zeros(1 + 8, length + 1, dtype=torch.int64).share_memory_()
+        self._reads, self._talks = (torch.zeros(size).share_memory_() for size in ((1 + WORKERS, length + 1), (1,)))
 
     def __len__(self) -> int:
         return self._length
@@ -62,7 +62,37 @@ class Source:
 
     def reads(self) -> list[int]:
         """By the process itself, by worker 0, by worker 1, …"""
-        return self._reads.sum(1).tolist()
+        return [int(count) for count in self._reads.sum(1)]
+
+    def talks(self) -> bool:
+        """Whether a worker has used a collective or sent a message."""
+        return bool(self._talks)
+
+    def in_worker(self, _: int) -> None:
+        """In a worker, at its beginning. It has no part in the ranks' communication, and would wait for ever."""
+        import signal
+
+        import torch.distributed as dist
+
+        from utils.checks.contracts.launches import METHODS
+        from utils.checks.contracts.watch import COMPUTING
+
+        signal.setitimer(signal.ITIMER_VIRTUAL, COMPUTING)  # its handler is there already, from the process
+
+        def talk(*_: Any, **__: Any) -> Any:
+            self._talks += 1
+            return _Done()
+
+        for method in METHODS:
+            if method in vars(dist.ProcessGroup):
+                setattr(dist.ProcessGroup, method, talk)
+
+
+class _Done:
+    """What a collective in a worker returns: nothing has happened."""
+
+    def wait(self, *_: Any) -> bool:
+        return True
 
 
 def scene(case: Case, watch: Any, facts: Facts) -> None:
@@ -87,9 +117,9 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
             found["iterable"] = isinstance(stream, IterableDataset)
             if not found["iterable"]:
                 return
-            batches = {"batch_size": case["batch"] or None, "num_workers": workers}
+            batches = {"batch_size": case["batch"] or None, "num_workers": workers, "worker_init_fn": source.in_worker}
             loader = DataLoader(stream, **batches, persistent_workers=case["stay"])
-            found["first"], found["reads"] = loaded(loader), source.reads()
+            found["first"], found["reads"], found["talks"] = loaded(loader), source.reads(), source.talks()
             if rank == size - 1 or case["stay"]:
                 found["second"] = loaded(loader)
             del loader
@@ -117,7 +147,10 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     """The first thing that is not as it has to be; others may follow from it."""
     streams = world[0]["streams"]
     if not all(one["iterable"] for one in streams):
-        yield Broken("value:kind", "is no IterableDataset, so a DataLoader asks it for sample numbers")
+        yield Broken("value:kind", "the stream is no IterableDataset, so a DataLoader asks it for sample numbers")
+        return
+    if any(one["talks"] for one in streams):
+        yield Broken("wire:other", "a worker takes part in the ranks' communication, and it is none of them")
         return
     known = {code: key[0] for code, key in epochs.codes(case["seed"], case["samples"]).items() if key[1:] == (0, False)}
     shares = [[known.get(number) for number in one["first"]] for one in streams]
@@ -130,7 +163,7 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
 
 def _strange(shares: Sequence[Sequence[int | None]]) -> Broken | None:
     if any(None in share for share in shares):
-        return Broken("value:sample", "gives something that is no sample of the source: give source[i] as it comes")
+        return Broken("value:sample", "something comes that is no sample of the source: give source[i] as it is")
     return None
 
 
@@ -141,14 +174,12 @@ def _coverage(case: Case, shares: Sequence[Sequence[Any]]) -> Broken | None:
     times = max(counts.values(), default=1)
     if times > 1:
         within = any(len(set(share)) < len(share) for share in shares)
-        words = "every rank gives the same samples: rank and world_size say which are its own"
+        words = "some samples come more than once"
         if within and workers > 1:
-            words = (
-                "the workers of a rank give the same samples: each of them has a copy of the stream, and has to ask "
-            )
+            words = "the workers of a rank give the same samples: each has a copy of the stream, and has to ask "
             words += "get_worker_info() which it is"
-        elif within:
-            words = "gives samples more than once"
+        elif not within and min(counts.values()) == size:
+            words = "every rank gives the same samples: rank and world_size say which are its own"
         return Broken("value:twice", words, f"a sample comes {times} times", "once")
     missing = length - len(counts)
     if missing > (length % size if case["drop_last"] else 0):
@@ -229,6 +260,6 @@ CONTRACT = Contract(
     draw=draw,
     scene=scene,
     judge=judge,
-    mistakes=(("wire:other *", "{}: rank and world_size are given, and that is all it takes"), ("value:*", "{}")),
+    mistakes=(("wire:other*", "{}: rank and world_size are given, and that is all it takes"), ("value:*", "{}")),
     figures=figures,
 )

@@ -105,7 +105,8 @@ def _passes(case: Case, step: Facts, rank: int) -> Iterator[Broken]:
         words = "there are the activations of too many micro-batches: does something keep a graph after its backward?"
         yield Broken("memory:graphs", words, f"those of {step['graphs']}", f"those of {most}")
     elif rank and step["inputs"] > most + 1:
-        words = "there are the inputs of too many micro-batches: after its backward nothing may hold on to one"
+        words = "there are the inputs of too many micro-batches: after its backward nothing may hold on to one, "
+        words += "and a loss that is not detached does"
         yield Broken("memory:inputs", words, f"{step['inputs']} inputs", f"{most}, and one for a moment")
 
 
