@@ -49,7 +49,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     for number in range(case["steps"]):
         batch, targets = marked.data(case, number)
         given = {"batch": batch if rank == 0 else None, "targets": targets if rank == last else None}
-        step: Facts = {"before": gradients(stage), "marks": marks.passes, "messages": []}
+        step: Facts = {"before": gradients(stage)}
         facts["steps"].append(step)
         marks.begin()
         arguments = {
