@@ -176,8 +176,11 @@ wrong(
     "calls dist.barrier",
     {"        self.source, self": "        dist.barrier()\n        self.source, self"},
 )
-wrong("the length is asked of the others", "takes part in the ranks' communication", {
+wrong("the length is asked of the others", "calls dist.all_reduce", {
     "        length = len(self.source)\n": "        import torch\n        length = len(self.source)\n        dist.all_reduce(torch.tensor(length))\n"
+})  # fmt: skip
+wrong("the workers wait for each other", "a worker takes part in the ranks' communication", {
+    "        if worker is not None:\n": "        if worker is not None:\n            dist.barrier()\n"
 })  # fmt: skip
 wrong("one iterator for all epochs", "the second epoch", {
     GIVE: "        self.rest = getattr(self, 'rest', None) or (self.source[index] for index in mine)\n        return self.rest\n"
