@@ -13,7 +13,15 @@ import pytest
 import torch
 
 from utils.checks.contracts import Broken
-from utils.checks.feeding_the_ranks import dealing, epochs, evaluations, samplers, uneven_training, worker_numbers
+from utils.checks.feeding_the_ranks import (
+    dealing,
+    epochs,
+    evaluations,
+    samplers,
+    streams,
+    uneven_training,
+    worker_numbers,
+)
 from utils.checks.verdicts import Wrong
 from utils.course import outline
 from utils.training.simulated_loader import MACHINES, Machine
@@ -174,3 +182,54 @@ def test_careful_measurements_find_the_answer_whatever_the_noise_and_the_pace(na
             seconds = machine.measure(workers, 24 * rounds)[4 * rounds :]
             means[workers] = sum(seconds) / len(seconds)
         assert worker_numbers.within_tolerance(means) == right
+
+
+# ---------------------------------------------------------------------- streams
+@pytest.mark.parametrize("seed", SEEDS)
+def test_streams_have_no_few_and_many_workers_and_tails_of_ranks_and_of_workers(seed):
+    cases = streams.draw(random.Random(seed))
+    first = cases[0]
+    assert (first["world size"], first["workers"], first["samples"], first["drop_last"]) == (4, 2, 20, False)
+    assert {0, 1} < {case["workers"] for case in cases} | {1} and max(case["workers"] for case in cases) == 3
+    assert {case["drop_last"] for case in cases} == {True, False}
+    assert any(case["samples"] < case["world size"] * case["workers"] for case in cases)
+    tails = [(case["samples"] % case["world size"], case["samples"] % (case["world size"] * max(case["workers"], 1)))
+             for case in cases if case["drop_last"]]  # fmt: skip
+    assert any(0 < of_ranks < of_workers for of_ranks, of_workers in tails)
+
+
+def test_a_source_gives_one_sample_at_a_time_and_counts_who_reads():
+    source = streams.Source(7, 5)
+    assert len(source) == 5 and vars(source) == {} and sum(source.reads()) == 0
+    assert len({source[0], source[4]}) == 2 and source[0] == source[0]
+    assert source.reads() == [4, 0, 0, 0] and not source.talks()
+    with pytest.raises(TypeError, match="one at a time"):
+        source[0:2]
+    for index in (-1, 5):
+        with pytest.raises(IndexError, match="there is no sample"):
+            source[index]
+
+
+def _judged(case, **changes):
+    firsts = [[epochs.code(1, index, 0, False) for index in range(rank, 20, 4)] for rank in range(4)]
+    found = [{"iterable": True, "talks": False, "first": first, "reads": [0, 3, 2, 0]} for first in firsts]
+    for one in found:
+        one |= {"read": [0, 1, 2], "alone": one["first"], "beside": one["first"], "second": one["first"]}
+    found[1] |= changes
+    return [broken.clause for broken in streams.judge(case, [{"streams": found}])]
+
+
+def test_what_a_stream_may_not_do_is_told_by_its_cause():
+    case = {"world size": 4, "workers": 2, "samples": 20, "drop_last": False, "seed": 1}
+    first = [epochs.code(1, index, 0, False) for index in range(1, 20, 4)]
+    assert _judged(case) == []
+    assert _judged(case, second=first[:-1]) == ["value:second"]
+    assert _judged(case, beside=first[1:]) == ["value:beside"]
+    assert _judged(case, read=[1, 2, 3]) == ["value:early"]
+    assert _judged(case, reads=[0, 4, 1, 0]) == ["value:workers"]
+    assert _judged(case, reads=[5, 0, 0, 0]) == ["value:reader"]
+    assert _judged(case, reads=[0, 10, 10, 0]) == ["value:reads"]
+    assert _judged(case, first=first[:-1]) == ["value:missing"]
+    assert _judged(case, first=first * 2) == ["value:twice"]
+    assert _judged(case, first=[0, *first[1:]]) == ["value:sample"]
+    assert _judged(case, talks=True) == ["wire:other"]

@@ -11,7 +11,7 @@ import torch
 from utils import simgpu
 from utils.checks.contracts import gpus
 from utils.checks.model_parallelism import costs as cuts_of
-from utils.checks.model_parallelism import pipelines, schedules, stages
+from utils.checks.model_parallelism import marked, pipelines, real_ranks, schedules, stages
 from utils.checks.model_parallelism.schedules import play, right_schedule
 
 
@@ -145,3 +145,61 @@ def test_a_copy_that_is_ready_does_not_wait_for_one_that_was_launched_before():
                 tensor.to("simgpu:1")
     copies = {tuple(event[1]): event for event in seen["events"] if len(event[1]) == 2}
     assert copies[0, 1][4] < 1e-9 < copies[2, 1][3]
+
+
+# --- A pipeline on real ranks ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pipelines_on_ranks_are_short_long_even_and_uneven_whatever_is_drawn(seed):
+    cases = real_ranks.draw(random.Random(seed))
+    assert {case["ranks"] for case in cases} == {2, 3, 4} and {case["type"] for case in cases} == {"float32", "float64"}
+    assert all(case["micro-batches"] <= case["samples"] for case in cases)
+    assert any(case["micro-batches"] < case["ranks"] for case in cases)
+    assert any(case["micro-batches"] > case["ranks"] for case in cases)
+    assert any(case["samples"] % case["micro-batches"] for case in cases)
+    assert {case["dimensions"] for case in cases} == {2, 3} and {case["steps"] for case in cases} == {1, 2}
+    assert all(case["dimensions"] == 2 for case in cases if case["loss"] == "cross_entropy")
+
+
+class _Wire:
+    phase = ""
+
+
+def test_marks_say_in_which_order_a_stage_runs_and_how_many_micro_batches_it_keeps():
+    (case, *_) = real_ranks.draw(random.Random(0))
+    stage, wire = marked.pipeline(case)[1], _Wire()
+    marks = marked.Marks(wire)
+    marks.on(stage)
+    shape = (2, *marked.shapes(case)[1][1:])
+    kept = [(x, stage(x)) for x in (torch.randn(shape, requires_grad=True) for _ in range(3))]
+    assert (marks.graphs, marks.inputs, wire.phase) == (3, 3, "3")
+    kept[1][1].sum().backward()
+    kept.clear()
+    assert marks.passes == ["F0", "F1", "F2", "B1"] and wire.phase == "4"
+    marks.begin()
+    for _ in range(3):
+        stage(torch.randn(shape, requires_grad=True)).sum().backward()
+    assert marks.passes == ["F0", "B0", "F1", "B1", "F2", "B2"]
+    assert (marks.graphs, marks.inputs) == (1, 1)
+
+
+def _sent(peer: int, rows: int, case: dict, phase: int) -> dict:
+    nbytes = rows * marked.bytes_of(case, 1)
+    return {"name": "send", "peer": peer, "bytes": nbytes, "phase": str(phase)}
+
+
+def test_a_message_that_comes_a_pass_late_or_has_another_size_is_told():
+    case = {"ranks": 2, "micro-batches": 3, "samples": 8, "type": "float32", "dimensions": 2, "seed": 1}
+    passes = schedules.right_schedule(0, 2, 3)
+    assert passes == ["F0", "F1", "B0", "F2", "B1", "B2"]
+
+    def told(*sent: tuple[int, int]) -> list[str]:
+        step = {"passes": passes, "calls": [_sent(1, rows, case, phase) for rows, phase in sent]}
+        return [broken.clause for broken in real_ranks._messages(case, step, 0)]
+
+    assert told((3, 1), (3, 2), (2, 4)) == []
+    assert told((2, 1), (3, 2), (3, 4)) == []
+    assert told((3, 2), (3, 2), (2, 4)) == ["copies:2 late"]
+    assert told((4, 1), (2, 2), (2, 4)) == ["copies:1 sizes"]
+    assert told((3, 1), (3, 2)) == ["copies:1 sizes"]

@@ -5,6 +5,7 @@ evaluations.py     evaluation: a sampler without duplicates, and the accuracy of
 every_epochs.py    every_epoch, and resuming.py resumed, augmenting.py augmented: three loops; epochs.py is for all
 uneven_loaders.py  uneven: ranks with different numbers of batches, and uneven_training.py what each of them does
 worker_numbers.py  workers: how many a loader needs
+streams.py         stream: an iterable data set, dealt out to ranks and their workers
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from utils.checks.feeding_the_ranks import (
     every_epochs,
     resuming,
     samplers,
+    streams,
     uneven_loaders,
     worker_numbers,
 )
@@ -72,3 +74,9 @@ def uneven(train_uneven: Any) -> dict[str, Any]:
 def workers(choose_workers: Any) -> dict[str, Any]:
     """Judge ``choose_workers(measure, cores, ranks, worker_bytes, free_bytes)`` on simulated machines."""
     return judge(worker_numbers.CONTRACT, choose_workers)
+
+
+@exercise(title="A stream for ranks and workers", difficulty=2, minutes=20)
+def stream(RankStream: Any) -> dict[str, Any]:
+    """Judge the class ``RankStream(source, world_size, rank, drop_last)``, an IterableDataset, in real loaders."""
+    return judge(streams.CONTRACT, RankStream)

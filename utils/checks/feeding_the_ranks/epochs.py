@@ -77,7 +77,7 @@ class Samples:
         index = range(self._length)[index]
         by_worker = os.getpid() != self._process
         self._reads[int(by_worker), index] += 1
-        return _code(self._secret, index, int(self.epoch), by_worker)
+        return code(self._secret, index, int(self.epoch), by_worker)
 
     def read_by_workers(self) -> int:
         return int(self._reads[1].sum())
@@ -86,7 +86,7 @@ class Samples:
         return int(self._reads.sum())
 
 
-def _code(secret: int, index: int, epoch: int, by_worker: bool) -> int:
+def code(secret: int, index: int, epoch: int, by_worker: bool) -> int:
     text = f"{secret} {index} {epoch} {by_worker}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest())
 
@@ -101,14 +101,14 @@ def recorder(seen: list[Any]) -> Callable[[int, Any], None]:
     """``step``: notes what comes."""
 
     def step(epoch: int, batch: Any) -> None:
-        seen.append([epoch, _numbers(batch)])
+        seen.append([epoch, numbers(batch)])
 
     return step
 
 
-def _numbers(batch: Any) -> list[int]:
+def numbers(batch: Any) -> list[int]:
     parts = batch.tolist() if hasattr(batch, "tolist") else batch
-    return [number for part in parts for number in _numbers(part)] if isinstance(parts, list | tuple) else [int(parts)]
+    return [number for part in parts for number in numbers(part)] if isinstance(parts, list | tuple) else [int(parts)]
 
 
 def evaluator(data: Samples, seen: list[Any], evaluated: list[Any], last: int) -> Callable[[int], None]:
@@ -133,14 +133,14 @@ def _children() -> bool:
 
 
 @functools.cache
-def _known(secret: int, samples: int) -> dict[int, tuple[int, int, bool]]:
+def codes(secret: int, samples: int) -> dict[int, tuple[int, int, bool]]:
     epochs = range(-1, 32)  # that a mistaken data set might believe in
-    return {_code(secret, *key): key for key in itertools.product(range(samples), epochs, (False, True))}
+    return {code(secret, *key): key for key in itertools.product(range(samples), epochs, (False, True))}
 
 
 def decoded(case: Case, seen: Sequence[Any]) -> list[tuple[int, list[tuple[int, int, bool] | None]]]:
     """For each batch its epoch, and of each sample (index, the data set's epoch, whether a worker has read it)."""
-    known = _known(case["seed"], case["samples"])
+    known = codes(case["seed"], case["samples"])
     return [(epoch, [known.get(number) for number in numbers]) for epoch, numbers in seen]
 
 

@@ -5,6 +5,7 @@ schedules.py    order_1f1b: who does what, in which order
 pipelines.py    gpipe and one_f_one_b: steps, seen from all GPUs; one_device.py: what they have to compute
 races.py        what two streams do with the same memory is in order
 stages.py       in the rank: pieces, stages, and ideal GPUs
+real_ranks.py   on_real_ranks: a stage on each rank, by messages; marked.py: its stages, and marks on what they do
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from utils.checks.contracts import judge
 from utils.checks.framework import exercise
-from utils.checks.model_parallelism import balancing, costs, pipelines, schedules
+from utils.checks.model_parallelism import balancing, costs, pipelines, real_ranks, schedules
 from utils.checks.points import passed
 
 
@@ -41,3 +42,9 @@ def order_1f1b(schedule_1f1b: Any) -> dict[str, Any]:
 def one_f_one_b(one_f_one_b_step: Any) -> dict[str, Any]:
     """Judge ``one_f_one_b_step(stages, batch, targets, loss_fn, micro_batches)``."""
     return judge(pipelines.ONE_F_ONE_B_CONTRACT, one_f_one_b_step)
+
+
+@exercise(title="A pipeline on real ranks", difficulty=3, minutes=30)
+def on_real_ranks(pipeline_step: Any) -> dict[str, Any]:
+    """Judge ``pipeline_step(stage, shape, batch, targets, loss_fn, micro_batches)``, called on all ranks."""
+    return judge(real_ranks.CONTRACT, pipeline_step)

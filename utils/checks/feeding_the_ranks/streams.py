@@ -1,0 +1,265 @@
+"""Exercise 8: ``RankStream(source, world_size, rank, drop_last)``, an ``IterableDataset`` for loaders with workers.
+
+Whose turn it is shows in the samples that come, and in who has read them: every worker process counts for itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
+from utils.checks.feeding_the_ranks import epochs
+from utils.checks.feeding_the_ranks.dealing import worlds
+
+NAME = "RankStream"
+WORKERS = 3  # at most
+FEW = 3  # samples, after each of which it is asked what was read
+
+
+def draw(rng: random.Random) -> list[Case]:
+    """The lecture's example first; then any numbers of ranks and workers, sources shorter and longer than both."""
+    sizes = [(4, 2, 20, False), (4, 3, 12 * rng.randint(1, 4) + 4 + rng.randint(1, 3), True)]
+    for size in (5, 1, rng.choice((2, 3))):
+        workers = rng.randint(1, WORKERS)
+        sizes.append((size, workers, size * workers * rng.randint(2, 5) + rng.randint(0, size * workers), False))
+    sizes += [(3, rng.randint(2, WORKERS), rng.randint(0, 4), False), (2, 0, rng.randint(5, 30), rng.random() < 0.5)]
+    sizes.append((rng.randint(2, 3), rng.randint(0, WORKERS), rng.randint(5, 60), True))
+    return [
+        {"ranks": 1, "world size": size, "workers": workers, "samples": samples, "drop_last": drop_last}
+        | {"batch": rng.choice((0, 0, 2, 3)), "stay": bool(workers) and rng.random() < 0.5, "seed": rng.getrandbits(30)}
+        for size, workers, samples, drop_last in sizes
+    ]
+
+
+class Source:
+    """What a stream reads from, a sample at a time. It counts who reads what; nobody sees how."""
+
+    __slots__ = ("__dict__", "_length", "_reads", "_secret", "_talks")
+
+    def __init__(self, secret: int, length: int) -> None:
+        import torch
+
+        self._length, self._secret = length, secret
+        self._reads, self._talks = (torch.zeros(size).share_memory_() for size in ((1 + WORKERS, length + 1), (1,)))
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> int:
+        from torch.utils.data import get_worker_info
+
+        if isinstance(index, slice):
+            raise TypeError("samples are read one at a time: source[i] with a whole number i")
+        if not 0 <= index < self._length:
+            raise IndexError(f"there is no sample {index}: they go from 0 to {self._length - 1}")
+        info = get_worker_info()
+        self._reads[0 if info is None else 1 + info.id, index] += 1
+        return epochs.code(self._secret, index, 0, False)
+
+    def reads(self) -> list[int]:
+        """By the process itself, by worker 0, by worker 1, …"""
+        return [int(count) for count in self._reads.sum(1)]
+
+    def talks(self) -> bool:
+        """Whether a worker has used a collective or sent a message."""
+        return bool(self._talks)
+
+    def in_worker(self, _: int) -> None:
+        """In a worker, at its beginning. It has no part in the ranks' communication, and would wait for ever."""
+        import signal
+
+        import torch.distributed as dist
+
+        from utils.checks.contracts.launches import METHODS
+        from utils.checks.contracts.watch import COMPUTING
+
+        signal.setitimer(signal.ITIMER_VIRTUAL, COMPUTING)  # its handler is there already, from the process
+
+        def talk(*_: Any, **__: Any) -> Any:
+            self._talks += 1
+            return _Done()
+
+        for method in METHODS:
+            if method in vars(dist.ProcessGroup):
+                setattr(dist.ProcessGroup, method, talk)
+
+
+class _Done:
+    """What a collective in a worker returns: nothing has happened."""
+
+    def wait(self, *_: Any) -> bool:
+        return True
+
+
+def scene(case: Case, watch: Any, facts: Facts) -> None:
+    from torch.utils.data import DataLoader, IterableDataset
+
+    epochs.fork()
+    Stream, size, workers = watch.answers[NAME].function, case["world size"], case["workers"]
+    how = (True,) if case["drop_last"] else ()
+    most = case["samples"] + 5
+
+    def loaded(loader: Any) -> list[Any]:
+        return epochs.numbers(list(itertools.islice(loader, most)))
+
+    facts["streams"] = []
+    for rank in range(size):
+        source, more = Source(case["seed"], case["samples"]), Source(case["seed"] + 1, case["samples"] + 2)
+        found: Facts = {}
+        facts["streams"].append(found)
+        with watch.step(NAME, source=source):
+            stream = Stream(source, size, rank, *how)
+            Stream(more, size + 1, size, *(() if how else (True,)))  # of another world, at the same time
+            found["iterable"] = isinstance(stream, IterableDataset)
+            if not found["iterable"]:
+                return
+            batches = {"batch_size": case["batch"] or None, "num_workers": workers, "worker_init_fn": source.in_worker}
+            loader = DataLoader(stream, **batches, persistent_workers=case["stay"])
+            found["first"], found["reads"], found["talks"] = loaded(loader), source.reads(), source.talks()
+            if rank == size - 1:
+                found["second"] = loaded(loader)
+            del loader
+            if rank in (0, size - 1):
+                found |= _by_hand(stream, source, most)
+
+
+def _by_hand(stream: Any, source: Source, most: int) -> Facts:
+    """Without a loader: what has been read when, and two iterators at once."""
+    begun, read = sum(source.reads()), []
+    one = iter(stream)
+    read.append(sum(source.reads()) - begun)
+    some = []
+    for sample in itertools.islice(one, FEW):
+        some.append(sample)
+        read.append(sum(source.reads()) - begun)
+    other, mixed = iter(stream), []
+    for pair in itertools.islice(itertools.zip_longest(one, other), most):
+        some += [pair[0]] * (pair[0] is not None)
+        mixed += [pair[1]] * (pair[1] is not None)
+    return {"read": read, "alone": epochs.numbers(some), "beside": epochs.numbers(mixed)}
+
+
+def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
+    """The first thing that is not as it has to be; others may follow from it."""
+    streams = world[0]["streams"]
+    if not all(one["iterable"] for one in streams):
+        yield Broken("value:kind", "the stream is no IterableDataset, so a DataLoader asks it for sample numbers")
+        return
+    if any(one["talks"] for one in streams):
+        yield Broken("wire:other", "a worker takes part in the ranks' communication, and it is none of them")
+        return
+    known = {code: key[0] for code, key in epochs.codes(case["seed"], case["samples"]).items() if key[1:] == (0, False)}
+    shares = [[known.get(number) for number in one["first"]] for one in streams]
+    broken = _strange(shares) or _coverage(case, shares) or _sizes(case, shares)
+    for rank, one in enumerate(streams):
+        broken = broken or _reads(case, one, rank) or _again(one, rank)
+    if broken:
+        yield broken
+
+
+def _strange(shares: Sequence[Sequence[int | None]]) -> Broken | None:
+    if any(None in share for share in shares):
+        return Broken("value:sample", "something comes that is no sample of the source: give source[i] as it is")
+    return None
+
+
+def _coverage(case: Case, shares: Sequence[Sequence[Any]]) -> Broken | None:
+    """All samples, each once; with drop_last, what does not fill a round of all ranks may be missing."""
+    counts = Counter(index for share in shares for index in share)
+    size, workers, length = case["world size"], case["workers"], case["samples"]
+    times = max(counts.values(), default=1)
+    if times > 1:
+        within = any(len(set(share)) < len(share) for share in shares)
+        words = "some samples come more than once"
+        if within and workers > 1:
+            words = "the workers of a rank give the same samples: each has a copy of the stream, and has to ask "
+            words += "get_worker_info() which it is"
+        elif not within and min(counts.values()) == size:
+            words = "every rank gives the same samples: rank and world_size say which are its own"
+        return Broken("value:twice", words, f"a sample comes {times} times", "once")
+    missing = length - len(counts)
+    if missing > (length % size if case["drop_last"] else 0):
+        why = "nobody gives some of the samples"
+        if not case["drop_last"] and missing == length % size:
+            why = "drop_last is False, so the tail has to come too: some ranks give one sample more"
+        elif case["drop_last"] and missing <= size * max(workers, 1):
+            why = "too many samples are dropped: at most one less than there are ranks"
+        figures = f"{missing} of {length} missing", f"{length % size if case['drop_last'] else 0}"
+        return Broken("value:missing", why, *figures)
+    return None
+
+
+def _sizes(case: Case, shares: Sequence[Sequence[Any]]) -> Broken | None:
+    sizes, least = [len(share) for share in shares], case["samples"] // case["world size"]
+    if case["drop_last"] and set(sizes) != {least}:
+        words = "drop_last is True, and the ranks do not give the same number of samples"
+        return Broken("value:sizes", words, sizes, [least] * len(sizes))
+    if max(sizes) - min(sizes) > 1:
+        words = "the ranks' shares differ by more than one sample: divide by rank first, and a rank's share by worker"
+        return Broken("value:sizes", words, sizes, f"{least} or {least + 1} each")
+    return None
+
+
+def _reads(case: Case, one: Facts, rank: int) -> Broken | None:
+    """Who has read how much, and when."""
+    alone, *by_worker = one["reads"]
+    share, workers = len(one["first"]), case["workers"]
+    if workers and alone:
+        words = "samples are read by the training process, not by its workers: read in __iter__, one at a time"
+        return Broken("value:reader", words, f"{alone} reads", "none")
+    if sum(one["reads"]) != share:
+        words = f"the stream of rank {rank} reads samples that it does not give: reading is what costs. Work out the "
+        return Broken("value:reads", words + "numbers of its own, and read those", f"{sum(one['reads'])} reads", share)
+    counts = by_worker[:workers]
+    if workers and max(counts) - min(counts) > 1:
+        words = f"the workers of rank {rank} have shares that differ by more than one sample: one is idle while others "
+        return Broken("value:workers", words + "are at work", counts, f"of {share} samples, with {workers} workers")
+    lazy = list(range(len(one.get("read", ()))))
+    if "read" in one and one["read"] != lazy:
+        words = f"the stream of rank {rank} reads samples before somebody asks for them: let __iter__ yield"
+        seen = f"read after 0, 1, 2, … samples: {one['read']}"
+        return Broken("value:early", words, seen, lazy)
+    return None
+
+
+def _again(one: Facts, rank: int) -> Broken | None:
+    first = sorted(one["first"])
+    if sorted(one.get("second", first)) != first:
+        words = f"the second epoch of rank {rank} is another than the first: each call of __iter__ begins anew"
+        return Broken("value:second", words, f"{len(one['second'])} samples", f"{len(first)}")
+    if sorted(one.get("alone", first)) != first or sorted(one.get("beside", first)) != first:
+        words = f"two iterators of one stream, on rank {rank}, disturb each other: what __iter__ counts belongs to it, "
+        seen = f"{len(one['alone'])} and {len(one['beside'])} samples"
+        return Broken("value:beside", words + "not to self", seen, f"{len(first)} each")
+    return None
+
+
+def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
+    case, world = played[0]
+    shares = ", ".join(str(len(one["first"])) for one in world[0]["streams"])
+    return {
+        "world sizes": worlds(played),
+        "workers of a rank": f"0 to {max(case['workers'] for case, _ in played)}",
+        f"shares of {case['samples']} samples, {case['world size']} ranks with {case['workers']} workers": shares,
+        "reads": "each sample once, when it is asked for",
+    }
+
+
+CONTRACT = Contract(
+    name="feeding_the_ranks.stream",
+    rules={
+        NAME: Rules(
+            changes=("around.torch's random numbers",),  # from which a DataLoader draws
+            allows=("starts:a process", "starts:a local connection"),
+        )
+    },
+    draw=draw,
+    scene=scene,
+    judge=judge,
+    mistakes=(("wire:other*", "{}: rank and world_size are given, and that is all it takes"), ("value:*", "{}")),
+    figures=figures,
+)
