@@ -10,6 +10,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from utils.checks import plain
 from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
 
 PRELOAD = ("torch.distributed.tensor", "utils.checks.contracts.gpus")
@@ -44,18 +45,20 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     facts["tried"], facts["right"], facts["capacity"] = [], largest, capacity
 
     def peak(batch: int) -> int:
-        if type(batch) is not int or batch < 1:
+        rows = plain.number(batch, whole=True)
+        if rows is None or rows < 1:
             raise ValueError(f"a batch has 1, 2, 3, … rows, not {batch!r}")
-        facts["tried"].append([batch, False])
+        facts["tried"].append([rows, False])
         try:
-            found = step(batch)
+            found = step(rows)
         except torch.OutOfMemoryError:
             facts["tried"][-1][1] = True
             raise
         return found
 
     answer = watch.call("largest_batch", peak=peak, capacity=capacity)
-    facts["answer"] = answer if type(answer) is int else f"{answer!r}"[:60]
+    rows = plain.number(answer, whole=True)
+    facts["answer"] = f"{answer!r}"[:60] if rows is None else rows
 
 
 def _training(case: Case, capacity: int) -> Any:
