@@ -326,7 +326,7 @@ wrong(
 )
 wrong(
     "a log in the working folder",
-    "a file outside of the folder is left",
+    "a file outside of the folder is written",
     {STEP: STEP + "        with open('progress.log', 'a') as log:\n            log.write(f'{number}\\n')\n"},
 )
 wrong(
