@@ -141,3 +141,16 @@ wrong("a batch that is no number of rows", "raised ValueError", {"batch = safe\n
 wrong("the row of the mean", "larger", {LINE: "    row = held // batch\n"})
 wrong("asks the ledger", "write it yourself", {"    batch, held": "    torch.simgpu.mem_get_info()\n    batch, held"})
 wrong("more memory than there is", "ran out of memory", {SAFE: "batch * int(1.05 * capacity) // held"})
+
+
+@right("numpy's integers, in and out")
+def numpys():
+    import numpy
+
+    def largest_batch(peak, capacity):
+        batch, held = numpy.int64(1), peak(numpy.int64(1))
+        while (safe := batch * capacity // held) > batch:
+            batch, held = safe, peak(safe)
+        return batch + (capacity - held) // (held - peak(batch - 1))
+
+    return (largest_batch,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import tracemalloc
 from collections.abc import Iterator
 from typing import Any
@@ -12,15 +13,17 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+NOISE = 40_000  # bytes that the check itself holds more after a call than before
 PYTHONS_OWN = 250_000  # bytes that a call of a learner's function needs on its way through the check
 
 
 class _Storages(TorchDispatchMode):
     """The bytes of all storages that operators have met and that are still there."""
 
-    def __init__(self, given: set[int]) -> None:
+    def __init__(self, given: set[int], python: bool = False) -> None:
         super().__init__()
         self.given, self.most = given, 0
+        self._python = _in_python() if python else None
         self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
 
     @classmethod
@@ -38,19 +41,30 @@ class _Storages(TorchDispatchMode):
         return result
 
     def now(self, *beside: torch.Tensor) -> int:
-        """The bytes that live at this moment, without the storages of these tensors."""
+        """The bytes that live at this moment, without the storages of these tensors; with Python's if they count."""
         without = {one.untyped_storage()._cdata for one in beside}
         living = [
             torch.UntypedStorage._new_with_weak_ptr(ref.cdata)
             for key, (ref, _) in self._alive.items()
             if key not in without and not ref.expired()
         ]
-        return sum(storage.nbytes() for storage in living)
+        more = 0 if self._python is None else _in_python() - self._python - NOISE
+        return sum(storage.nbytes() for storage in living) + max(0, more)
 
 
-def living(*given: torch.Tensor) -> _Storages:
-    """For ``with``, as often as one likes: ``now()`` says how many bytes beside these are still there."""
-    return _Storages({one.untyped_storage()._cdata for one in given})
+def living(*given: torch.Tensor, python: bool = False) -> _Storages:
+    """For ``with``, as often as one likes: ``now()`` says how many bytes beside these are still there.
+
+    With ``python`` also numpy's arrays, bytes and lists that were not there when this was called, beyond some noise.
+    """
+    if python:
+        count_pythons_bytes()
+    return _Storages({one.untyped_storage()._cdata for one in given}, python)
+
+
+def _in_python() -> int:
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
 
 
 def count_pythons_bytes() -> None:
