@@ -250,3 +250,6 @@ wrong("what was said of this model before is said again", "when it is asked agai
     "    return {\n": "    return SAID.setdefault(id(model), {\n",
     "kept.values()),\n    }": "kept.values()),\n    })",
 })  # fmt: skip
+wrong("all parameters have the type of the first", "the parameters", {
+    "sum(blocks(one.nbytes) for one in parameters)": "sum(blocks(parameters[0].itemsize * one.numel()) for one in parameters)"
+})  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import gc
+import sys
 import tracemalloc
 from collections.abc import Iterator
 from typing import Any
@@ -13,17 +13,17 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-NOISE = 40_000  # bytes that the check itself holds more after a call than before
+from utils.checks.contracts.events import parts_of
+
 PYTHONS_OWN = 250_000  # bytes that a call of a learner's function needs on its way through the check
 
 
 class _Storages(TorchDispatchMode):
     """The bytes of all storages that operators have met and that are still there."""
 
-    def __init__(self, given: set[int], python: bool = False) -> None:
+    def __init__(self, given: set[int]) -> None:
         super().__init__()
         self.given, self.most = given, 0
-        self._python = _in_python() if python else None
         self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
 
     @classmethod
@@ -41,30 +41,43 @@ class _Storages(TorchDispatchMode):
         return result
 
     def now(self, *beside: torch.Tensor) -> int:
-        """The bytes that live at this moment, without the storages of these tensors; with Python's if they count."""
+        """The bytes that live at this moment, without the storages of these tensors."""
         without = {one.untyped_storage()._cdata for one in beside}
         living = [
             torch.UntypedStorage._new_with_weak_ptr(ref.cdata)
             for key, (ref, _) in self._alive.items()
             if key not in without and not ref.expired()
         ]
-        more = 0 if self._python is None else _in_python() - self._python - NOISE
-        return sum(storage.nbytes() for storage in living) + max(0, more)
+        return sum(storage.nbytes() for storage in living)
 
 
-def living(*given: torch.Tensor, python: bool = False) -> _Storages:
-    """For ``with``, as often as one likes: ``now()`` says how many bytes beside these are still there.
-
-    With ``python`` also numpy's arrays, bytes and lists that were not there when this was called, beyond some noise.
-    """
-    if python:
-        count_pythons_bytes()
-    return _Storages({one.untyped_storage()._cdata for one in given}, python)
+def living(*given: torch.Tensor) -> _Storages:
+    """For ``with``, as often as one likes: ``now()`` says how many bytes beside these are still there."""
+    return _Storages({one.untyped_storage()._cdata for one in given})
 
 
-def _in_python() -> int:
-    gc.collect()
-    return tracemalloc.get_traced_memory()[0]
+def not_tensors(*things: Any) -> int:
+    """The bytes of what is no tensor (numpy's arrays, bytes, numbers in lists) and is held by an answer's functions, by
+    its objects, or by the graph and the attributes of a tensor that it returned."""
+    total, seen, todo = 0, set[int](), list(things)
+    while todo:
+        thing = todo.pop()
+        if id(thing) in seen or isinstance(thing, type(None) | torch.nn.Parameter):
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, bytes | bytearray | float | complex | int):  # (a size is an int; a large one holds bytes)
+            total += sys.getsizeof(thing) if not isinstance(thing, int) or thing > 2**64 else 0
+        elif isinstance(thing, torch.Tensor):
+            todo += [vars(thing), thing.grad_fn]
+        elif hasattr(thing, "next_functions") and not isinstance(
+            thing, type
+        ):  # a node of a graph; what a Function puts into ctx is its attribute
+            todo += [getattr(thing, "__dict__", None), *(node for node, _ in thing.next_functions)]
+        elif isinstance(nbytes := getattr(thing, "nbytes", None), int):
+            total += nbytes
+        else:
+            todo += parts_of(thing)
+    return total
 
 
 def count_pythons_bytes() -> None:

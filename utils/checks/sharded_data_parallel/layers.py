@@ -27,13 +27,13 @@ MISTAKES: tuple[tuple[str, str], ...] = (
 )
 
 
-def draw_shapes(seed: int, ranks: int, padding: bool, one: bool = False, large: bool = False) -> list[tuple[int, ...]]:
-    """Of some parameters, or ``one``, and a ``large`` one; ``ranks`` divides their length together, or does not."""
+def draw_shapes(seed: int, ranks: int, padding: bool, one: bool = False) -> list[tuple[int, ...]]:
+    """Of some parameters (or ``one``), whose length together can be divided by ``ranks``, or cannot."""
     rng = random.Random(seed)
     shapes: list[tuple[int, ...]] = [(rng.randint(2, 9), rng.randint(2, 9)), (rng.randint(1, 9),)]
     shapes += [tuple(rng.randint(1, 4) for _ in range(rng.randint(0, 3))) for _ in range(rng.randint(0, 3))]
     rng.shuffle(shapes)
-    shapes = ([] if one else shapes) + [(240, 250)] * large
+    shapes = [] if one else shapes
     rest = -sum(_length(shape) for shape in shapes) % ranks
     more = rest + rng.randint(1, ranks - 1) if padding and ranks > 1 else rest
     return [*shapes, (more + ranks * rng.randint(1, 3),)]

@@ -62,7 +62,6 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     generator = torch.Generator().manual_seed(case["seed"])
     dtype = getattr(torch, case["type"])
     how = {"padding": case["padding"] == "some", "one": case["parameters"] == "one"}
-    how |= {"large": case["optimizers"] == 1}  # so that a copy of it shows, whatever it is made of
     models = [
         [
             nn.Parameter(torch.randn(shape, generator=generator, dtype=dtype))
@@ -83,7 +82,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         {"start": layers.joined(parameters, 1), "bytes": layers.joined(parameters, ranks).nbytes, "steps": []}
         for parameters in models
     ]
-    living = memory.living(*(one for parameters in models for one in parameters), python=case["optimizers"] == 1)
+    living = memory.living(*(one for parameters in models for one in parameters))
     with living:
         sharded = [
             watch.call("ShardedOptimizer", parameters=parameters, make_optimizer=maker(number))
@@ -95,7 +94,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
             own = layers.joined([one.grad for one in parameters], 1)
             with living, watch.step(RULES[number], sharded[number], parameters=parameters):
                 sharded[number].step()
-            held = living.now(*(one for parameters in models for one in parameters))
+            held = living.now(*(one for parameters in models for one in parameters)) + memory.not_tensors(*sharded)
             left = sum(one.grad is not None for one in parameters)
             state = sum(one.nbytes for optimizer in made[number] for pair in optimizer.state for one in pair)
             got = layers.joined(parameters, 1)

@@ -49,7 +49,8 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         left = [number for number, one in enumerate(parameters) if one.grad is not None]
         storage = got.untyped_storage().nbytes() if isinstance(got, torch.Tensor) else 0
         returned.append(got)
-        held = living.now(*(one for one in returned if isinstance(one, torch.Tensor)))
+        there = [one for one in returned if isinstance(one, torch.Tensor)]
+        held = living.now(*there) + memory.not_tensors(watch.answers["reduce_gradients"].function, *there)
         got = got.detach().clone() if isinstance(got, torch.Tensor) else None
         facts["steps"].append({"own": own, "got": got, "left": left, "storage": storage, "held": held})
     for found, shard in zip(facts["steps"], returned, strict=True):
