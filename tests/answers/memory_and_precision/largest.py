@@ -154,3 +154,12 @@ def numpys():
         return batch + (capacity - held) // (held - peak(batch - 1))
 
     return (largest_batch,)
+
+
+@wrong("looks into the closure of the function that it got", "looks into the check")
+def into_the_closure():
+    def largest_batch(peak, capacity):
+        calls = next(one.cell_contents for one in peak.__closure__)
+        return calls.gi_frame.f_locals["function"](1)
+
+    return (largest_batch,)

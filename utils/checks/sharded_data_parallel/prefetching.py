@@ -8,15 +8,16 @@ launched afterwards wait.
 from __future__ import annotations
 
 import random
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
+from utils.checks.contracts.guarding import guarded
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    Played = Generator[Any, tuple[str, int, Any], None]
+    Note = Callable[..., Any]
 
 AT_ONCE = 2
 
@@ -26,23 +27,23 @@ class Work:
 
     __slots__ = ("wait",)
 
-    def __init__(self, number: int, played: Played) -> None:
-        self.wait = lambda: played.send(("wait", number, None))
+    def __init__(self, number: int, note: Note) -> None:
+        self.wait = lambda: note("wait", number)
 
 
 class Unit:
     """A layer whose parameters are gathered, used and freed.
 
     ``gather()`` begins to gather them and returns the ``Work``; ``unit(x)`` computes with them; ``free()`` gives their
-    memory back. Nothing of what is noted can be reached from here, but by who looks at frames.
+    memory back. ``note`` is all that it does.
     """
 
     __slots__ = ("_compute", "free", "gather")
 
-    def __init__(self, number: int, played: Played) -> None:
-        self.gather = lambda: played.send(("gather", number, None)) or Work(number, played)
-        self._compute = lambda x: played.send(("compute", number, x))
-        self.free = lambda: played.send(("free", number, None))
+    def __init__(self, number: int, note: Note) -> None:
+        self.gather = lambda: note("gather", number) or Work(number, note)
+        self._compute = lambda x: note("compute", number, x)
+        self.free = lambda: note("free", number)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._compute(x)
@@ -50,15 +51,6 @@ class Unit:
 
 def _factor(number: int) -> float:
     return 0.5 + number % 7
-
-
-def _played(log: list[list[Any]]) -> Played:
-    """What the units do: it is noted, and x is multiplied."""
-    found = None
-    while True:
-        what, number, x = yield found
-        log.append([what, number])
-        found = x * _factor(number) + 1 if what == "compute" else None
 
 
 def draw(rng: random.Random) -> list[Case]:
@@ -74,8 +66,12 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     import torch
 
     log: list[list[Any]] = []
-    next(played := _played(log))
-    units = [Unit(number, played) for number in range(case["units"])]
+
+    def note(what: str, number: int, x: Tensor | None = None) -> Tensor | None:
+        log.append([what, number])
+        return None if x is None else x * _factor(number) + 1
+
+    units = [Unit(number, guarded(note)) for number in range(case["units"])]
     x = torch.randn(3, generator=torch.Generator().manual_seed(case["seed"]))
     right = x.clone()
     for number in range(case["units"]):
