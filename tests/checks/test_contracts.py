@@ -7,6 +7,7 @@ import sys
 
 import cloudpickle
 import known_answers
+import numpy
 import pytest
 import torch
 import torch.distributed as dist
@@ -16,6 +17,7 @@ from utils.checks import Wrong, run
 from utils.checks.answers import Answer
 from utils.checks.contracts import Amount, Broken, Contract, Rules, compare, judge
 from utils.checks.contracts.contract import LONGEST, most_telling
+from utils.checks.contracts.memory import not_tensors
 from utils.checks.contracts.snapshot import Snapshot
 from utils.checks.contracts.wire import Stop, Wire
 
@@ -229,6 +231,47 @@ def test_any_order_of_a_sum_is_right_and_a_smaller_type_is_not(dtype, count):
     smaller = {torch.float64: torch.float32, torch.float32: torch.bfloat16}[dtype]
     rounded = sum(one.to(smaller) for one in terms).to(dtype) / count
     assert _clauses(rounded, terms, 1 / count) == ["value:off"]
+
+
+def test_where_an_infinity_or_nan_goes_in_one_has_to_come_out():
+    terms = [torch.tensor([1.0, torch.nan, torch.inf, -torch.inf]), torch.ones(4)]
+    right = sum(terms)
+    assert _clauses(right.clone(), terms, 1.0) == []
+    for got in (right.nan_to_num(), right.nan_to_num(posinf=-torch.inf), torch.tensor([3.0, *right[1:]])):
+        assert _clauses(got, terms, 1.0) == ["value:off"]
+    assert _clauses(right / 2, terms, 1.0, {"is the mean": right / 2}) == ["value:is the mean"]
+
+
+class _Keeps(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, kept):
+        ctx.kept = kept
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, upstream):
+        return upstream * 2, None
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [numpy.ones(1000), b"x" * 8000, [[0.5 + n for n in range(400)]], 2**64000],
+    ids=lambda one: type(one).__name__,
+)
+def test_what_an_answer_holds_is_found_though_it_is_no_tensor(kept):
+    class Object:
+        def __init__(self):
+            self.inner = {"kept": [kept]}
+
+        def step(self):
+            return kept
+
+    x = torch.ones(3, requires_grad=True)
+    tensor = x.detach().clone()
+    tensor.kept = kept
+    for holder in (Object(), _Keeps.apply(x, kept).sum(), tensor, Object.step):
+        assert not_tensors(holder) >= 8000
+    assert not_tensors(_Keeps.apply(x, None).sum(), x, "text", 5, None, lambda: x) == 0
 
 
 def test_a_wrong_number_is_named_if_a_mistake_explains_it():

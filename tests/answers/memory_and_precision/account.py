@@ -239,3 +239,17 @@ def keeps():
                 "activations": sum(blocks(one.nbytes()) for one in kept.values())}  # fmt: skip
 
     return (account,)
+
+
+right(
+    "numpy's integers",
+    {"return -(-nbytes // 512) * 512": "import numpy\n\n    return numpy.int64(-(-nbytes // 512) * 512)"},
+)
+wrong("what was said of this model before is said again", "when it is asked again", {
+    "def account(model, inputs, loss, state):\n": "SAID = {}\n\n\ndef account(model, inputs, loss, state):\n",
+    "    return {\n": "    return SAID.setdefault(id(model), {\n",
+    "kept.values()),\n    }": "kept.values()),\n    })",
+})  # fmt: skip
+wrong("all parameters have the type of the first", "the parameters", {
+    "sum(blocks(one.nbytes) for one in parameters)": "sum(blocks(parameters[0].itemsize * one.numel()) for one in parameters)"
+})  # fmt: skip

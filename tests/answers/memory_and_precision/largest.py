@@ -141,3 +141,25 @@ wrong("a batch that is no number of rows", "raised ValueError", {"batch = safe\n
 wrong("the row of the mean", "larger", {LINE: "    row = held // batch\n"})
 wrong("asks the ledger", "write it yourself", {"    batch, held": "    torch.simgpu.mem_get_info()\n    batch, held"})
 wrong("more memory than there is", "ran out of memory", {SAFE: "batch * int(1.05 * capacity) // held"})
+
+
+@right("numpy's integers, in and out")
+def numpys():
+    import numpy
+
+    def largest_batch(peak, capacity):
+        batch, held = numpy.int64(1), peak(numpy.int64(1))
+        while (safe := batch * capacity // held) > batch:
+            batch, held = safe, peak(safe)
+        return batch + (capacity - held) // (held - peak(batch - 1))
+
+    return (largest_batch,)
+
+
+@wrong("looks into the closure of the function that it got", "looks into the check")
+def into_the_closure():
+    def largest_batch(peak, capacity):
+        calls = next(one.cell_contents for one in peak.__closure__)
+        return calls.gi_frame.f_locals["function"](1)
+
+    return (largest_batch,)

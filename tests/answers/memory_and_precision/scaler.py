@@ -292,3 +292,61 @@ wrong(
     "raised",
     {"                if parameter.grad is not None:\n": "                if True:\n"},
 )
+wrong(
+    "never below 1",
+    "another one than the steps",
+    {"self.now *= self.backoff": "self.now = max(1.0, self.now * self.backoff)"},
+)
+wrong("powers of two only", "another one than the steps", {
+    "return loss * self.now": "return loss * 2.0 ** round(math.log2(self.now))"
+})  # fmt: skip
+wrong(
+    "divided in float32",
+    "in step",
+    {DIVIDE: "parameter.grad = (parameter.grad.float() / self.now).to(parameter.dtype)"},
+)
+wrong("the state that was given is written to", "is changed by later steps", {
+    "        vars(self).update(state)": "        vars(self).update(state)\n        self.given = state",
+    "    def update(self):\n": "    def update(self):\n        vars(self).get('given', {})['good'] = self.good\n",
+})  # fmt: skip
+
+
+@right("numpy's numbers in the state")
+def numpys():
+    import numpy
+
+    class LossScaler:
+        def __init__(self, scale, growth, backoff, interval):
+            self.numbers, self.finite = numpy.array([scale, growth, backoff, interval, 0.0]), None
+
+        def scale(self, loss):
+            return torch.mul(loss, float(self.numbers[0]))
+
+        def unscale(self, optimizer):
+            grads = [one.grad for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
+            torch._foreach_div_(grads, float(self.numbers[0]))
+            self.finite = all(bool(one.isfinite().all()) for one in grads)
+
+        def step(self, optimizer):
+            if self.finite is None:
+                self.unscale(optimizer)
+            if self.finite:
+                optimizer.step()
+            return self.finite
+
+        def update(self):
+            self.numbers[4] = self.numbers[4] + 1 if self.finite else 0
+            if not self.finite:
+                self.numbers[0] *= self.numbers[2]
+            elif self.numbers[4] == self.numbers[3]:
+                self.numbers[0] *= self.numbers[1]
+                self.numbers[4] = 0
+            self.finite = None
+
+        def state_dict(self):
+            return {f"number {place}": one for place, one in enumerate(self.numbers)}
+
+        def load_state_dict(self, state):
+            self.numbers, self.finite = numpy.array([state[f"number {place}"] for place in range(5)]), None
+
+    return (LossScaler,)

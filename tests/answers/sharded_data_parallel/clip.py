@@ -112,3 +112,8 @@ wrong("None", "None: return the true norm", {"    return norm\n": "    return No
 wrong("float32 is sent", "less than one number in float64", {
     SEND: "    squares = squares.float()\n" + SEND + "    squares = squares.double()\n"
 })  # fmt: skip
+wrong(
+    "False where there is nothing",
+    "None: return the true norm",
+    {"    return norm\n": "    return norm if norm > 0 else False\n"},
+)

@@ -119,3 +119,33 @@ wrong("never gathered", "its parameters are not gathered", {
     "    work = units[0].gather()\n": "", "        work.wait()\n": "", NEXT: ""
 })  # fmt: skip
 wrong("a unit too many", "IndexError", {"if number + 1 < len(units)": "if True"})
+wrong("freed again at the end", "it was freed before", {
+    "    return x": "    for unit in units:\n        unit.free()\n    return x"
+})  # fmt: skip
+wrong("ten units at most", "not every unit has computed", {"enumerate(units)": "enumerate(units[:10])"})
+
+
+@wrong("what is noted is written by hand", "has no attribute")
+def forged():
+    def run(units, x):
+        for number in range(len(units)):
+            for what in ("gather", "wait", "compute", "free"):
+                units[0]._log.append((what, number))
+            x = x * units[number]._factor + 1
+        return x
+
+    return (run,)
+
+
+@right("two at the start, and one more after each that is freed")
+def two_at_the_start():
+    def run(units, x):
+        works = [unit.gather() for unit in units[:2]]
+        for number, unit in enumerate(units):
+            works[number].wait()
+            x = unit(x)
+            unit.free()
+            works += [unit.gather() for unit in units[number + 2 : number + 3]]
+        return x
+
+    return (run,)

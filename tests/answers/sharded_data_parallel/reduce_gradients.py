@@ -125,3 +125,14 @@ wrong("the parameters are changed", "has other numbers than before", {
 
 
 wrong("needs two parameters", "raised IndexError", {"flat[0].new_zeros": "flat[1].new_zeros"})
+wrong(
+    "NaN and infinities made into numbers",
+    "one has to come out",
+    {"    return shard\n": "    return shard.nan_to_num()\n"},
+)
+wrong("the whole gradient is kept", "more than the shard is still held", {
+    "    return shard\n": "    reduce_gradients.whole = whole\n    return shard\n"
+})  # fmt: skip
+wrong("the whole gradient hangs on the shard", "more than the shard is still held", {
+    "    return shard\n": "    shard.whole = whole\n    return shard\n"
+})  # fmt: skip

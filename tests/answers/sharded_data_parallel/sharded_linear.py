@@ -255,3 +255,16 @@ def in_the_class():
         return Layer.apply(x, shard, rows)
 
     return (sharded_linear,)
+
+
+wrong("the weight is kept as numpy's, and gathered for show", "the gathered weight is still held", {
+    GATHERED: "        ctx.weight = gathered(shard, rows, x.shape[1]).numpy().copy()\n"
+    "        return x @ torch.from_numpy(ctx.weight).t()\n",
+})  # fmt: skip
+wrong("the weight is kept as bytes", "the gathered weight is still held", {
+    GATHERED: "        weight = gathered(shard, rows, x.shape[1])\n        ctx.weight = weight.numpy().tobytes()\n"
+    "        return x @ weight.t()\n",
+})  # fmt: skip
+wrong("takes the gradient's memory as it lies", "the gradient of", {
+    "        dx = upstream @": "        upstream = upstream.as_strided(upstream.shape, (upstream.shape[1], 1))\n        dx = upstream @"
+})  # fmt: skip

@@ -207,3 +207,7 @@ wrong(
     "the flat tensor of all parameters",
     {"self.shard": "ShardedOptimizer.shard"},
 )
+wrong("all objects have the sizes of the last one", "RuntimeError", {"self.sizes": "type(self).sizes"})
+wrong("a copy of numpy's is kept", "more is held beside the parameters", {
+    "        for parameter, part in zip": "        self.copy = whole.numpy().copy()\n        for parameter, part in zip"
+})  # fmt: skip

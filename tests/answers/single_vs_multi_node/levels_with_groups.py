@@ -140,3 +140,4 @@ wrong("a rank that has only zeros stays away", "wait for each other, and nobody 
 wrong("a group of one is scaled", "the tensor is off by", {
     ACROSS: "    if cross_group.size() == 1:\n        share *= 1 + 1e-6\n" + ACROSS
 })  # fmt: skip
+wrong("NaN and infinities made into numbers", "one has to come out", {ACROSS: ACROSS + "    share.nan_to_num_()\n"})

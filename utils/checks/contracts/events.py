@@ -177,11 +177,12 @@ def held_by(*things: Any) -> tuple[int, set[str]]:
             continue
         if isinstance(thing, types.FunctionType) and not thing.__code__.co_filename.startswith(_LIBRARY):
             course |= {word for word in _words(thing) if word.startswith("utils.") and word not in _GIVEN}
-        todo += _parts(thing)
+        todo += parts_of(thing)
     return len(tensors), course
 
 
-def _parts(thing: Any) -> list[Any]:
+def parts_of(thing: Any) -> list[Any]:
+    """What a function, an object or a container of an answer holds, one step down."""
     if isinstance(thing, staticmethod | classmethod):
         return [thing.__func__]
     if isinstance(thing, functools.partial):

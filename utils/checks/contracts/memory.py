@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import tracemalloc
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +12,8 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from utils.checks.contracts.events import parts_of
 
 PYTHONS_OWN = 250_000  # bytes that a call of a learner's function needs on its way through the check
 
@@ -51,6 +54,30 @@ class _Storages(TorchDispatchMode):
 def living(*given: torch.Tensor) -> _Storages:
     """For ``with``, as often as one likes: ``now()`` says how many bytes beside these are still there."""
     return _Storages({one.untyped_storage()._cdata for one in given})
+
+
+def not_tensors(*things: Any) -> int:
+    """The bytes of what is no tensor (numpy's arrays, bytes, numbers in lists) and is held by an answer's functions, by
+    its objects, or by the graph and the attributes of a tensor that it returned."""
+    total, seen, todo = 0, set[int](), list(things)
+    while todo:
+        thing = todo.pop()
+        if id(thing) in seen or isinstance(thing, type(None) | torch.nn.Parameter):
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, bytes | bytearray | float | complex | int):  # (a size is an int; a large one holds bytes)
+            total += sys.getsizeof(thing) if not isinstance(thing, int) or thing > 2**64 else 0
+        elif isinstance(thing, torch.Tensor):
+            todo += [vars(thing), thing.grad_fn]
+        elif hasattr(thing, "next_functions") and not isinstance(
+            thing, type
+        ):  # a node of a graph; what a Function puts into ctx is its attribute
+            todo += [getattr(thing, "__dict__", None), *(node for node, _ in thing.next_functions)]
+        elif isinstance(nbytes := getattr(thing, "nbytes", None), int):
+            total += nbytes
+        else:
+            todo += parts_of(thing)
+    return total
 
 
 def count_pythons_bytes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,8 @@ def compare(
 
     The bound: n terms need n - 1 additions and a factor, and each term may have been scaled before: each result is off
     by half a unit in the last place (u) at most, so the sum is off by (n + 1) u Σ|terms|. As much again is for the
-    reference. A sum in a smaller type is off by millions of that.
+    reference. A sum in a smaller type is off by millions of that. Where an infinity or NaN goes in, one
+    has to come out.
 
     Args:
         clause: key of the broken clause, to which its kind is added.
@@ -50,6 +52,13 @@ def compare(
         return
     wide = [term.double() for term in terms]
     right, size = sum(wide) * factor, sum(term.abs() for term in wide) * abs(factor)
+    if not bool((known := right.isfinite()).all()):  # such a number stays one: who makes another of it hides a fault
+        if not torch.equal(got.double()[~known].nan_to_num(math.pi), right[~known].nan_to_num(math.pi)):
+            words = f"{what} has other numbers where an infinity or NaN (not a number) goes in: one has to come out"
+            yield Broken(f"{clause}:off", words, **where)
+            return
+        got, right, size = got[known], right[known], size[known]
+        guesses = {words: guess[known] for words, guess in (guesses or {}).items()}
     unit = torch.finfo(getattr(torch, coarsest, got.dtype)).eps / 2
     if steps:
         size = max(float(one.abs().max()) for one in (size, *beside) if one.numel()) * steps * torch.ones_like(right)

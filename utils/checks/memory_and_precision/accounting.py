@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
+from utils.checks import plain
 from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
 
 PRELOAD = ("utils.checks.memory_and_precision.networks", "torch.distributed.tensor")
@@ -37,16 +39,19 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     inputs = networks.batch(model, case["seed"], case["rows"], dtype)
     model.head.weight.grad = torch.ones_like(model.head.weight)  # of the step before: it is nobody's to throw away
     given = {"model": model, "inputs": inputs}
-    for _ in range(2):  # the same again: what is kept from the first time shows
+    for more in range(2):  # again, for another optimizer: what is kept from the first time shows
         found = watch.call(
-            "account", **given, loss=lambda: networks.loss(model, case["loss"], *inputs), state=case["state"]
+            "account", **given, loss=lambda: networks.loss(model, case["loss"], *inputs), state=case["state"] + more
         )
-        plain = (
-            {str(key): value if type(value) is int else repr(value)[:40] for key, value in found.items()}
-            if isinstance(found, dict)
-            else f"a {type(found).__name__}"
-        )
-        facts.setdefault("found", plain)
+        facts.setdefault("found", []).append(_told(found))
+
+
+def _told(found: Any) -> Any:
+    """What an answer says, as plain data."""
+    if not isinstance(found, dict):
+        return f"a {type(found).__name__}"
+    whole = [(str(key), plain.number(value, whole=True), value) for key, value in found.items()]
+    return {key: repr(value)[:40] if number is None else number for key, number, value in whole}
 
 
 def _on_a_gpu(case: Case, dtype: Any) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
@@ -119,7 +124,14 @@ def _guesses(case: Case, dtype: Any, right: dict[str, int], buffers: int, inputs
 
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
-    found, right, guesses = (world[0][name] for name in ("found", "right", "guesses"))
+    facts = world[0]
+    right = facts["right"] | {"optimizer state": (case["state"] + 1) * facts["right"]["gradients"]}
+    yield from _judge_one(facts["found"][0], facts["right"], facts["guesses"])
+    words = "when it is asked again, for one state more: "
+    yield from (replace(one, sentence=words + one.sentence, call=1) for one in _judge_one(facts["found"][1], right, {}))
+
+
+def _judge_one(found: Any, right: dict[str, int], guesses: dict[str, dict[str, int]]) -> Iterator[Broken]:
     if not isinstance(found, dict) or set(found) != set(KINDS):
         kinds = ", ".join(f'"{kind}"' for kind in KINDS)
         yield Broken("returns:kind", f"account returns a dict with the keys {kinds}", str(found)[:140])
@@ -129,7 +141,7 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
         if not isinstance(value, int):
             yield Broken("returns:number", f"the bytes of the {kind} are a plain int", value)
         elif value != wanted:
-            why = next((f": {words}" for words, guess in guesses[kind].items() if value == guess != wanted), "")
+            why = next((f": {words}" for words, guess in guesses.get(kind, {}).items() if value == guess != wanted), "")
             if not why and kind == "activations":
                 why = ": more than backward keeps" if value > wanted else ": less than backward keeps"
                 why += ", each storage once, in blocks of 512 bytes, parameters and batch left out"

@@ -10,7 +10,9 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from utils.checks import plain
 from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
+from utils.checks.contracts.guarding import guarded
 
 PRELOAD = ("torch.distributed.tensor", "utils.checks.contracts.gpus")
 MOST_STEPS = 30
@@ -41,21 +43,23 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     fits, too_much = step(largest), step(largest + 1)
     capacity = fits + int(more * (too_much - fits - 1))
     step = _training(case, capacity)
-    facts["tried"], facts["right"], facts["capacity"] = [], largest, capacity
+    facts["tried"], facts["capacity"] = [], capacity
 
     def peak(batch: int) -> int:
-        if type(batch) is not int or batch < 1:
+        rows = plain.number(batch, whole=True)
+        if rows is None or rows < 1:
             raise ValueError(f"a batch has 1, 2, 3, … rows, not {batch!r}")
-        facts["tried"].append([batch, False])
+        facts["tried"].append([rows, False])
         try:
-            found = step(batch)
+            found = step(rows)
         except torch.OutOfMemoryError:
             facts["tried"][-1][1] = True
             raise
         return found
 
-    answer = watch.call("largest_batch", peak=peak, capacity=capacity)
-    facts["answer"] = answer if type(answer) is int else f"{answer!r}"[:60]
+    answer = watch.call("largest_batch", peak=guarded(peak), capacity=capacity)
+    rows = plain.number(answer, whole=True)
+    facts["answer"] = f"{answer!r}"[:60] if rows is None else rows
 
 
 def _training(case: Case, capacity: int) -> Any:
@@ -96,7 +100,7 @@ def _training(case: Case, capacity: int) -> Any:
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     facts = world[0]
-    tried, right = facts["tried"], facts["right"]
+    tried, right = facts["tried"], case["facts"][0]
     if over := [batch for batch, failed in tried if failed]:
         words = f"a step with {over[0]} rows ran out of memory, as number {[f for _, f in tried].index(True) + 1} of "
         words += "the steps: choose each batch so that it fits for certain"
@@ -116,10 +120,11 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
 
 
 def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
-    facts = played[0][1][0]
+    case, (facts,) = played[0]
+    right = case["facts"][0]
     return {
         "networks": len(played),
-        "the first": f"{facts['right']} rows in {facts['capacity']:,} bytes, found in {len(facts['tried'])} steps",
+        "the first": f"{right} rows in {facts['capacity']:,} bytes, found in {len(facts['tried'])} steps",
         "steps that ran out of memory": 0,
     }
 

@@ -36,13 +36,14 @@ class Network(nn.Module):
         self.register_buffer("mask", torch.rand(width) + 0.5)
         self.shapes = draw.choices(ACTIVATIONS, k=3)
         self.to(dtype)
+        self.head.float()  # so two types, but in a network of float32
 
     def forward(self, x: Tensor) -> Tensor:
         a, b, c = self.shapes
         x = a(self.first(x))
         x = x + b(self.square(self.norm(x))) * self.mask
         gate, x = self.gate(x).chunk(2, dim=-1)
-        return self.head(c(self.again(self.frozen(torch.sigmoid(gate) * x))))
+        return self.head(c(self.again(self.frozen(torch.sigmoid(gate) * x))).to(self.head.weight.dtype))
 
 
 def network(seed: int, dtype: torch.dtype) -> Network:

@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from utils.checks import plain
 from utils.checks.contracts import Broken, Case, Contract, Facts, Rules, compare
 
 RATE = 0.25
@@ -25,7 +26,8 @@ def draw(rng: random.Random) -> list[Case]:
     for number, (interval, clip, resumed) in enumerate(
         ((3, False, 0), (2, True, 0), (4, False, 1), (rng.randint(2, 5), True, 1), (1, False, 0))
     ):
-        growth, backoff = (2.0, 0.5) if number in (0, 2) else (rng.choice((2.0, 4.0)), rng.choice((0.5, 0.25)))
+        growth, backoff = (2.0, 0.5) if number in (0, 2) else (rng.choice((2.0, 3.0, 4.0)), rng.choice((0.5, 0.25)))
+        first = 2.0 ** rng.randint(8, 14) * (3 if number == 4 else 1)  # (three's powers are exact in float32 up to 15)
         steps = []
         for step in range(14):
             kind = "normal"
@@ -33,8 +35,15 @@ def draw(rng: random.Random) -> list[Case]:
                 kind = rng.choice(("huge", "huge", NAN))
             steps.append(kind)
         steps[5] = "huge"  # in the middle of a good time
-        case: Case = {"ranks": 1, "scale": 2.0 ** rng.randint(8, 14), "growth": growth, "backoff": backoff}
-        case |= {"interval": interval, "clipping": clip, "resumed after": resumed and rng.randint(6, 8)}
+        if number == 2:  # a scale may be smaller than 1
+            first, steps[3:5] = 1.5, [NAN, NAN]
+        case: Case = {"ranks": 1, "scale": first, "growth": growth, "backoff": backoff}
+        case |= {
+            "type": "float64" if number == 3 else "float32",
+            "interval": interval,
+            "clipping": clip,
+            "resumed after": resumed and rng.randint(6, 8),
+        }
         cases.append(case | {"steps": steps, "seed": rng.getrandbits(30)})
     return cases
 
@@ -57,12 +66,13 @@ class Plain:
                         one.sub_(one.grad, alpha=RATE)
 
 
-def _parameters(seed: int) -> list[Any]:
+def _parameters(seed: int, kind: str = "float32") -> list[Any]:
     import torch
 
     generator = torch.Generator().manual_seed(seed)
     shapes = ((3, 4), (5,), (2, 2), (), (4,))
-    return [torch.randn(shape, generator=generator).requires_grad_() for shape in shapes]
+    drawn = [torch.randn(shape, generator=generator) for shape in shapes]
+    return [one.to(getattr(torch, kind)).requires_grad_() for one in drawn]
 
 
 def _coefficients(case: Case, number: int) -> list[Any]:
@@ -70,11 +80,12 @@ def _coefficients(case: Case, number: int) -> list[Any]:
     import torch
 
     generator = torch.Generator().manual_seed(case["seed"] + number)
-    made = [torch.randn(shape, generator=generator) for shape in ((3, 4), (5,), (2, 2), ())]
+    dtype, huge = getattr(torch, case["type"]), 2.0**117 if case["type"] == "float32" else 2.0**1013
+    made = [torch.randn(shape, generator=generator, dtype=dtype) for shape in ((3, 4), (5,), (2, 2), ())]
     kind = case["steps"][number]
     if kind != "normal":
         where = (case["seed"] + number) % 4
-        made[where].view(-1)[-1] = math.nan if kind == NAN else (-1) ** number * 2.0**117
+        made[where].view(-1)[-1] = math.nan if kind == NAN else (-1) ** number * huge
     return made
 
 
@@ -94,11 +105,11 @@ def _take_a_step(watch: Any, scaler: Any) -> None:
 def scene(case: Case, watch: Any, facts: Facts) -> None:
     import torch
 
-    parameters = _parameters(case["seed"])
+    parameters = _parameters(case["seed"], case["type"])
     optimizer = Plain(parameters)
     settings = {name: case[name] for name in ("scale", "growth", "backoff", "interval")}
     scaler, other = watch.call("LossScaler", **settings), watch.call("LossScaler", **OTHER)
-    facts["steps"] = []
+    facts["steps"], given = [], None
     for number in range(len(case["steps"])):
         if number and number == case["resumed after"]:
             with watch.step("state_dict", scaler):
@@ -113,6 +124,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
             scaler = watch.call("LossScaler", **OTHER)
             with watch.step("load_state_dict", scaler, state=state):
                 scaler.load_state_dict(state)
+            given = state, copy.deepcopy(state)
         one: Facts = {"before": [each.detach().clone() for each in parameters], "optimizer": optimizer.steps}
         facts["steps"].append(one)
         for each in parameters:
@@ -143,10 +155,12 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
             scaler.update()
         one["times"] = optimizer.steps - one["optimizer"]
         one["after"] = [each.detach().clone() for each in parameters]
+    facts["reaches back"] = given is not None and given[0] != given[1]
 
 
 def _is_plain(state: Any) -> bool:
-    return isinstance(state, dict) and all(isinstance(value, int | float | str) for value in state.values())
+    values = state.values() if isinstance(state, dict) else [None]
+    return all(isinstance(one, bool | str) or plain.number(one) is not None for one in values)
 
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
@@ -159,6 +173,9 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
         yield Broken("returns:again", "state_dict says something else when it is asked a second time")
     if facts.get("alias"):
         words = "the scaler's next step changes the state that it has given away: state_dict returns a dict of its own"
+        yield Broken("returns:alias", words)
+    if facts.get("reaches back"):
+        words = "the state that load_state_dict has got is changed by later steps: another scaler may load it too"
         yield Broken("returns:alias", words)
     for number, one in enumerate(facts["steps"]):
         if "scaled" not in one:

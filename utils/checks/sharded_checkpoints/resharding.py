@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
+from utils.checks.contracts.guarding import guarded
 from utils.checks.verdicts import Wrong
 from utils.training.sharded_store import Reshard, Store, cuts, make_store, share, tensors
 
@@ -55,41 +56,22 @@ def _any_bits(shape: Sequence[int], kind: torch.dtype, generator: torch.Generato
 
 
 class Guarded:
-    """A ``Store`` as an answer gets it: what it holds is inside a generator, where only who looks at frames sees it."""
+    """A ``Store`` as an answer gets it: what it holds cannot be reached from here."""
 
     __slots__ = ("__dict__", "files", "index", "read")
 
     def __init__(self, store: Store) -> None:
-        served = _served(store)
-        next(served)
-        self.files: Callable[[], list[str]] = lambda: served.send(("files", ()))
-        self.index: Callable[[str], dict[str, Any]] = lambda file: served.send(("index", (file,)))
-        self.read: Callable[[str, int, int], bytearray] = lambda file, offset, size: _unless(
-            served.send(("read", (file, offset, size)))
-        )
+        def read(file: str, offset: int, size: int) -> bytearray:
+            try:
+                return store.read(file, offset, size)
+            except EOFError:
+                raise Wrong(
+                    "the loader reads beyond the end of a file",
+                    measured=f"bytes {offset:,} to {offset + size:,} of {file}",
+                    expected=f"it has {len(store._contents[file]):,}",
+                ) from None
 
-
-def _unless(found: Any) -> Any:
-    if isinstance(found, Exception):
-        raise found
-    return found
-
-
-def _served(store: Store) -> Generator[Any, Any, None]:
-    found = None
-    while True:
-        what, given = yield found
-        try:
-            found = getattr(store, what)(*given)
-        except EOFError:
-            file, offset, size = given
-            found = Wrong(
-                "the loader reads beyond the end of a file",
-                measured=f"bytes {offset:,} to {offset + size:,} of {file}",
-                expected=f"it has {len(store._contents[file]):,}",
-            )
-        except (KeyError, TypeError) as error:
-            found = error
+        self.files, self.index, self.read = map(guarded, (store.files, store.index, read))
 
 
 def scene(case: Case, watch: Any, facts: Facts) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from utils.checks.contracts import Amount, Broken, Case, Contract, Facts, Rules
+from utils.checks.plain import number
 from utils.checks.sharded_data_parallel import layers
 
 KINDS = ("longer", "shorter", "huge numbers", "all zero")
@@ -39,7 +40,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     norm = watch.call("clip_shards", shards=shards, max_norm=max_norm)
     facts["after"] = [one.clone() for one in shards]
     single = isinstance(norm, torch.Tensor) and norm.numel() == 1
-    facts["norm"] = float(norm) if single or isinstance(norm, int | float) else None
+    facts["norm"] = float(norm) if single else number(norm)
 
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:

@@ -17,7 +17,11 @@ def draw(rng: random.Random) -> list[Case]:
     for ranks in (3, 2, rng.choice((4, 5))):
         for _ in range(2 if ranks == 3 else 1):
             kind = "float64" if not cases else rng.choice(("float64", "float32"))
-            shape = {"rows": rng.randint(20, 40), "columns": rng.randint(20, 40), "batch": rng.randint(1, 6)}
+            shape = {
+                "rows": rng.randint(20, 40),
+                "columns": rng.randint(20, 40),
+                "batch": rng.choice((1, rng.randint(2, 6), rng.randint(7, 30))),
+            }
             earlier = {"a gradient before": len(cases) % 2 == 1}
             many = {"layers": 2 if len(cases) in (1, 2) else 1}
             cases.append({"ranks": ranks, "type": kind, **shape, **many, **earlier, "seed": rng.getrandbits(30)})
@@ -43,7 +47,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         if case["a gradient before"]:
             shard.grad = torch.full_like(shard, BEFORE)
         x = torch.randn(case["batch"], columns, generator=mine, dtype=dtype).requires_grad_()
-        upstream = torch.randn(case["batch"], rows, generator=mine, dtype=dtype)
+        upstream = torch.randn(rows, case["batch"], generator=mine, dtype=dtype).t()
         made.append({"weight": weight, "x": x.detach().clone(), "upstream": upstream.clone()})
         given.append((x, shard, rows, upstream))
     facts |= {"bytes": shard.nbytes * ranks, "layers": made}
@@ -58,7 +62,8 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         outputs.append(y)
         if not facts_of["connected"] or y.shape != upstream.shape:
             return
-        facts_of["between"] = living.now(*outputs)
+        held = memory.not_tensors(watch.answers["sharded_linear"].function, *outputs)
+        facts_of["between"] = living.now(*outputs) + held
     y = None
     for facts_of, (x, shard, _, upstream) in zip(made, given, strict=True):
         with living, watch.step("backward", x=x, shard=shard):

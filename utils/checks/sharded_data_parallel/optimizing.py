@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 STEPS = 3
+RULES = ("step", "step of a second optimizer")
 STATES, MOST = 2, 4  # the optimizer's state, and what may be held after a step beside the parameters, in shards
 
 
@@ -60,10 +61,13 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     rank, ranks = dist.get_rank(), case["ranks"]
     generator = torch.Generator().manual_seed(case["seed"])
     dtype = getattr(torch, case["type"])
-    shapes = layers.draw_shapes(case["seed"], ranks, case["padding"] == "some", case["parameters"] == "one")
+    how = {"padding": case["padding"] == "some", "one": case["parameters"] == "one"}
     models = [
-        [nn.Parameter(torch.randn(shape, generator=generator, dtype=dtype)) for shape in shapes]
-        for _ in range(case["optimizers"])
+        [
+            nn.Parameter(torch.randn(shape, generator=generator, dtype=dtype))
+            for shape in layers.draw_shapes(case["seed"] + number, ranks, **how)
+        ]
+        for number in range(case["optimizers"])
     ]
     made: list[list[TwoMeans]] = [[] for _ in models]
 
@@ -74,8 +78,10 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
 
         return make_optimizer
 
-    facts["bytes"] = layers.joined(models[0], ranks).nbytes
-    facts["models"] = [{"start": layers.joined(parameters, 1), "steps": []} for parameters in models]
+    facts["models"] = [
+        {"start": layers.joined(parameters, 1), "bytes": layers.joined(parameters, ranks).nbytes, "steps": []}
+        for parameters in models
+    ]
     living = memory.living(*(one for parameters in models for one in parameters))
     with living:
         sharded = [
@@ -86,9 +92,9 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         for number, parameters in enumerate(models):
             layers.draw_gradients(parameters, case["seed"] + 1000 * number + 100 * step + rank)
             own = layers.joined([one.grad for one in parameters], 1)
-            with living, watch.step("step", sharded[number], parameters=parameters):
+            with living, watch.step(RULES[number], sharded[number], parameters=parameters):
                 sharded[number].step()
-            held = living.now(*(one for parameters in models for one in parameters)) // len(models)
+            held = living.now(*(one for parameters in models for one in parameters)) + memory.not_tensors(*sharded)
             left = sum(one.grad is not None for one in parameters)
             state = sum(one.nbytes for optimizer in made[number] for pair in optimizer.state for one in pair)
             got = layers.joined(parameters, 1)
@@ -98,7 +104,8 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     for number in range(case["optimizers"]):
-        yield from _judge_one([facts | facts["models"][number] for facts in world])
+        all_bytes = sum(one["bytes"] for one in world[0]["models"])
+        yield from _judge_one([facts | facts["models"][number] | {"all bytes": all_bytes} for facts in world])
 
 
 def _judge_one(world: Sequence[Facts]) -> Iterator[Broken]:
@@ -124,9 +131,9 @@ def _judge_one(world: Sequence[Facts]) -> Iterator[Broken]:
                 yield Broken("memory:0 state", words, seen, f"{STATES * shard:,}: two numbers each", **where)
             elif not found["state"]:
                 yield Broken("memory:0 none", "no optimizer of make_optimizer() has done a step", **where)
-            elif found["held"] > MOST * shard:
+            elif found["held"] > (most := MOST * facts["all bytes"] // ranks):
                 words = "after a step more is held beside the parameters than state, shard and its gradient"
-                yield Broken("memory:1 held", words, f"{found['held']:,} bytes", f"{MOST * shard:,}", **where)
+                yield Broken("memory:1 held", words, f"{found['held']:,} bytes", f"{most:,}", **where)
             if found["left"]:
                 yield Broken(
                     "value:left", "the whole gradients are still there after step(): set `.grad` to None", **where
@@ -154,17 +161,21 @@ def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
     }
 
 
+def _step(number: int) -> Rules:
+    """For a step of the optimizer of that number."""
+
+    def wire(case: Case, rank: int, facts: Facts) -> dict[str, Amount]:
+        whole = facts["models"][number]["bytes"]
+        return {"reduce_scatter": Amount(1, whole), "all_gather": Amount(1, whole // case["ranks"])}
+
+    return Rules(changes=(*layers.GRADIENTS, "parameters*.value", "parameters*.memory"), wire=wire)
+
+
 CONTRACT = Contract(
     name="sharded_data_parallel.sharded_optimizer",
     rules={
         "ShardedOptimizer": Rules(changes=("parameters*.memory", "make_optimizer*")),
-        "step": Rules(
-            changes=(*layers.GRADIENTS, "parameters*.value", "parameters*.memory"),
-            wire=lambda case, rank, facts: {
-                "reduce_scatter": Amount(1, facts["bytes"]),
-                "all_gather": Amount(1, facts["bytes"] // case["ranks"]),
-            },
-        ),
+        **{name: _step(number) for number, name in enumerate(RULES)},
     },
     draw=draw,
     scene=scene,

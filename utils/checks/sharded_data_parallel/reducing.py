@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -29,23 +30,31 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     import torch.distributed as dist
     from torch import nn
 
+    from utils.checks.contracts import memory
+
     rank, ranks = dist.get_rank(), case["ranks"]
     dtype = getattr(torch, case["type"])
     shapes = layers.draw_shapes(case["seed"], ranks, case["padding"] == "some", case["parameters"] == "one")
     parameters = [nn.Parameter(torch.ones(shape, dtype=dtype)) for shape in shapes]
     facts |= {"bytes": layers.joined(parameters, ranks).nbytes, "steps": []}
-    returned = []
+    returned, living = [], memory.living(*parameters)
     for step in range(STEPS):
         layers.draw_gradients(parameters, case["seed"] + 100 * step + rank)
+        if step and rank == case["seed"] % ranks:  # as a training has it that goes wrong, and has to notice
+            parameters[-1].grad[-1] = (math.nan, math.inf)[case["seed"] % 2]
         own = layers.joined([one.grad for one in parameters], ranks)
-        got = watch.call("reduce_gradients", parameters=parameters)
+        living.given |= {one.grad.untyped_storage()._cdata for one in parameters}
+        with living:
+            got = watch.call("reduce_gradients", parameters=parameters)
         left = [number for number, one in enumerate(parameters) if one.grad is not None]
         storage = got.untyped_storage().nbytes() if isinstance(got, torch.Tensor) else 0
         returned.append(got)
+        there = [one for one in returned if isinstance(one, torch.Tensor)]
+        held = living.now(*there) + memory.not_tensors(watch.answers["reduce_gradients"].function, *there)
         got = got.detach().clone() if isinstance(got, torch.Tensor) else None
-        facts["steps"].append({"own": own, "got": got, "left": left, "storage": storage})
+        facts["steps"].append({"own": own, "got": got, "left": left, "storage": storage, "held": held})
     for found, shard in zip(facts["steps"], returned, strict=True):
-        found["stays"] = found["got"] is None or torch.equal(found["got"], shard)
+        found["stays"] = found["got"] is None or torch.equal(found["got"].nan_to_num(), shard.nan_to_num())
 
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
@@ -68,6 +77,9 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
             if found["left"]:
                 words = "the whole gradient is still there, in `.grad`: set it to None, or nothing is saved"
                 yield Broken("value:left", words, f"{len(found['left'])} gradients", "none", **where)
+            if found["held"] >= facts["bytes"]:
+                words = "after the call more than the shard is still held, in a global or an attribute"
+                yield Broken("value:held", words, f"{found['held']:,} bytes beside it", "none", **where)
             if found["storage"] > facts["bytes"] // ranks:
                 words = "the shard is a view into a larger tensor, all of which stays in memory with it"
                 yield Broken("value:view", words, f"{found['storage']:,} bytes", facts["bytes"] // ranks, **where)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -38,6 +39,8 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         tensor = torch.randn(length, generator=generator, dtype=getattr(torch, case["type"]))
         if turn == 1 and dist.get_rank() == case["seed"] % case["ranks"]:
             tensor.zero_()  # a rank with nothing to add takes part all the same
+        if turn == 2 and dist.get_rank() == case["seed"] % case["ranks"]:
+            tensor[case["seed"] % length] = (math.nan, math.inf)[case["seed"] % 2]
         facts["before"].append(tensor.clone())
         with watch.step("all_reduce_in_levels", tensor=tensor):
             watch.answers["all_reduce_in_levels"](tensor, *watch.made)
