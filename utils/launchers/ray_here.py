@@ -82,6 +82,7 @@ def start(cpus: int = 2) -> Here:
                 import ray
 
                 context = ray.init(num_cpus=cpus, **settings)
+                _no_dashboard()
             break
         except BaseException as error:
             if attempt == _ATTEMPTS - 1 or "timed out during startup" not in str(error):
@@ -118,8 +119,6 @@ def private() -> Iterator[dict[str, Any]]:
                 "object_store_memory": _OBJECT_STORE,
                 "_temp_dir": str(_folder),
             }
-        if sys.modules["ray"].is_initialized():
-            _no_dashboard()
     except BaseException:
         stop()
         raise
