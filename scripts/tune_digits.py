@@ -52,7 +52,8 @@ def main() -> None:
         rates = tune.grid_search([0.03, 0.1, 0.3, 1.0, 3.0, 10.0])
         space = {"lr": rates, "diary": str(args.folder / "diary.txt"), "seconds": args.seconds}
         run = tune.RunConfig(name="experiment", storage_path=str(args.folder), verbose=0)
-        tuner = tune.Tuner(trial, param_space=space, run_config=run)
+        few = tune.TuneConfig(reuse_actors=True)  # a process takes the next trial: starting one is the slow part
+        tuner = tune.Tuner(trial, param_space=space, tune_config=few, run_config=run)
     results = tuner.fit()
     best = results.get_best_result("loss", "min")
     print(f"{len(results)} trials, {results.num_errors} errors; the best learning rate is {best.config['lr']}")

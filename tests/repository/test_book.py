@@ -218,6 +218,28 @@ def test_answers_and_sliders_work_with_the_keyboard_and_without_a_kernel(address
     assert problems == []
 
 
+@pytest.mark.parametrize(
+    "slug", ["model_parallelism", "data_parallel_internals", "parameter_server_and_all_reduce", "ddp_and_bucketing"]
+)
+def test_figures_in_steps_are_played_from_the_first_picture_to_the_last(slug: str, address: str, reader: Any) -> None:
+    page, problems = reader
+    page.goto(f"{address}notebooks/{LECTURES[slug]}.html")
+    figures = page.locator(".picture-series").all()
+    assert figures, "the lecture has no figure with a slider"
+    for figure in figures:
+        slider = figure.locator("input[type=range]").last
+        slider.focus()
+        page.keyboard.press("Home")
+        positions, seen = int(slider.get_attribute("max")) + 1, set()
+        for _ in range(positions):
+            shown = figure.locator("img:visible")
+            expect(shown).to_have_count(1)
+            seen.add(shown.get_attribute("src"))
+            page.keyboard.press("ArrowRight")
+        assert len(seen) == positions
+    assert problems == []
+
+
 def test_the_search_works_from_a_disk(book: Path, reader: Any) -> None:
     page, problems = reader
     page.goto((book / "search.html").as_uri() + "?q=bucket")

@@ -53,24 +53,25 @@ def test_each_network_learns_what_it_would_alone() -> None:
     assert curves[-1][2] == tuning.GUESSING  # it has diverged
 
 
-def test_a_network_is_plain_sgd_on_cross_entropy() -> None:
+@pytest.mark.parametrize(("optimizer", "rate", "decay"), [("SGD", 0.5, 0.01), ("AdamW", 0.03, 0.1)])
+def test_a_network_takes_the_steps_of_torchs_optimizer(optimizer: str, rate: float, decay: float) -> None:
     import torch
     from torch import nn
 
     from utils.training import data
 
-    ours = tuning.Training(0.5, 1080, decay=0.01)
+    ours = tuning.Training(rate, 1080, decay, optimizer=optimizer)
     model = nn.Sequential(nn.Linear(64, tuning.HIDDEN), nn.Tanh(), nn.Linear(tuning.HIDDEN, 10))
     with torch.no_grad():
         for parameter, weight in zip(model.parameters(), ours.weights, strict=True):
             parameter.copy_(weight[0].T if weight.shape[1] > 1 else weight[0, 0])
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, weight_decay=0.01)
+    theirs = getattr(torch.optim, optimizer)(model.parameters(), lr=rate, weight_decay=decay)
     digits = data.digits()
     images, labels = digits.train_images.flatten(1), digits.train_labels
     for _ in range(3):
-        optimizer.zero_grad()
+        theirs.zero_grad()
         nn.functional.cross_entropy(model(images[:1080]), labels[:1080]).backward()
-        optimizer.step()
+        theirs.step()
         found = ours.epoch()
     loss = nn.functional.cross_entropy(model(images[1080:]), labels[1080:]).item()
     assert found == pytest.approx([loss], rel=1e-4)
@@ -78,11 +79,13 @@ def test_a_network_is_plain_sgd_on_cross_entropy() -> None:
     assert ours.errors("test") == pytest.approx([wrong])
 
 
-def test_a_training_goes_on_exactly_from_its_state() -> None:
-    whole = tuning.train({"lr": 0.3, "batch": 128}, epochs=4, seed=3)
-    first = tuning.Training(0.3, 128, seed=3)
+@pytest.mark.parametrize(("optimizer", "rate"), [("SGD", 0.3), ("AdamW", 0.01)])
+def test_a_training_goes_on_exactly_from_its_state(optimizer: str, rate: float) -> None:
+    uninterrupted = tuning.Training(rate, 128, seed=3, optimizer=optimizer)
+    whole = [uninterrupted.epoch()[0] for _ in range(4)]
+    first = tuning.Training(rate, 128, seed=3, optimizer=optimizer)
     begun = [first.epoch()[0] for _ in range(2)]
-    second = tuning.Training(0.3, 128, seed=3)
+    second = tuning.Training(rate, 128, seed=3, optimizer=optimizer)
     second.load_state_dict(first.state_dict())
     first.epoch()  # what the first does later is not seen by the second
     assert begun + [second.epoch()[0] for _ in range(2)] == whole

@@ -1,4 +1,4 @@
-"""One small training that is tuned in many ways: digits, a network of one hidden layer, SGD.
+"""One small training that is tuned in many ways: digits, a network of one hidden layer, SGD (or AdamW).
 
 Whoever tunes needs many trainings, so here many networks learn side by side: ``Training`` holds one for each learning
 rate. They share the batch size and the images of each batch, and nothing else; each is what it would be alone.
@@ -60,6 +60,7 @@ class Training:
         decay: weight decay, for each network or one number.
         seed: of the first weights and of the order of the images. The same for all networks.
         images: train on the first so many of the 1,080.
+        optimizer: "SGD" or "AdamW", as in ``torch.optim``, without momentum or with its usual ones.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Training:
         decay: float | Sequence[float] = 0.0,
         seed: int = 0,
         images: int = IMAGES,
+        optimizer: str = "SGD",
     ) -> None:
         import torch
 
@@ -80,6 +82,9 @@ class Training:
         first = (torch.randn(64, HIDDEN, generator=generator) / 8, torch.zeros(1, HIDDEN))
         second = (torch.randn(HIDDEN, 10, generator=generator) / HIDDEN**0.5, torch.zeros(1, 10))
         self.weights = [one.repeat(len(rate), 1, 1).requires_grad_() for one in (*first, *second)]
+        self.optimizer, self.steps = optimizer, 0
+        adam = optimizer == "AdamW"
+        self.moments = [(torch.zeros_like(one), torch.zeros_like(one)) for one in self.weights] if adam else []
 
     def epoch(self) -> list[float]:
         """Train for one epoch (the images that do not fill a batch are left out) and give the validation losses."""
@@ -115,11 +120,14 @@ class Training:
 
     def state_dict(self) -> dict[str, Any]:
         """All that another ``Training`` of the same settings needs to go on exactly here."""
-        return {"epochs": self.epochs, "weights": [weight.detach().clone() for weight in self.weights]}
+        weights = [weight.detach().clone() for weight in self.weights]
+        moments = [(mean.clone(), square.clone()) for mean, square in self.moments]
+        return {"epochs": self.epochs, "steps": self.steps, "weights": weights, "moments": moments}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.epochs = state["epochs"]
+        self.epochs, self.steps = state["epochs"], state["steps"]
         self.weights = [weight.clone().requires_grad_() for weight in state["weights"]]
+        self.moments = [(mean.clone(), square.clone()) for mean, square in state["moments"]]
 
     def _scores(self, images: Tensor) -> Tensor:
         """``[networks, images, 10]``."""
@@ -135,9 +143,21 @@ class Training:
         scores = self._scores(images).flatten(0, 1)
         wanted = labels.repeat(len(self._rate))
         loss = cross_entropy(scores, wanted, reduction="sum") / len(labels)  # the sum of the networks' mean losses
+        directions = torch.autograd.grad(loss, self.weights)
+        self.steps += 1
         with torch.no_grad():
-            for weight, gradient in zip(self.weights, torch.autograd.grad(loss, self.weights), strict=True):
-                weight -= self._rate * (gradient + self._decay * weight)
+            if self.moments:
+                directions = [
+                    self._adam(*one, gradient) for one, gradient in zip(self.moments, directions, strict=True)
+                ]
+            for weight, direction in zip(self.weights, directions, strict=True):
+                weight -= self._rate * (direction + self._decay * weight)
+
+    def _adam(self, mean: Tensor, square: Tensor, gradient: Tensor) -> Tensor:
+        """The gradient's running mean, in parts of its usual size; both begin at 0, which is corrected."""
+        mean.lerp_(gradient, 0.1)
+        square.lerp_(gradient.square(), 0.001)
+        return mean / (1 - 0.9**self.steps) / ((square / (1 - 0.999**self.steps)).sqrt() + 1e-8)
 
 
 def train(config: Mapping[str, float], epochs: int = EPOCHS, seed: int = 0) -> list[float]:
