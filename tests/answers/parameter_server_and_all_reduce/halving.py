@@ -190,10 +190,10 @@ wrong(
     "there is no rank 3 in a world of 3",
     {ABOVE: "", "extra = rank + power < size": "extra = False"},
 )
-wrong("ranks beyond take no part", "takes no part on either way: P is 2", {
+wrong("ranks beyond take no part", "lacks a message to its partner, or one from it: P is 2", {
     ABOVE: "    if rank >= power:\n        return\n", "extra = rank + power < size": "extra = False",
 })  # fmt: skip
-wrong("ranks beyond get nothing back", "takes no part on either way", {
+wrong("ranks beyond get nothing back", "lacks a message to its partner, or one from it", {
     "        dist.recv(tensor, rank - power)\n": "", GIVE: "",
 })  # fmt: skip
 wrong("what ranks beyond have is not added", "numbers are missing in element", {"        tensor += buffer\n": ""})
