@@ -142,10 +142,10 @@ wrong("goes through the source", "reads samples that it does not give", {
 })  # fmt: skip
 wrong(
     "a list first",
-    "reads samples before somebody asks for them",
+    "does not read a sample when somebody asks for it",
     {GIVE: "        return iter([self.source[i] for i in mine])\n"},
 )
-wrong("one ahead", "reads samples before somebody asks for them", {
+wrong("one ahead", "does not read a sample when somebody asks for it", {
     GIVE: "        kept = []\n        for index in mine:\n            kept.append(self.source[index])\n"
     "            if len(kept) > 1:\n                yield kept.pop(0)\n        yield from kept\n"
 })  # fmt: skip

@@ -15,7 +15,7 @@ from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
 from utils.checks.feeding_the_ranks import epochs
 from utils.checks.feeding_the_ranks.dealing import worlds
 
-NAME = "RankStream"
+NAME, ALONE = "RankStream", "RankStream, without a loader,"
 WORKERS = 3  # at most
 FEW = 3  # samples, after each of which it is asked what was read
 
@@ -123,7 +123,8 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
             if rank == size - 1:
                 found["second"] = loaded(loader)
             del loader
-            if rank in (0, size - 1):
+        if rank in (0, size - 1):
+            with watch.step(ALONE, source=source):
                 found |= _by_hand(stream, source, most)
 
 
@@ -220,7 +221,9 @@ def _reads(case: Case, one: Facts, rank: int) -> Broken | None:
         return Broken("value:workers", words + "are at work", counts, f"of {share} samples, with {workers} workers")
     lazy = list(range(len(one.get("read", ()))))
     if "read" in one and one["read"] != lazy:
-        words = f"the stream of rank {rank} reads samples before somebody asks for them: let __iter__ yield"
+        words = (
+            f"the stream of rank {rank} does not read a sample when somebody asks for it: let __iter__ read and yield"
+        )
         seen = f"read after 0, 1, 2, … samples: {one['read']}"
         return Broken("value:early", words, seen, lazy)
     return None
@@ -255,7 +258,8 @@ CONTRACT = Contract(
         NAME: Rules(
             changes=("around.torch's random numbers",),  # from which a DataLoader draws
             allows=("starts:a process", "starts:a local connection"),
-        )
+        ),
+        ALONE: Rules(),
     },
     draw=draw,
     scene=scene,
