@@ -253,3 +253,7 @@ wrong("what was said of this model before is said again", "when it is asked agai
 wrong("all parameters have the type of the first", "the parameters", {
     "sum(blocks(one.nbytes) for one in parameters)": "sum(blocks(parameters[0].itemsize * one.numel()) for one in parameters)"
 })  # fmt: skip
+wrong("each tensor once, and not each storage", "more than backward keeps", {KEY: "kept[id(tensor)] = storage"})
+wrong("floats only", "less than backward keeps", {
+    "not in before:": "not in before and tensor.is_floating_point():"
+})  # fmt: skip

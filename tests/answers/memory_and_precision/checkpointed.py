@@ -255,3 +255,6 @@ wrong(
         SET: "        torch.simgpu.manual_seed_all(0)\n",
     },
 )
+wrong("a third tensor gets no gradient", "is every tensor's gradient returned", {
+    RETURN: "return None, *([one.grad for one in tensors][:2] + [None] * (len(tensors) - 2))"
+})  # fmt: skip

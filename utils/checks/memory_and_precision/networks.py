@@ -14,8 +14,8 @@ LOSSES = ("mean square", "root mean square", "cross-entropy")
 
 
 class Network(nn.Module):
-    """Layers with a residual connection, a tied pair, a frozen layer, a gate (halves of one tensor) and a buffer that
-    is multiplied with.
+    """Layers with a residual connection, a tied pair, a frozen layer, a gate (both halves of one tensor are kept), a
+    choice (truth values are kept), and a buffer that is multiplied with.
 
     Args:
         seed: of sizes, structure and numbers.
@@ -41,9 +41,10 @@ class Network(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         a, b, c = self.shapes
         x = a(self.first(x))
+        x = torch.where(x > 0.1, x, 0.5 * x)  # which keeps truth values
         x = x + b(self.square(self.norm(x))) * self.mask
         gate, x = self.gate(x).chunk(2, dim=-1)
-        return self.head(c(self.again(self.frozen(torch.sigmoid(gate) * x))).to(self.head.weight.dtype))
+        return self.head(c(self.again(self.frozen(functional.silu(gate) * x))).to(self.head.weight.dtype))
 
 
 def network(seed: int, dtype: torch.dtype) -> Network:
