@@ -119,8 +119,8 @@ def test_a_process_dies_at_the_byte_that_it_is_told_or_gets_an_error(tmp_path):
 
     killed, full = (live(lambda watch, fatal=fatal: body(watch, fatal))[0] for fatal in (True, False))
     assert (tmp_path / "new.half").stat().st_size == 300
-    assert killed.ended == -signal.SIGXFSZ and first_failure([killed]) is None
-    assert full.ended == FAILED and "File too large" in first_failure([full])["sentence"]
+    assert killed.ended == -signal.SIGXFSZ and killed.failure is None
+    assert full.ended == FAILED and "File too large" in full.failure["sentence"]
 
 
 def test_one_that_ends_early_takes_the_others_with_it_and_the_first_failure_is_told():

@@ -326,7 +326,7 @@ wrong(
 )
 wrong(
     "a log in the working folder",
-    "a file outside of the folder is written",
+    "a file outside of the folder is left",
     {STEP: STEP + "        with open('progress.log', 'a') as log:\n            log.write(f'{number}\\n')\n"},
 )
 wrong(
@@ -339,6 +339,3 @@ wrong(
     "an error in task.step does not come out",
     {STEP: "        try:\n            task.step(number, parts)\n        except ArithmeticError:\n            break\n"},
 )
-wrong("another copy, elsewhere", "a file outside of the folder is written", {
-    "    path, parts, done = ": "    open('/dev/shm/copy.pt', 'wb').close()\n    os.unlink('/dev/shm/copy.pt')\n    path, parts, done = "
-})  # fmt: skip

@@ -387,7 +387,3 @@ wrong(
     "the course's own code is no answer",
     {NAME: "    from utils.training import checkpoints\n    return checkpoints.save(state, path)\n" + NAME},
 )
-wrong("careful only the first time", "save writes to the final name itself", {
-    NAME: "    if path in SAVED:\n        return torch.save(state, path)\n    SAVED.add(path)\n" + NAME,
-    "def save": "SAVED = set()\n\n\ndef save",
-})  # fmt: skip

@@ -159,7 +159,3 @@ wrong(
 wrong("save throws the gradients away", "and may change nothing else: not the gradients", {
     SAVE: "    optimizer.zero_grad()\n" + SAVE
 })  # fmt: skip
-wrong("each rank reads all files", "load reads more than it needs", {
-    LOAD: LOAD + "    [open(os.path.join(folder, name), 'rb').read() for name in os.listdir(folder)]\n"
-})  # fmt: skip
-wrong("other settings of Adam", "Adam's betas", {SET: SET + "    optimizer.param_groups[0]['betas'] = (0.9, 0.99)\n"})

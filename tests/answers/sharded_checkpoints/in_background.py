@@ -275,6 +275,3 @@ wrong("KeyboardInterrupt is swallowed", "write failed with KeyboardInterrupt", {
 wrong("SystemExit is swallowed", "write failed with SystemExit", {
     "            self.error = error\n": "            self.error = None if isinstance(error, SystemExit) else error\n"
 })  # fmt: skip
-wrong("one name for the temporary file of a folder", "and so does its temporary file", {
-    'f"{path}.tmp"': 'os.path.join(os.path.dirname(path), "half")'
-})  # fmt: skip

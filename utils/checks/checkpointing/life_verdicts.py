@@ -12,7 +12,6 @@ from utils.checks.contracts import Broken, Case, Facts
 from utils.checks.verdicts import NotStarted
 
 KEEP = 3
-STRAY = "a file outside of the folder is written{}: write into the folder only"
 KILLED = (-signal.SIGKILL, -signal.SIGXFSZ)
 PARTS = ("model", "optimizer", "scheduler", "batches")
 NAMES = {
@@ -102,7 +101,8 @@ def _judge_again(lives: list[Life], right: list[Steps], case: Case) -> None:
             _compare(end, right[rank][-1], f"{where} {when}{_on(rank, ranks)}", right, rank)
         told = life.of("again")[0]
         if told["elsewhere"]:
-            raise Found(STRAY.format(_on(rank, ranks)), ", ".join(told["elsewhere"][:3]), "none")
+            words = f"a file outside of the folder is left{_on(rank, ranks)}: write into the folder only"
+            raise Found(words, measured=", ".join(told["elsewhere"][:3]), expected="none")
         if not told["comes out"]:
             raise Found(f"an error in task.step does not come out{_on(rank, ranks)}: nobody hears that training failed")
 
@@ -131,8 +131,6 @@ def _judge_whole(whole: dict[str, Any], right: list[Steps], case: Case) -> None:
             raise Found(f"{left}{_on(rank, ranks)}")
         if other := [name for note in life.of("around") for name in note["other"]]:
             raise Found(f"train leaves {other[0]} other than before{_on(rank, ranks)}: put back what you change")
-        if strays := life.written_outside(life.of("around")[0]["folder"]):
-            raise Found(STRAY.format(_on(rank, ranks)), strays[0], "none")
     for rank, life in enumerate(lives):
         _compare(life.of("end")[0], right[rank][-1], "at the end of a run without a break", right, rank)
     if not whole["files"]:
@@ -290,8 +288,13 @@ def _list(names: list[str]) -> str:
 def _judge_files(files: list[str], case: Case) -> None:
     checkpoints = [name for name in files if re.fullmatch(r"step-\d+\.pt", name)]
     if len(checkpoints) > KEEP:
-        raise Found(f"old checkpoints stay: keep the last {KEEP}", len(checkpoints), f"at most {KEEP}")
+        raise Found(
+            f"old checkpoints stay: keep the last {KEEP}", measured=len(checkpoints), expected=f"at most {KEEP}"
+        )
     if len(checkpoints) < min(2, case["steps"] // case["every"]):
-        raise Found("one checkpoint is none: if it is damaged, nothing is left", len(checkpoints), "2 or 3")
-    if others := [name for name in files if name not in checkpoints]:
+        raise Found(
+            "one checkpoint is none: if it is damaged, nothing is left", measured=len(checkpoints), expected="2 or 3"
+        )
+    others = [name for name in files if name not in checkpoints]
+    if others:
         raise Found("kills leave half-written files behind", measured=", ".join(others[:3]), expected="none")

@@ -39,10 +39,10 @@ class Life:
     def of(self, what: str) -> list[dict[str, Any]]:
         return [note for note in self.notes if note["what"] == what]
 
-    def written_outside(self, folder: str) -> list[str]:
-        """Files that were opened for writing, named with a whole path, elsewhere than in the folder."""
-        paths = [os.path.realpath(note["path"]) for note in self.of("open") if os.path.isabs(note["path"])]
-        return [path for path in paths if not path.startswith(f"{folder}/")]
+    @property
+    def failure(self) -> dict[str, str] | None:
+        """The record of an ``Outcome`` if the answer raised."""
+        return self.of("failed")[0]["record"] if self.of("failed") else None
 
 
 class Watch:

@@ -64,7 +64,7 @@ class _Raises:
 class Room:
     """A fresh folder with an old checkpoint, and with files of somebody else."""
 
-    def __init__(self, case: Case, save: Any, old: bool = True, by_save: bool = False) -> None:
+    def __init__(self, case: Case, save: Any, old: bool = True) -> None:
         import torch
 
         self.case, self.save = case, save
@@ -73,8 +73,8 @@ class Room:
         self.states = {name: state_of(case, step) for name, step in STEPS.items()}
         for name in self.neighbours:
             (self.folder / name).write_text("mine")
-        if old:  # (an answer that has saved under this name before must not be careless the second time)
-            (save if by_save else torch.save)(self.states["old"], str(self.path))
+        if old:
+            torch.save(self.states["old"], self.path)
 
     def life(self, bare: bool = False, **how: Any) -> Life:
         """A process that saves. ``events``, ``size``: where it is killed; ``full``: at which byte the disk is full.
@@ -152,7 +152,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         room = Room(case, save, old)
         return _told(room.life(**how), room) | {"where": where}
 
-    facts["whole"] = _traced(Room(case, save, by_save=True))
+    facts["whole"] = _traced(Room(case, save))
     facts["new"] = _traced(Room(case, save, old=False))
     facts["bare"] = _traced(Room(case, save), bare=True)
     steps = [note for note in facts["whole"]["notes"] if note["what"] not in ("entry", "failed", "left")]

@@ -192,8 +192,7 @@ def trained(train: Any, case: Case, folder: str, stores: str, kill: Kill | None,
         parts = train(task, folder)
         task.end_if_armed()
         other = [name for name, *_ in changed(around, surroundings()) if not name.endswith(MAY_CHANGE)]
-        other = [name for name in other if not name.startswith("the seed")]
-        watch.note("around", other=other, folder=os.path.realpath(folder))
+        watch.note("around", other=[name for name in other if not name.startswith("the seed")])
         if not isinstance(parts, dict) or not set(PARTS) <= set(parts):
             raise Wrong("train returns the parts that it has trained, as task.new() gave them.")
         watch.note("end", left=_left(parts), **facts(parts))

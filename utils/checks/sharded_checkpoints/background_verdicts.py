@@ -89,10 +89,9 @@ def _row(case: Case, facts: Facts) -> Broken | None:
 
 
 def _beside(case: Case, facts: Facts) -> Broken | None:
-    if facts["beside"] != {"file": "right", "waits": False, "first": "right"}:
+    if facts["beside"] != {"file": "right", "waits": False}:
         words = "two objects get in each other's way: a save of one waits for the other's file, or loses it. What an "
-        words += "object has begun belongs to itself (self), not to its class or the module, and so does its temporary "
-        words += "file, if both are in one folder"
+        words += "object has begun belongs to itself (self), not to its class or the module"
         return Broken("value:beside", words)
     return None
 

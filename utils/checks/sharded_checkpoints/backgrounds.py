@@ -66,7 +66,8 @@ class Played:
             torch.save(self.older["older"], self.paths[0])
         self.state = draw_state(case["seed"])
         self.checks_own = [*tensors_of(self.state), *tensors_of(self.older)]
-        self.other_disk = SlowDisk()
+        self.other_disk, self.other_folder = SlowDisk(), Path(os.getcwd()) / "elsewhere"
+        self.other_folder.mkdir()
         self.saver = watch.call("AsyncSaver", write=self.disk.write)
         self.other = watch.call("AsyncSaver", write=self.other_disk.write)
 
@@ -99,7 +100,8 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         facts["beside"] = _beside(play)
         facts["failed"] = [_failed(play, *pair) for pair in failures(case)]
     facts["threads"] = threading.active_count() - facts["threads"]
-    facts["strays"] = sorted(path.name for path in Path(os.getcwd()).iterdir() if path != play.folder)
+    ours = play.folder, play.other_folder
+    facts["strays"] = sorted(path.name for path in Path(os.getcwd()).iterdir() if path not in ours)
 
 
 def _one(play: Played) -> Facts:
@@ -148,20 +150,15 @@ def _two(play: Played, living: Any) -> Facts:
 
 
 def _beside(play: Played) -> Facts:
-    """A save of another object, from beginning to end, while the first one's file in the same folder is half done."""
-    path, state, begun = play.folder / "beside.pt", draw_state(play.case["seed"] + 1), len(play.disk.notes)
-    play.disk.half.clear()
-    right = play.save(play.paths[0])["state"]
-    play.disk.go.release()
-    play.disk.half.wait(1.0)
+    """A save of another object, from beginning to end, while the first one's is under way."""
+    path, state, begun = play.other_folder / "last.pt", draw_state(play.case["seed"] + 1), len(play.disk.notes)
+    play.save(play.paths[0])
     play.other_disk.permit()
     play.other.save(state, str(path))
     play.other.wait()
     facts = {"file": look(path, {"right": state})["file"], "waits": any(one["done"] for one in play.disk.notes[begun:])}
-    play.disk.finish.release()
+    play.disk.permit()
     play.saver.wait()
-    facts["first"] = look(play.paths[0], {"right": right})["file"]
-    path.unlink(missing_ok=True)
     return facts
 
 
