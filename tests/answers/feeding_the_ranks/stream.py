@@ -176,13 +176,13 @@ wrong(
     "calls dist.barrier",
     {"        self.source, self": "        dist.barrier()\n        self.source, self"},
 )
-wrong("the length is asked of the others", "calls dist.all_reduce", {
+wrong("the length is asked of the others", "a worker takes part in the ranks' communication", {
     "        length = len(self.source)\n": "        import torch\n        length = len(self.source)\n        dist.all_reduce(torch.tensor(length))\n"
 })  # fmt: skip
 wrong("the workers wait for each other", "a worker takes part in the ranks' communication", {
     "        if worker is not None:\n": "        if worker is not None:\n            dist.barrier()\n"
 })  # fmt: skip
-wrong("one iterator for all epochs", "the second epoch", {
+wrong("one iterator for all epochs", "disturb each other", {
     GIVE: "        self.rest = getattr(self, 'rest', None) or (self.source[index] for index in mine)\n        return self.rest\n"
 })  # fmt: skip
 wrong("counts in self", "disturb each other", {
@@ -194,7 +194,7 @@ wrong("is its own iterator", "disturb each other", {
 wrong("shuffled with the global generator", "samples", {
     WORKER: "        order = list(range(length))\n        random.shuffle(order)\n        mine = order[self.rank :: self.world_size]\n" + WORKER
 })  # fmt: skip
-wrong("no worker is taken for worker 0 of two", "nobody gives some", {
+wrong("no worker is taken for worker 0 of two", "without workers, the stream of rank 0", {
     WORKER: "        me, workers = (worker.id, worker.num_workers) if worker else (0, 2)\n        mine = mine[me::workers]\n"
 })  # fmt: skip
 wrong("remembers the others' world", "samples", {

@@ -190,22 +190,22 @@ wrong(
     "there is no rank 3 in a world of 3",
     {ABOVE: "", "extra = rank + power < size": "extra = False"},
 )
-wrong("ranks beyond take no part", "lacks a message to its partner, or one from it: P is 2", {
+wrong("ranks beyond take no part", "one way is missing: P is 2", {
     ABOVE: "    if rank >= power:\n        return\n", "extra = rank + power < size": "extra = False",
 })  # fmt: skip
-wrong("ranks beyond get nothing back", "lacks a message to its partner, or one from it", {
+wrong("ranks beyond get nothing back", "one way is missing", {
     "        dist.recv(tensor, rank - power)\n": "", GIVE: "",
 })  # fmt: skip
 wrong("what ranks beyond have is not added", "numbers are missing in element", {"        tensor += buffer\n": ""})
-wrong("no way back", "does not send S/2, then S/4", {BACK: "    for partner, keep, give in ():\n"})
-wrong("forward on the way back", "does not send S/2, then S/4", {"reversed(rounds)": "rounds"})
+wrong("no way back", "the messages are not S/2, then S/4", {BACK: "    for partner, keep, give in ():\n"})
+wrong("forward on the way back", "the messages are not S/2, then S/4", {"reversed(rounds)": "rounds"})
 wrong("adds on the way back", "numbers 2 times in element", {
     COPY + "        sending.wait()\n": "        came = torch.empty_like(give)\n        dist.recv(came, partner)\n"
     "        sending.wait()\n        give += came\n",
 })  # fmt: skip
 wrong("both keep the lower half", "is made of numbers of other places", {KEEP: "        keep, give = halves\n"})
 wrong("the average", "this is the average", {GIVE: "    tensor.copy_((tensor / size).to(tensor.dtype))\n" + GIVE})
-wrong("two rounds always", "does not send S/2, then S/4", {
+wrong("two rounds always", "the messages are not S/2, then S/4", {
     "    while distance > 0:\n": "    for distance in (2, 1)[-(power.bit_length() - 1) :] if power > 1 else ():\n",
 })  # fmt: skip
 wrong("an even length", "it has not the sum, digit by digit", {
@@ -221,7 +221,7 @@ wrong(
 
 # --- wrong: what is sent
 
-wrong("whole tensors", "sends more than half of the tensor in a round", {
+wrong("whole tensors", "more than half of the tensor is sent in a round", {
     "partner, halves = rank ^ distance, part.tensor_split(2)": "partner, halves = rank ^ distance, (tensor, tensor)",
     PLACE: "    buffer = torch.empty_like(tensor)\n", "reversed(rounds)": "()",
 })  # fmt: skip
@@ -243,7 +243,7 @@ wrong("rank beyond raises", "raised ValueError: a power of two", {
 })  # fmt: skip
 
 
-@wrong("a ring", "does not send S/2, then S/4")
+@wrong("a ring", "the messages are not S/2, then S/4")
 def ring():
     def halving_all_reduce(tensor):
         rank, size = dist.get_rank(), dist.get_world_size()
@@ -261,7 +261,7 @@ def ring():
     return (halving_all_reduce,)
 
 
-@wrong("a tree to rank 0", "sends more than half of the tensor in a round")
+@wrong("a tree to rank 0", "more than half of the tensor is sent in a round")
 def tree():
     def halving_all_reduce(tensor):
         rank, size, place = dist.get_rank(), dist.get_world_size(), torch.empty_like(tensor)

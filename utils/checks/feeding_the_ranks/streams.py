@@ -234,6 +234,11 @@ def _again(one: Facts, rank: int) -> Broken | None:
     if sorted(one.get("second", first)) != first:
         words = f"the second epoch of rank {rank} is another than the first: each call of __iter__ begins anew"
         return Broken("value:second", words, f"{len(one['second'])} samples", f"{len(first)}")
+    if len(one.get("alone", first)) == len(one.get("beside", first)) != len(first):
+        words = f"without workers, the stream of rank {rank} gives another share than with them: get_worker_info() is "
+        return Broken(
+            "value:alone", words + "None there, and the whole share is its own", len(one["alone"]), len(first)
+        )
     if sorted(one.get("alone", first)) != first or sorted(one.get("beside", first)) != first:
         words = f"two iterators of one stream, on rank {rank}, disturb each other: what __iter__ counts belongs to it, "
         seen = f"{len(one['alone'])} and {len(one['beside'])} samples"

@@ -59,13 +59,11 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     for rank, facts in enumerate(world):
         peers = [peer for peer, nbytes in sends_of(facts) if nbytes]
         if odd := [peer for peer in peers if peer not in _partners(rank, n)]:
-            words = "sends to a rank that is none of its partners"
+            words = "a message goes to a rank that is none of its partners"
             yield Broken("value:1 partner", f"{words}, {_partners(rank, n)}", odd[0], rank=rank)
         elif rank >= power and whole and {"send", "recv"} - {name for name, *_ in facts["messages"]}:
-            words = (
-                f"takes no part on either way: P is {power}, so it sends its tensor to rank {rank - power} and gets "
-            )
-            words += "the sum from there"
+            words = f"one way is missing: P is {power}, so this rank sends its tensor to rank {rank - power}, "
+            words += "and gets the sum from there"
             yield Broken("value:1 beyond", words, rank=rank)
         elif rank < power:
             yield from _judge_rounds(case, rank, [one for one in sends_of(facts) if one[0] < power and one[1]])
@@ -93,7 +91,7 @@ def _judge_rounds(case: Case, rank: int, sent: list[tuple[int, int]]) -> Iterato
     found = ", ".join(f"{nbytes:,} to rank {peer}" for peer, nbytes in sent)
     figures = {"measured": found, "expected": ", ".join(f"{nbytes:,.0f}" for nbytes in due), "rank": rank}
     if sent and max(nbytes for _, nbytes in sent) > due[0] + slack:
-        words = "sends more than half of the tensor in a round: keep one half, send the other one"
+        words = "more than half of the tensor is sent in a round: keep one half, send the other one"
         yield Broken("value:0 whole", words, **figures)
     if case["length"] < power**2:  # (some halves may be empty, and nobody has to send these)
         return
@@ -101,10 +99,10 @@ def _judge_rounds(case: Case, rank: int, sent: list[tuple[int, int]]) -> Iterato
         abs(nbytes - right) <= slack for (_, nbytes), right in zip(sent, due, strict=True)
     )
     if not fits:
-        words = "does not send S/2, then S/4, … until each rank has finished its part, and then the same way back"
+        words = "the messages are not S/2, then S/4, … until each rank has finished its part, and the same way back"
         yield Broken("value:0 sizes", words, **figures)
     elif any(len({peer for peer, _ in way}) < rounds for way in (sent[:rounds], sent[rounds:])):
-        yield Broken("value:1 partner", "has the same partner in two rounds on one way", **figures)
+        yield Broken("value:1 partner", "one partner comes in two rounds on the same way", **figures)
 
 
 def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
