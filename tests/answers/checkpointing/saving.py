@@ -379,7 +379,7 @@ wrong("the state, if it fails", "leaves `state` other than before", {
     FOLDER: FOLDER + "\n    state.update(before)",
 })  # fmt: skip
 wrong("in a thread", "leaves the number of threads other", {
-    "def save(state, path):\n": "def save(state, path):\n    threading.Timer(3, print).start()\n"
+    "def save(state, path):\n": "def save(state, path):\n    threading.Timer(30, print).start()\n"
 })  # fmt: skip
 wrong("the working folder", "leaves the working folder other", {FOLDER: FOLDER + "\n    os.chdir('/')"})
 wrong(

@@ -319,7 +319,7 @@ wrong("a history is kept", "keeps more tensors after every call", {
     MEAN: MEAN + "            history.append(parameter.grad.clone())\n", "def average_gradients": "history = []\n\n\ndef average_gradients"
 })  # fmt: skip
 wrong(
-    "a thread is left", "leaves the number of threads other", {MEAN: MEAN + "    threading.Timer(3, print).start()\n"}
+    "a thread is left", "leaves the number of threads other", {MEAN: MEAN + "    threading.Timer(30, print).start()\n"}
 )
 
 

@@ -170,7 +170,7 @@ wrong("a blocking call in the hook", "is called without async_op=True in a hook:
 })  # fmt: skip
 wrong(
     "waits in the hook",
-    "a wait inside a hook stops backward",
+    "there is a wait while backward is still running",
     {LAUNCH: LAUNCH + "        work.wait()\n" + EARLY, KEEP: ""},
 )
 wrong("waits for the one before", "there is a wait while backward is still running", {

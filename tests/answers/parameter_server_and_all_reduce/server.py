@@ -212,5 +212,5 @@ wrong(
     {UPDATE: "        import utils.algorithms.parameter_server\n" + UPDATE},
 )
 wrong(
-    "a thread", "leaves the number of threads other", {UPDATE: "        threading.Timer(3, print).start()\n" + UPDATE}
+    "a thread", "leaves the number of threads other", {UPDATE: "        threading.Timer(30, print).start()\n" + UPDATE}
 )

@@ -10,8 +10,8 @@ def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same function inside a generator: what it knows is reached by nobody but who looks at frames (see events)."""
     next(calls := _calls(function))
 
-    def call(*given: Any) -> Any:
-        found, error = calls.send(given)
+    def call(*given: Any, **named: Any) -> Any:
+        found, error = calls.send((given, named))
         if error is not None:
             raise error
         return found
@@ -22,8 +22,8 @@ def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
 def _calls(function: Callable[..., Any]) -> Generator[Any, Any, None]:
     found: Any = None
     while True:
-        given = yield found
+        given, named = yield found
         try:
-            found = function(*given), None
+            found = function(*given, **named), None
         except Exception as error:
             found = None, error

@@ -41,7 +41,7 @@ class Network(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         a, b, c = self.shapes
         x = a(self.first(x))
-        x = torch.where(x > 0.1, x, 0.5 * x)  # which keeps truth values
+        x = torch.where(x > 0.1, x, -x)  # which keeps truth values
         x = x + b(self.square(self.norm(x))) * self.mask
         gate, x = self.gate(x).chunk(2, dim=-1)
         return self.head(c(self.again(self.frozen(functional.silu(gate) * x))).to(self.head.weight.dtype))

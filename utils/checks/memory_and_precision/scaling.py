@@ -204,8 +204,10 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
 
 def _why(case: Case, facts: Facts, number: int, scale: float, factor: float) -> str:
     """The likely mistake behind another scale than the right one."""
+    if factor == 1.0 and all(bool(one["loss"].isnan()) for one in facts["steps"][:number]):
+        return "the loss is not scaled at all"
     if number == 0:
-        return "the loss is not scaled at all" if factor == 1.0 else ""
+        return ""
     if number == case["resumed after"] and factor == OTHER["scale"]:
         return "the scale of the saved state is not used"
     if facts["steps"][number - 1].get("times") == 0:
