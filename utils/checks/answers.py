@@ -93,6 +93,7 @@ def _codes(thing: Any) -> Iterator[CodeType]:
         yield code
     elif isinstance(thing, type):
         for member in vars(thing).values():
+            member = getattr(member, "__func__", member)  # of static and class methods
             if isinstance(code := getattr(member, "__code__", None), CodeType):
                 yield code
 

@@ -48,7 +48,7 @@ def surroundings() -> dict[str, Any]:
         "the files in its folder": _files(tempfile.tempdir),
         "the signals": str([signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)]),
         "Python's settings": f"{sys.getrecursionlimit()} {sys.getswitchinterval()} {gc.isenabled()} {len(sys.path)} "
-        f"{sys.gettrace()} {sys.getprofile()} {gc.get_threshold()} {gc.get_freeze_count() > 0}",
+        f"{sys.gettrace()} {sys.getprofile()} {gc.get_threshold()}",
         "where Python writes": hash((id(sys.stdout), id(sys.stderr), id(sys.excepthook))),
         "which messages are logged": f"{logging.root.manager.disable} {logging.root.level}",
         "the settings of the process": f"{_umask()} {os.nice(0)} {_cores()}",
@@ -73,12 +73,13 @@ def _simulated_gpus() -> dict[str, Any]:
 
 def settled(before: dict[str, Any]) -> dict[str, Any]:
     """``surroundings`` after a call: threads and processes that are just about to end get a second for it."""
-    for _ in range(100):
+    end = time.monotonic() + 1
+    while True:
         after = surroundings()
-        if all(before[name] == after[name] for name in ("the number of threads", "the child processes")):
-            break
+        same = all(before[name] == after[name] for name in ("the number of threads", "the child processes"))
+        if same or time.monotonic() > end:
+            return after
         time.sleep(0.01)
-    return after
 
 
 @contextlib.contextmanager
