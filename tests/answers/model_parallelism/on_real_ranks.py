@@ -323,50 +323,14 @@ wrong(
 )
 
 
-@wrong("sent a pass late", "begins another pass first")
-def a_pass_late():
-    def pipeline_step(stage, shape, batch, targets, loss_fn, micro_batches):
-        rank, p, m = dist.get_rank(), dist.get_world_size(), micro_batches
-        last, dtype = p - 1, next(stage.parameters()).dtype
-        sizes = [len(part) for part in torch.arange(shape[0]).tensor_split(m)]
-        xs = batch.split(sizes) if rank == 0 else None
-        ys = targets.split(sizes) if rank == last else None
-        kept, sending, losses, waiting = {}, [], [], []
+FLUSH = """
+    def flush():
+        while waiting:
+            sending.append(dist.isend(*waiting.pop(0)))
 
-        def flush():
-            while waiting:
-                sending.append(dist.isend(*waiting.pop(0)))
-
-        for item in schedule_1f1b(rank, p, m):
-            kind, k = item[0], int(item[1:])
-            if kind == "F":
-                if rank == 0:
-                    x = xs[k]
-                else:
-                    x = torch.empty(sizes[k], *shape[1:], dtype=dtype)
-                    dist.recv(x, rank - 1)
-                    x.requires_grad_()
-                y = stage(x)
-                flush()
-                if rank < last:
-                    waiting.append((y.detach(), rank + 1))
-                else:
-                    y = loss_fn(y, ys[k]) * sizes[k] / shape[0]
-                    losses.append(y.detach())
-                kept[k] = x, y
-            else:
-                flush()
-                x, y = kept.pop(k)
-                gradient = None
-                if rank < last:
-                    gradient = torch.empty_like(y)
-                    dist.recv(gradient, rank + 1)
-                y.backward(gradient)
-                if rank > 0:
-                    sending.append(dist.isend(x.grad, rank - 1))
-        flush()
-        for work in sending:
-            work.wait()
-        return sum(losses) if rank == last else None
-
-    return (pipeline_step,)
+"""
+wrong("sent a pass late", "begins another pass first", {
+    "losses = {}, [], []\n": "losses, waiting = {}, [], [], []\n" + FLUSH, WAIT: "    flush()\n" + WAIT,
+    "y = stage(x)\n": "y = stage(x)\n            flush()\n", "x, y = kept.pop(k)\n": "flush()\n            x, y = kept.pop(k)\n",
+    OUT: "                waiting.append((y.detach(), rank + 1))\n",
+})  # fmt: skip

@@ -65,13 +65,13 @@ def not_tensors(*things: Any) -> int:
         if id(thing) in seen or isinstance(thing, type(None) | torch.nn.Parameter):
             continue
         seen.add(id(thing))
-        if isinstance(thing, bytes | bytearray | float | complex | int):  # (a size is an int; a large one holds bytes)
-            total += sys.getsizeof(thing) if not isinstance(thing, int) or thing > 2**64 else 0
+        if isinstance(thing, bytes | bytearray | float | complex | int):
+            is_size = isinstance(thing, int) and thing <= 2**64  # (a larger one may hold bytes)
+            total += 0 if is_size else sys.getsizeof(thing)
         elif isinstance(thing, torch.Tensor):
             todo += [vars(thing), thing.grad_fn]
-        elif hasattr(thing, "next_functions") and not isinstance(
-            thing, type
-        ):  # a node of a graph; what a Function puts into ctx is its attribute
+        elif hasattr(thing, "next_functions") and not isinstance(thing, type):
+            # A node of a graph; what a Function puts into ctx is its attribute.
             todo += [getattr(thing, "__dict__", None), *(node for node, _ in thing.next_functions)]
         elif isinstance(nbytes := getattr(thing, "nbytes", None), int):
             total += nbytes

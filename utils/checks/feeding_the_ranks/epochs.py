@@ -133,14 +133,14 @@ def _children() -> bool:
 
 
 @functools.cache
-def codes(secret: int, samples: int) -> dict[int, tuple[int, int, bool]]:
+def _known(secret: int, samples: int) -> dict[int, tuple[int, int, bool]]:
     epochs = range(-1, 32)  # that a mistaken data set might believe in
     return {code(secret, *key): key for key in itertools.product(range(samples), epochs, (False, True))}
 
 
 def decoded(case: Case, seen: Sequence[Any]) -> list[tuple[int, list[tuple[int, int, bool] | None]]]:
     """For each batch its epoch, and of each sample (index, the data set's epoch, whether a worker has read it)."""
-    known = codes(case["seed"], case["samples"])
+    known = _known(case["seed"], case["samples"])
     return [(epoch, [known.get(number) for number in numbers]) for epoch, numbers in seen]
 
 

@@ -153,7 +153,7 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     if any(one["talks"] for one in streams):
         yield Broken("wire:other", "a worker takes part in the ranks' communication, and it is none of them")
         return
-    known = {code: key[0] for code, key in epochs.codes(case["seed"], case["samples"]).items() if key[1:] == (0, False)}
+    known = {epochs.code(case["seed"], index, 0, False): index for index in range(case["samples"])}
     shares = [[known.get(number) for number in one["first"]] for one in streams]
     broken = _strange(shares) or _coverage(case, shares) or _sizes(case, shares)
     for rank, one in enumerate(streams):

@@ -147,27 +147,17 @@ def _messages(case: Case, step: Facts, rank: int) -> Iterator[Broken]:
 
 def _numbers(case: Case, steps: Sequence[Facts], number: int) -> Iterator[Broken]:
     import torch
+    from torch.utils._pytree import tree_map
 
     from utils.checks.model_parallelism import marked
 
     model, (batch, targets) = marked.pipeline(case).double(), marked.data(case, number)
     wide = [one.double() if one.is_floating_point() else one for one in (batch, targets)]
     right = reference(model, *wide, getattr(torch.nn.functional, case["loss"]), case["micro-batches"], parts=True)
-    step = _narrow(right, getattr(torch, case["type"]))
+    step = tree_map(lambda one: one.to(getattr(torch, case["type"])) if torch.is_tensor(one) else one, right)
     for name in ("gradients", "before"):
         step[name] = {f"{rank}.{key}": one for rank, each in enumerate(steps) for key, one in each[name].items()}
     yield from judge_numbers(step | {"got": steps[-1]["got"], "last": ""}, case["micro-batches"])
-
-
-def _narrow(thing: Any, dtype: Any) -> Any:
-    """The float64 numbers of a reference, in the type in which the ranks compute."""
-    import torch
-
-    if isinstance(thing, torch.Tensor):
-        return thing.to(dtype)
-    if isinstance(thing, dict):
-        return {name: _narrow(one, dtype) for name, one in thing.items()}
-    return [_narrow(one, dtype) for one in thing] if isinstance(thing, list | tuple) else thing
 
 
 def _wire(case: Case, rank: int, facts: Facts) -> dict[str, Amount]:
