@@ -80,7 +80,10 @@ def load(path: Path, names: Sequence[str]) -> list[Known]:
 
     def of(one: Variant, changed: str) -> dict[str, Any]:
         if one.make is not None:
-            functions = {function.__name__: function for function in one.make()}
+            made = one.make()
+            functions = {function.__name__: function for function in made}
+            if not functions.keys() <= set(names):  # a lambda, or a class of another name: by their order
+                functions = dict(zip(names, made, strict=True))
         else:
             functions = run(changed, f"{path}:{one.name}")
         return {name: functions.get(name, usual[name]) for name in names}
