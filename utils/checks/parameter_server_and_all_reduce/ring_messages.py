@@ -163,7 +163,7 @@ def judge_memory(case: Case, world: Sequence[Facts], limits: Sequence[int], what
     """No rank holds more than its limit in bytes beside its tensor. ``what``: the limit in words."""
     for rank, (facts, chunk) in enumerate(zip(world, limits, strict=True)):
         held = facts["held"]
-        words = "holds more than its tensor and one part of it at the same time"
+        words = "more than its tensor and one part of it is held at the same time"
         if held["tensors"] > chunk + SMALL:
             why = f"add in place (chunk += received), and copy or pad nothing. The limit is {what}"
             seen = f"{held['tensors']:,} bytes beside the tensor"
