@@ -34,14 +34,15 @@ FEW = {"right": 0, "wrong": 1}
 """So many answers of an exercise are judged in each `make test` (a right one in its solution); more are `extras`."""
 
 ALL, MOST = bool(os.environ.get("COURSE_ALL_ANSWERS")), 2
-"""So many right and wrong answers of an exercise are judged, from all parts of its file; `make answers` judges all."""
+"""So many right and wrong answers of an exercise are judged, from all parts of its file; `make answers` judges all. Of
+those that need the frameworks one of each kind: they start clusters, which takes half a minute."""
 
 
 def _dealt(item: Any, kind: str, answers: Sequence[Any], name: Callable[[Any], str]) -> list[Any]:
     """Parameters of a test: all answers of a kind to an exercise. (The official one is judged in its notebook too.)"""
     answers = sorted(answers, key=lambda answer: name(answer) == "right")
     if not ALL:
-        answers = answers[:: math.ceil(len(answers) / MOST) or 1]
+        answers = answers[:: math.ceil(len(answers) / (1 if item.needs else MOST)) or 1]
     return [
         pytest.param(
             answer, item, id=f"{item.lab}-{item.name}-{name(answer)}", marks=[pytest.mark.extras] * (n >= FEW[kind])
