@@ -43,6 +43,7 @@ class Channel:
         self._lock, self._reading = threading.Lock(), threading.Lock()
         self._outgoing: deque[memoryview] = deque()
         self._incoming = bytearray()
+        self._unfinished: tuple[Message, bytearray, int] | None = None  # its bytes, and how many have come
         _open_channels.add(self)
 
     def fileno(self) -> int:
@@ -140,34 +141,55 @@ class Channel:
             return self._take()
 
     def _take(self) -> list[tuple[Message, bytes]]:
-        end = len(self._incoming) + _READ_AT_ONCE
+        messages: list[tuple[Message, bytes]] = []
+        left = _READ_AT_ONCE
         try:
-            while len(self._incoming) < end and (chunk := self.sock.recv(1 << 20, socket.MSG_DONTWAIT)):
-                self._incoming += chunk
-                if len(chunk) < 1 << 16:
+            while left > 0 and (count := self._read(messages)):
+                left -= count
+                if count < 1 << 16:
                     break
             else:
-                self.eof = self.eof or len(self._incoming) < end
+                self.eof = self.eof or left > 0
         except BlockingIOError:
             pass
         except OSError:
             self.eof = True
-        messages = []
-        while len(self._incoming) >= _HEADER.size:
+        except (ValueError, MemoryError):  # a sender gone mad: nothing that follows can be trusted
+            self.eof = True
+            self._incoming.clear()
+        return messages
+
+    def _read(self, messages: list[tuple[Message, bytes]]) -> int:
+        """Read once without waiting, add what has come whole to the messages, and return how many bytes came."""
+        if self._unfinished is None:
+            chunk = self.sock.recv(1 << 20, socket.MSG_DONTWAIT)
+            self._incoming += chunk
+            self._parse(messages)
+            return len(chunk)
+        message, blob, come = self._unfinished
+        count = self.sock.recv_into(memoryview(blob)[come:], 0, socket.MSG_DONTWAIT)
+        self._unfinished = (message, blob, come + count)
+        if come + count == len(blob):
+            self._unfinished = None
+            messages.append((message, blob))
+        return count
+
+    def _parse(self, messages: list[tuple[Message, bytes]]) -> None:
+        """Take whole messages out of what has come. The rest of a long one will be read straight to its place."""
+        while self._unfinished is None and len(self._incoming) >= _HEADER.size:
             text_length, blob_length = _HEADER.unpack_from(self._incoming)
             blob_start = _HEADER.size + text_length
-            end = blob_start + blob_length
-            if len(self._incoming) < end:
+            if len(self._incoming) < blob_start:
                 break
-            try:
-                message = json.loads(self._incoming[_HEADER.size : blob_start])
-            except ValueError:  # a sender gone mad: nothing that follows can be trusted
-                self.eof = True
-                self._incoming.clear()
-                break
-            messages.append((message, bytes(self._incoming[blob_start:end])))
-            del self._incoming[:end]
-        return messages
+            message = json.loads(self._incoming[_HEADER.size : blob_start])
+            blob = self._incoming[blob_start : blob_start + blob_length]
+            del self._incoming[: blob_start + blob_length]
+            if len(blob) == blob_length:
+                messages.append((message, bytes(blob)))
+            else:
+                whole = bytearray(blob_length)
+                whole[: len(blob)] = blob
+                self._unfinished = (message, whole, len(blob))
 
     def _exactly(self, count: int) -> bytes:
         parts = []
