@@ -274,6 +274,9 @@ wrong("in another type of the same size", "or not all of its digits", {
 wrong("the sign is lost", "or not all of its digits", {
     "    return received\n": "    return received if received.dtype is torch.bool else received.abs()\n"
 })  # fmt: skip
+wrong("the sign of zero is lost", "or not all of its digits", {
+    "    return received\n": "    return received + 0 if received.is_floating_point() else received\n"
+})  # fmt: skip
 wrong("numpy has no bfloat16", "BFloat16", {
     "torch.empty_like(tensor)": "torch.from_numpy(np.empty_like(tensor.numpy()))"
 })  # fmt: skip

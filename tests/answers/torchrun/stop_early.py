@@ -155,8 +155,9 @@ wrong("a majority decides", "decides", {
     SUMS: MEAN + "        mean = (mean < good).float()\n        dist.all_reduce(mean, dist.ReduceOp.AVG)\n",
     "total / count < good:": "mean > 0.5:",
 })  # fmt: skip
-wrong("sums are not divided", "never divided by the number of samples", {"total / count < good": "total < good"})
+wrong("sums are not divided", "decides", {"total / count < good": "total < good"})
 wrong("good is enough", "and not only below", {"total / count < good": "total / count <= good"})
+wrong("a loss below zero", "decides", {"total / count < good": "abs(total) / count < good"})
 wrong("always 0.5", "decides", {"total / count < good": "total / count < 0.5"})
 wrong("half precision", "decides", {"torch.tensor(validate())": "torch.tensor(validate(), dtype=torch.bfloat16)"})
 wrong("many collectives", "there are more collectives than a decision", {

@@ -230,6 +230,15 @@ wrong("a barrier in each step", "calls dist.barrier", {REDUCE: REDUCE + "       
 wrong("half precision", "is all of it computed in float32", {
     REDUCE: "        with_count = with_count.half()\n" + REDUCE + "        with_count = with_count.float()\n"
 })  # fmt: skip
+wrong("Ctrl-C is a broken batch", SWALLOWED, {"except ValueError": "except (ValueError, KeyboardInterrupt)"})
+wrong("no words, no broken batch", "raised ValueError", {
+    "            pass  # zeros take part": "            if not error.args:\n                raise",
+    "except ValueError": "except ValueError as error",
+})  # fmt: skip
+wrong("a mistake in the last step", SWALLOWED, {
+    "for batch in batches": "for step, batch in enumerate(batches)",
+    "            pass  # zeros take part\n": "            pass\n        except Exception:\n            if step + 1 < len(batches):\n                raise\n",
+})  # fmt: skip
 wrong(
     "not waited for", "never waits for", {"dist.all_reduce(with_count)": "dist.all_reduce(with_count, async_op=True)"}
 )

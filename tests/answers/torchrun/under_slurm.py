@@ -112,6 +112,7 @@ wrong("zeros are lost", "do not meet on the first node", {"{number or ''}": "{in
 wrong("each its own", "do not meet on the first node", {"{prefix}{number or ''}": "{slurm['SLURMD_NODENAME']}"})
 wrong("no port", "the port is a number from", {"''}:{port}": "''}"})
 wrong("any port", "the port is a number from", {PORT: 'port = int(slurm["SLURM_JOB_ID"])'})
+wrong("ports of users too", "the port is a number from", {PORT: 'port = 8_000 + int(slurm["SLURM_JOB_ID"]) % 22_000'})
 wrong("of the usual ones", "the same port", {PORT: "port = 29_500"})
 wrong("few ports", "the same port", {"% 20_000": "% 10"})
 wrong("by steps", "the same port", {'int(slurm["SLURM_JOB_ID"]) % 20_000': 'int(slurm["SLURM_JOB_ID"]) // 10 % 20_000'})

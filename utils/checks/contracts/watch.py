@@ -82,7 +82,11 @@ class Watch:
                 self.answers[function](*arguments.values())
             except inside.Outcome as outcome:
                 cause = outcome.__cause__
-                if isinstance(outcome, Stop) or not isinstance(cause, Exception) or not outcome.record["sentence"]:
+                if (
+                    isinstance(outcome, Stop)
+                    or not isinstance(cause, Exception | KeyboardInterrupt)
+                    or not outcome.record["sentence"]
+                ):
                     raise
                 kinds = [kind.__name__ for kind in type(cause).__mro__]
                 record["caught"] = {"kinds": kinds, "text": str(cause)[:2000], "sentence": outcome.record["sentence"]}

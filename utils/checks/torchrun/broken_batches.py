@@ -14,10 +14,10 @@ from utils.checks.torchrun import talk
 CALLS, AROUND = 2, 1_000  # in a step; bytes beside the gradient
 STEPS = 6
 BROKEN = ("ValueError", "UnicodeDecodeError", "a ValueError of its own")
-TEXTS = ("a broken file", "", "invalid literal for int() with base 10: 'x'", "not a picture")
+TEXTS = ("a broken file", None, "invalid literal for int() with base 10: 'x'", "not a picture")
 DEFECTS = ("KeyError", "RuntimeError", "MemoryError", "StopIteration", "TypeError", "OSError", "AssertionError")
 MORE = ("IndexError", "AttributeError", "ZeroDivisionError", "OverflowError", "NameError", "EOFError", "ImportError")
-MORE += ("RecursionError", "BufferError", "ReferenceError", "Exception")
+MORE += ("RecursionError", "BufferError", "ReferenceError", "Exception", "KeyboardInterrupt")
 
 
 class DamagedFile(ValueError):
@@ -33,7 +33,7 @@ def draw(rng: random.Random) -> list[Case]:
             broken = _broken(rng, ranks, many)
             base = base | {"features": rng.randint(1, 6), "broken per step": broken, "seed": rng.getrandbits(30)}
             cases.append(base | {"broken batches": str(sum(map(len, broken))), "raise": rng.choice(BROKEN)})
-        step = rng.randrange(STEPS - 1)
+        step = rng.randrange(STEPS - 1) if ranks > 1 else STEPS - 1
         for where, kinds in (("update", ("ValueError",)), ("gradient", DEFECTS + MORE)):
             more = {"a mistake in": where, "step": step, "kinds": list(kinds)}
             cases.append(base | {"broken per step": [[]] * STEPS} | more)
@@ -110,11 +110,12 @@ def _play(case: Case, watch: Any, epoch: Facts) -> None:
                 epoch["came out"] = [kind.__name__ for kind in type(outcome.__cause__).__mro__]
 
 
-def _error(kind: str, text: int) -> Exception:
+def _error(kind: str, text: int) -> BaseException:
     if kind == "UnicodeDecodeError":
         return UnicodeDecodeError("utf-8", b"\xff", 0, 1, "a broken file")
     kinds = {"a ValueError of its own": DamagedFile}
-    return kinds.get(kind, getattr(builtins, kind, Exception))(TEXTS[text % len(TEXTS)])
+    words = TEXTS[text % len(TEXTS)]  # (or none at all)
+    return kinds.get(kind, getattr(builtins, kind, Exception))(*([words] if words else []))
 
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:

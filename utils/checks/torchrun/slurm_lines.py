@@ -38,7 +38,8 @@ def draw(rng: random.Random) -> list[Case]:
         case = {"ranks": 1, "SLURM_JOB_NODELIST": text, "names": names, "really started": text == _REAL}
         case["GPUs of a node"] = WORKERS if text == _REAL else rng.randint(1, 8)
         case["job"] = rng.randint(1, 4_000_000) if cases else len(PORTS) - 1  # who counts ports begins anew after it
-        case["neighbours"] = list(range(case["job"], case["job"] + APART)) if len(cases) == 1 else []
+        neighbours = [*range(case["job"], case["job"] + APART), *range(rng.randint(1, 9_999), 4_000_000, 12_347)]
+        case["more jobs"] = neighbours if len(cases) == 1 else []
         case["program"] = ["train.py", "--folder", f"runs/{rng.randint(1, 99)} b", *rng.choice(([], ["--nnodes=9"]))]
         cases.append(case | {"seed": rng.getrandbits(30)})
     return cases
@@ -89,11 +90,11 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
             plain = isinstance(words, list | tuple) and all(isinstance(word, str) for word in words)
             lines.append([node, [str(word) for word in words] if plain else f"a {type(words).__name__}"])
         facts["lines"].append(lines)
-    facts["neighbours"] = []
+    facts["of more jobs"] = []
     with watch.step("torchrun_line"):
-        for job in case["neighbours"]:
+        for job in case["more jobs"]:
             words = watch.answers["torchrun_line"](_environment(case, 0, job, 0), list(case["program"]))
-            facts["neighbours"].append(list(words))
+            facts["of more jobs"].append(list(words))
 
 
 @contextlib.contextmanager
@@ -131,7 +132,7 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
         if broken:
             return
         meetings.append((job, restarts, read_lines[0]))
-    broken = list(_apart(meetings)) or list(_of_neighbours(case, facts["neighbours"]))
+    broken = list(_apart(meetings)) or list(_of_more(case, facts["of more jobs"]))
     yield from broken or (started(case, facts) if case["really started"] else ())
 
 
@@ -182,16 +183,12 @@ def _together(case: Case, lines: Sequence[Namespace]) -> Iterator[Broken]:
     if lines[0].standalone:
         return
     for options in lines:
-        host, _, port = str(options.endpoint).partition(":")
+        host = str(options.endpoint).partition(":")[0]
         if host != case["names"][0]:
             words = "the nodes do not meet on the first node of the list (it may stand in brackets there: gpu[07-09])"
             yield Broken("value:6 first", words, host or "no host", case["names"][0])
-        elif not port.isdigit() or int(port) not in PORTS:
-            words = (
-                f"the port is a number from {PORTS[0]:,} to {PORTS[-1]:,}: who names none, or a higher one, may meet "
-            )
-            words += "somebody else, for Linux gives those away"
-            yield Broken("value:6 port", words, port or "none")
+        else:
+            yield from _of_port(options)
     for what, found in (
         ("addresses or ports", {str(options.endpoint) for options in lines}),
         ("ways to meet (--rdzv-backend)", {options.rdzv_backend for options in lines}),
@@ -202,6 +199,14 @@ def _together(case: Case, lines: Sequence[Namespace]) -> Iterator[Broken]:
                 f"nodes of one job have different {what}: each has to come to the same by itself, from what Slurm tells"
             )
             yield Broken("value:7 same", f"{words} all of them", " and ".join(sorted(found)))
+
+
+def _of_port(options: Namespace) -> Iterator[Broken]:
+    port = str(options.endpoint).partition(":")[2]
+    if not port.isdigit() or int(port) not in PORTS:
+        words = f"the port is a number from {PORTS[0]:,} to {PORTS[-1]:,}: who names none, or a higher one, may meet "
+        words += "somebody else, for Linux gives those away"
+        yield Broken("value:6 port", words, port or "none")
 
 
 def _apart(meetings: Sequence[tuple[int, int, Namespace]]) -> Iterator[Broken]:
@@ -223,12 +228,17 @@ def _one_port(one: int, other: int, endpoint: str) -> Broken:
     return Broken("value:8 port", words, endpoint)
 
 
-def _of_neighbours(case: Case, lines: Sequence[Sequence[str]]) -> Iterator[Broken]:
-    """Hashes and the like give most neighbours different ports, and some the same."""
+def _of_more(case: Case, lines: Sequence[Sequence[str]]) -> Iterator[Broken]:
+    """Hashes and the like give most neighbours different ports, and some the same; other sums leave the range."""
     seen: dict[str, int] = {}
-    for job, words in zip(case["neighbours"], lines, strict=True):
+    for job, words in zip(case["more jobs"], lines, strict=True):
         options = read(words)
-        if options.endpoint in seen and not options.standalone:
+        if options.standalone:
+            continue
+        if broken := next(_of_port(options), None):
+            yield broken
+            return
+        if abs(job - seen.get(options.endpoint, -APART)) < APART:
             yield _one_port(seen[options.endpoint], job, options.endpoint)
             return
         seen[options.endpoint] = job

@@ -36,7 +36,7 @@ def _epoch(counts: Sequence[int], means: Sequence[float]) -> list[tuple[float, i
 
 def _falls(rng: random.Random, ranks: int, good: float) -> Losses:
     counts = [rng.randint(1, 300) for _ in range(ranks)]
-    return [_epoch(counts, [good * factor] * ranks) for factor in (3, 1.2, 0.9, 0.5, 0.1)]
+    return [_epoch(counts, [good * factor] * ranks) for factor in (3, 1.2, -2, 0.5, 0.1)]
 
 
 def _never(rng: random.Random, ranks: int, good: float) -> Losses:
