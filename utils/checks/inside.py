@@ -12,6 +12,7 @@ import io
 import json
 import linecache
 import os
+import re
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -22,6 +23,8 @@ from utils.checks.verdicts import NotStarted, Wrong
 
 _GIVEN = ("rank", "world_size", "local_rank", "device", "torch", "dist", "display")
 _opened: list[OpenAnswer] = []
+# How torch tells of what was raised in a DataLoader's worker, say: the kind, where, and the traceback as text.
+_ELSEWHERE = re.compile(r"Caught (\w+) (in .*?)\.\nOriginal (Traceback.*)", re.DOTALL)
 _setattr, _getattr = setattr, getattr  # a learner's function may overwrite the builtins
 
 
@@ -115,22 +118,26 @@ class OpenAnswer:
         if isinstance(failure, SystemExit):
             what = f"calls sys.exit(){self._line(failure)}, which ends the whole program"
             return Outcome("wrong", f"{self.name} {what}: use `return` to leave a function.")
-        kind, message = type(failure).__name__, " ".join(str(failure).split())
-        message = f": {message[:300].rstrip('.')}" if message else ""
-        return Outcome("wrong", f"{self.name} raised {kind}{message}{self._line(failure)}.")
+        kind, message, where = type(failure).__name__, str(failure), ""
+        if elsewhere := _ELSEWHERE.match(message):
+            kind, where, trace = elsewhere.groups()
+            message, where = re.split(rf"\n\S*{kind}:? ?", trace)[-1], f", {where}"
+            if kind == "NotImplementedError" and "raise NotImplementedError" in self._line(failure):
+                return Outcome("not started")
+        message = " ".join(message.split())[:300].rstrip(".")
+        return Outcome(
+            "wrong", f"{self.name} raised {kind}{': ' * bool(message)}{message}{where}{self._line(failure)}."
+        )
 
     def passed_through(self, failure: BaseException) -> bool:
         """Whether an exception came through the learner's code."""
-        return any(trace.tb_frame.f_code.co_filename in self.files for trace in _tracebacks(failure))
+        return any(file in self.files for file, _ in _places(failure))
 
     def _line(self, failure: BaseException) -> str:
-        place = None
-        for trace in _tracebacks(failure):
-            if trace.tb_frame.f_code.co_filename in self.files:
-                place = trace.tb_frame.f_code.co_filename, trace.tb_lineno
-        if place is None:
+        places = [place for place in _places(failure) if place[0] in self.files]
+        if not places:
             return ""
-        return f", in line {place[1]}: `{linecache.getline(*place).strip()}`"
+        return f", in line {places[-1][1]}: `{linecache.getline(*places[-1]).strip()}`"
 
 
 def open_answer(name: str, payload: bytes, sources: dict[str, str]) -> OpenAnswer:
@@ -202,6 +209,14 @@ def _tracebacks(error: BaseException) -> Iterator[types.TracebackType]:
     while trace is not None:
         yield trace
         trace = trace.tb_next
+
+
+def _places(error: BaseException) -> list[tuple[str, int]]:
+    """File and line of each frame that an exception came through, those in a worker last."""
+    places = [(trace.tb_frame.f_code.co_filename, trace.tb_lineno) for trace in _tracebacks(error)]
+    if elsewhere := _ELSEWHERE.match(str(error)):
+        places += [(file, int(line)) for file, line in re.findall(r'  File "(.+)", line (\d+)', elsewhere[3])]
+    return places
 
 
 def outcome_of_any(error: BaseException) -> Outcome:

@@ -29,7 +29,13 @@ class Gather(torch.autograd.Function):
         return None, *[part.to(device) for part, device in zip(parts, ctx.devices, strict=True)]
 
 
-EQUAL = {}
+EQUAL = {
+    f"{line} with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "autograd puts grad mode back after a Function"
+    for line in ("6: forward", "11: backward", "18: forward", "24: backward")
+} | {
+    "26: `zip(parts, ctx.devices, strict=True)` without strict": "there are as many parts as devices",
+    "26: True → False": "there are as many parts as devices",
+}
 COPY = "        return tuple(tensor.to(device) for device in devices)\n"
 SUM = "        total = sum(gradient.to(ctx.device) for gradient in gradients)\n"
 NONE = "        return total, *[None] * ctx.copies\n"

@@ -19,8 +19,6 @@ def average_used(model):
 
 
 EQUAL = {
-    "9: `torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.int32)` without dtype": "a sum "
-    "of truth values says whether anybody has used it",
     "11: `zip(parameters, used.tolist(), strict=True)` without strict": "both are equally long",
     "11: True → False": "both are equally long",
 }
@@ -109,6 +107,7 @@ def used_in_one_vector():
 # --- wrong: who asks whom
 
 wrong("flags that overflow", "with 256 ranks the sum is 0 again", {"torch.int32": "torch.uint8"})
+wrong("flags that are True and are added", "with 256 ranks the sum is 0 again", {"torch.int32": "torch.bool"})
 wrong("no thought of it", "raised TypeError", {ASK: "", SKIP: "", ZEROS: ""})
 wrong("skips what is None", "Some ranks have no gradient for what others have used", {ASK: "", ZEROS: ""})
 wrong(

@@ -46,7 +46,15 @@ class FindingUnused:
         self.travelling.clear()
 
 
-EQUAL = {}
+EQUAL = {
+    "8: __init__ with `dist.barrier()`": "who is made may talk to the other ranks, as the real DDP does",
+    "8: __init__ with `[p.register_hook(lambda g: g) for p in model.parameters() if p.requires_grad]`": "hooks are put on",
+    "35: without `self.travelling.clear()`": "forgotten in the next prepare, as the text allows",
+    "38: `zip(self.number, flags.tolist(), strict=True)` without strict": "the same",
+    "42: `zip(bucket, flat.split([p.numel() for p in bucket]), strict=True)` without strict": "the same",
+    "38: True → False": "there is a flag for each parameter",
+    "42: True → False": "there is a part for each parameter",
+}
 HOOKS = "        for parameter in self.number:\n            parameter.register_post_accumulate_grad_hook(self.ready)\n"
 RESET = "        self.missing = [len(bucket) for bucket in self.buckets]\n        self.travelling = []\n"
 SEEN = "            if node is not None and node not in seen:\n"
@@ -372,6 +380,7 @@ wrong("the mean over those that used it", "is the mean over those ranks that use
 wrong("sum", "is the sum over the ranks: divide by the world size", {MEAN: ""})
 wrong("divides twice", "is divided by the world size twice", {MEAN: MEAN + MEAN})
 wrong("flags that overflow", "with 256 ranks the sum is 0 again", {"torch.int32": "torch.uint8"})
+wrong("flags that are True and are added", "with 256 ranks the sum is 0 again", {", dtype=torch.int32": ""})
 wrong("flags by value", "is missing: other ranks have used this parameter", {
     "[parameter in self.used for": "[parameter in self.used and bool(parameter.grad.any()) for",
     "if by_how_many[p] > 0": "if not by_how_many[p]:\n                    p.grad = None\n                else",

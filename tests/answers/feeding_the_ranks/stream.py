@@ -182,6 +182,12 @@ wrong("the length is asked of the others", "a worker takes part in the ranks' co
 wrong("the workers wait for each other", "a worker takes part in the ranks' communication", {
     "        if worker is not None:\n": "        if worker is not None:\n            dist.barrier()\n"
 })  # fmt: skip
+wrong("switches gradients off when it is made", "when it is made, leaves grad mode other than before", {
+    "        self.source, self": "        import torch\n        torch.set_grad_enabled(not torch.is_grad_enabled())\n        self.source, self"
+})  # fmt: skip
+wrong("fails in a worker", "raised NameError: name 'this_worker' is not defined, in DataLoader worker process 0, in line", {
+    "worker = get_worker_info()": "worker = this_worker()"
+})  # fmt: skip
 wrong("one iterator for all epochs", "disturb each other", {
     GIVE: "        self.rest = getattr(self, 'rest', None) or (self.source[index] for index in mine)\n        return self.rest\n"
 })  # fmt: skip

@@ -50,6 +50,7 @@ def pipeline_step(stage, shape, batch, targets, loss_fn, micro_batches):
     return sum(losses) if rank == last else None
 
 
+EQUAL = {"8: arguments of `min(p - 1 - stage, m)` swapped": "the smaller one of two, in whichever order"}
 RECV = "                dist.recv(x, rank - 1)\n"
 OUT = "                sending.append(dist.isend(y.detach(), rank + 1))\n"
 BACK = "                sending.append(dist.isend(x.grad, rank - 1))\n"

@@ -36,7 +36,11 @@ def halving_all_reduce(tensor):
         dist.send(tensor, rank + power)
 
 
-EQUAL = {}
+EQUAL = {
+    "25: not `rank < partner`": "the text leaves open who keeps the lower half: both decide alike",
+    "25: other comparison in `rank < partner`": "the text leaves open who keeps the lower half: both decide alike",
+    "18: 1 → 2": "halves may be longer by as many elements as P, and so may their place",
+}
 ABOVE = "    if rank >= power:\n        dist.send(tensor, rank - power)\n        dist.recv(tensor, rank - power)\n        return\n"
 TAKE = "        dist.recv(buffer, rank + power)\n        tensor += buffer\n"
 GIVE = "    if extra:\n        dist.send(tensor, rank + power)\n"

@@ -73,8 +73,9 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
 
 
 def judge_flags(calls: Sequence[dict[str, Any]], call: int) -> Iterator[Broken]:
-    if any(one["operation"] == "SUM" and one["dtype"] in ("uint8", "int8") for one in calls):
-        words = "flags are added up in one byte each: with 256 ranks the sum is 0 again. Take a wider type"
+    if any(one["operation"] == "SUM" and one["dtype"] in ("uint8", "int8", "bool") for one in calls):
+        words = "flags are added up in one byte each (gloo adds bools so too): with 256 ranks the sum is 0 again. "
+        words += "Take a wider type, or their maximum"
         yield Broken("value:overflow", words, call=call)
 
 

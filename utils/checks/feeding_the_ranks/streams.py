@@ -15,7 +15,7 @@ from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
 from utils.checks.feeding_the_ranks import epochs
 from utils.checks.feeding_the_ranks.dealing import worlds
 
-NAME, ALONE = "RankStream", "RankStream, without a loader,"
+NAME, MADE, ALONE = "RankStream", "RankStream, when it is made,", "RankStream, without a loader,"
 WORKERS = 3  # at most
 FEW = 3  # samples, after each of which it is asked what was read
 
@@ -111,8 +111,9 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         source, more = Source(case["seed"], case["samples"]), Source(case["seed"] + 1, case["samples"] + 2)
         found: Facts = {}
         facts["streams"].append(found)
-        with watch.step(NAME, source=source):
+        with watch.step(MADE, source=source):
             stream = Stream(source, size, rank, *how)
+        with watch.step(NAME, source=source):
             Stream(more, size + 1, size, *(() if how else (True,)))  # of another world, at the same time
             found["iterable"] = isinstance(stream, IterableDataset)
             if not found["iterable"]:
@@ -264,6 +265,7 @@ CONTRACT = Contract(
             changes=("around.torch's random numbers",),  # from which a DataLoader draws
             allows=("starts:a process", "starts:a local connection"),
         ),
+        MADE: Rules(),
         ALONE: Rules(),
     },
     draw=draw,
