@@ -121,7 +121,10 @@ def good_for_all():
                 with half.open("rb+") as file:
                     os.fsync(file)
                 half.replace(folder / f"step-{done}.pt")
-                (folder / f"step-{done - 3 * task.every}.pt").unlink(missing_ok=True)
+                for old in range(
+                    done - 3 * task.every, 0, -task.every
+                ):  # (a kill may have come before the last of them)
+                    (folder / f"step-{old}.pt").unlink(missing_ok=True)
             dist.barrier()
         return parts
 

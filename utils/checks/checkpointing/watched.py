@@ -234,6 +234,8 @@ def again(train: Any, case: Case, folders: list[str], store: str, rank: int) -> 
                     cause = failure.__cause__ if isinstance(failure, Outcome) else failure
                     found = "" if cause is error else repr(cause)
                 told["comes out"][type(error).__name__] = found
+                if case["training ranks"] > 1:
+                    dist.barrier()  # (whose process ends first would cut off the other)
         watch.note("again", **told)
 
     return body

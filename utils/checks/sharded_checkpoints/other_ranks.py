@@ -232,7 +232,7 @@ def _judge_saved(case: Case, facts: Facts) -> Iterator[Broken]:
         yield Broken("value:files", "after save there is no file in the folder")
     elif any(note["files"] != facts["files"] for note in notes):
         yield Broken("value:files", "when save returns, files are still being written: wait until they are whole")
-    elif sum(facts["files"].values()) > total + FRAMES * (1 + case["saved by"]):
+    elif sum(facts["files"].values()) > total + SETTINGS_TOO + FRAMES // 2 * case["saved by"]:
         words = "the files hold more than the state: each number is written once, by the rank that has it"
         yield Broken("value:1 twice", words, f"{sum(facts['files'].values()):,} bytes", f"{total:,} and small frames")
     elif max(facts["files"].values()) > largest + SETTINGS_TOO:
