@@ -252,7 +252,7 @@ wrong(
 )
 wrong(
     "another folder",
-    "leaves no file in the folder",
+    "a file outside of the folder is written",
     {
         BEGIN: "    import tempfile\n"
         + BEGIN.replace(
@@ -326,7 +326,7 @@ wrong(
 )
 wrong(
     "a log in the working folder",
-    "a file outside of the folder is left",
+    "a file outside of the folder is written",
     {STEP: STEP + "        with open('progress.log', 'a') as log:\n            log.write(f'{number}\\n')\n"},
 )
 wrong(
@@ -338,4 +338,25 @@ wrong(
     "an error ends the training early",
     "an error in task.step does not come out",
     {STEP: "        try:\n            task.step(number, parts)\n        except ArithmeticError:\n            break\n"},
+)
+wrong("kept by the folder's name", "the training does not begin anew", {
+    "def train": "KEPT = {}\n\n\ndef train",
+    BEGIN: "    if folder in KEPT:\n        return KEPT[folder]\n" + BEGIN, "    return parts": "    KEPT[folder] = parts\n    return parts",
+})  # fmt: skip
+wrong("the last checkpoint goes after the end", "or lose its last checkpoint", {
+    "    return parts": "    if done >= task.steps and os.path.exists(path):\n        os.unlink(path)\n    return parts"
+})  # fmt: skip
+wrong("a step is tried again", "an error in task.step does not come out", {
+    STEP: "        try:\n    " + STEP + "        except Exception:\n    " + STEP
+})  # fmt: skip
+wrong("KeyboardInterrupt ends it quietly", "that KeyboardInterrupt", {
+    STEP: "        try:\n    " + STEP + "        except KeyboardInterrupt:\n            return parts\n"
+})  # fmt: skip
+wrong("another copy, elsewhere", "a file outside of the folder is written", {
+    BEGIN: "    open('/dev/shm/copy.pt', 'wb').close()\n    os.unlink('/dev/shm/copy.pt')\n" + BEGIN
+})  # fmt: skip
+wrong(
+    "the task is changed",
+    "leaves `task` other than before",
+    {"    return parts": "    task.every = 1\n    return parts"},
 )

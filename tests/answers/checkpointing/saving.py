@@ -356,7 +356,7 @@ wrong(
         "torch.save(state, file)": "torch.save(state | {'model': {k: v.bfloat16() for k, v in state['model'].items()}}, file)"
     },
 )
-wrong("the first state is kept", "a second save, of another state", {
+wrong("the first state is kept", "does not give the state back", {
     "def save": "kept = {}\n\n\ndef save", "torch.save(state, file)": "torch.save(kept.setdefault(path, state), file)"
 })  # fmt: skip
 wrong("a buffer for all", "the same dictionary, after it has changed and shrunk", {
@@ -387,3 +387,42 @@ wrong(
     "the course's own code is no answer",
     {NAME: "    from utils.training import checkpoints\n    return checkpoints.save(state, path)\n" + NAME},
 )
+wrong("careful only the first time", "save writes to the final name itself", {
+    NAME: "    if path in SAVED:\n        return torch.save(state, path)\n    SAVED.add(path)\n" + NAME,
+    "def save": "SAVED = set()\n\n\ndef save",
+})  # fmt: skip
+wrong("an error of the folder's fsync is swallowed", "at the folder's fsync save returns as if all were well", {
+    FOLDER: FOLDER.replace("    os.fsync(folder)", "    with contextlib.suppress(OSError):\n        os.fsync(folder)")
+})  # fmt: skip
+wrong("a byte is written again after fsync", "bytes are written after the fsync", {
+    SYNC: SYNC + "            file.seek(0)\n            file.write(b'P')\n"
+})  # fmt: skip
+wrong("nobody waits for the folder", "the folder is not synced", {
+    FOLDER: "    def sync():\n        threading.Event().wait(0.05)\n" + FOLDER.replace("    ", "        ")
+    + "\n\n    threading.Thread(target=sync).start()"
+})  # fmt: skip
+wrong("another error comes out", "in the middle of a save comes out as another error", {
+    "        raise\n": "        raise RuntimeError('not saved')\n"
+})  # fmt: skip
+
+
+@right("a file without a name, which gets one when it is whole (Linux)")
+def without_a_name():
+    def save(state, path):
+        folder, name = os.path.split(os.path.abspath(path))
+        directory = os.open(folder, os.O_RDONLY)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{name}~", dir_fd=directory)
+            with os.fdopen(os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o644), "wb") as file:
+                torch.save(state, file)
+                file.flush()
+                os.fsync(file)
+                there = {"src_dir_fd": directory, "dst_dir_fd": directory}
+                os.link(f"/proc/self/fd/{file.fileno()}", f"{name}~", **there, follow_symlinks=True)
+            os.replace(f"{name}~", name, **there)
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    return (save,)

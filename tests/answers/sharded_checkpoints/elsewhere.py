@@ -32,8 +32,6 @@ def load(model, optimizer, folder):
 EQUAL = {
     "24: save with `dist.barrier()`": "every rank is there anyway",
     "29: load with `dist.barrier()`": "every rank is there anyway",
-    "24: save with `model.requires_grad_(True)`": "no parameter is frozen",
-    "29: load with `model.requires_grad_(True)`": "no parameter is frozen",
     "24: save with `[setattr(p, 'data', p.data.clone()) for p in model.parameters()]`": "a DTensor keeps its shard",
     "29: load with `[setattr(p, 'data', p.data.clone()) for p in model.parameters()]`": "a DTensor keeps its shard",
 }
@@ -159,3 +157,50 @@ wrong(
 wrong("save throws the gradients away", "and may change nothing else: not the gradients", {
     SAVE: "    optimizer.zero_grad()\n" + SAVE
 })  # fmt: skip
+wrong("settings of Adam stay as they were", "Adam's betas of group 0", {
+    SET: "    before = [{**g, 'lr': 0} for g in optimizer.param_groups]\n" + SET
+    + "    for g, old in zip(optimizer.param_groups, before):\n        g.update(old, lr=g['lr'], params=g['params'])\n"
+})  # fmt: skip
+wrong("the rate of the first group only", "the learning rate of group 1", {
+    SET: "    rate = optimizer.param_groups[1]['lr']\n" + SET + "    optimizer.param_groups[1]['lr'] = rate\n"
+})  # fmt: skip
+wrong("frozen parameters are left out", "model 4.bias", {
+    "get_state_dict(model, optimizer)": "get_state_dict(model, optimizer, options=StateDictOptions(ignore_frozen_params=True))",
+    SET: SET.replace(")\n", ", options=StateDictOptions(ignore_frozen_params=True, strict=False))\n"),
+})  # fmt: skip
+wrong("load throws the gradients away", "nothing else: not the gradients", {SET: SET + "    optimizer.zero_grad()\n"})
+wrong("load puts the whole model in train mode", "the mode of a module", {SET: SET + "    model.train()\n"})
+wrong("each rank reads everything", "load fills a tensor with all rows of a parameter", {
+    LOAD: "    all_rows = {name: torch.empty(one.shape, dtype=one.dtype) for name, one in parameters.items()}\n"
+    + LOAD.replace('"model": parameters', '"model": all_rows')
+    + "    for name, one in parameters.items():\n"
+    "        if hasattr(one, 'to_local'):\n"
+    "            mine = all_rows[name].chunk(dist.get_world_size())[dist.get_rank() :][:1]\n"
+    "            [one.to_local().copy_(rows) for rows in mine]\n"
+    "        else:\n            one.copy_(all_rows[name])\n"
+})  # fmt: skip
+wrong(
+    "nobody waits for it", "it returns while a thread still writes", {SAVE: SAVE.replace("dcp.save", "dcp.async_save")}
+)
+
+
+@right("a group of its own, given back; the settings by hand")
+def own_group():
+    def state_of(model, optimizer):
+        adam = get_optimizer_state_dict(model, optimizer, options=StateDictOptions(flatten_optimizer_state_dict=True))
+        return dict(model.state_dict()) | {f"adam {name}": one for name, one in adam.items()}
+
+    def save(model, optimizer, folder):
+        group = dist.new_group(backend="gloo")
+        dcp.save(state_of(model, optimizer), checkpoint_id=folder, process_group=group)
+        dist.destroy_process_group(group)
+
+    def load(model, optimizer, folder):
+        state = state_of(model, optimizer)
+        dcp.load(state, storage_reader=dcp.FileSystemReader(folder), planner=dcp.DefaultLoadPlanner())
+        options = StateDictOptions(flatten_optimizer_state_dict=True)
+        adam = {name.removeprefix("adam "): state.pop(name) for name in list(state) if name.startswith("adam ")}
+        set_optimizer_state_dict(model, optimizer, adam, options=options)
+        model.load_state_dict(state)
+
+    return save, load

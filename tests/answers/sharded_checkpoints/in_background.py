@@ -232,7 +232,7 @@ wrong("queued", "the second save returns before the first has its name", {
     "    def save(self, state, path):\n        before = self.thread\n        self.thread = threading.Thread(target=self.after, args=(before, copied(state), path))\n",
     "    def work(self": "    def after(self, before, state, path):\n        if before is not None:\n            before.join()\n        self.work(state, path)\n\n    def work(self",
 })  # fmt: skip
-wrong("wait does not wait", "after wait() the file does not hold", {"            self.thread.join()\n": ""})
+wrong("wait does not wait", "wait() returns while write still runs", {"            self.thread.join()\n": ""})
 wrong("the half-written file stays", "its half-written file stays", {CLEAN: ""})
 wrong("the older file goes with it", "the older file is gone", {CLEAN: CLEAN + "            os.unlink(path)\n"})
 wrong("the copy is kept", "the copy is still held", {
@@ -274,4 +274,20 @@ wrong("KeyboardInterrupt is swallowed", "write failed with KeyboardInterrupt", {
 })  # fmt: skip
 wrong("SystemExit is swallowed", "write failed with SystemExit", {
     "            self.error = error\n": "            self.error = None if isinstance(error, SystemExit) else error\n"
+})  # fmt: skip
+wrong("one name for the temporary file of a folder", "and so does its temporary file", {
+    'f"{path}.tmp"': 'os.path.join(os.path.dirname(path), "half")'
+})  # fmt: skip
+wrong(
+    "wait gives up after half a second",
+    "wait() returns while write still runs",
+    {"self.thread.join()": "self.thread.join(0.5)"},
+)
+wrong("integers are not copied", "other at state['numbers'][0]['step']", {
+    "value.clone()": "value.clone() if value.is_floating_point() else value"
+})  # fmt: skip
+wrong("keys become text", "does not hold the state of the call", {"{name: copied": "{str(name): copied"})
+wrong("half a file gets the name if there was none", "and there was none before", {
+    CLEAN: "            if os.path.exists(temporary):\n"
+    "                os.unlink(temporary) if os.path.exists(path) else os.rename(temporary, path)\n"
 })  # fmt: skip

@@ -244,3 +244,6 @@ wrong("by way of doubles, which hold no large integers", "has the wrong rows", {
 wrong("what is no number becomes zero", "has the wrong rows", {
     KEEP: "        if mine.is_floating_point():\n            mine = torch.nan_to_num(mine)\n" + KEEP
 })  # fmt: skip
+wrong("a last dimension of one is dropped", "has another shape", {
+    KEEP: "        loaded[name] = mine.squeeze(-1) if mine.ndim > 1 else mine\n"
+})  # fmt: skip

@@ -1,7 +1,8 @@
 """The exercises of this lab: a save that survives a kill, exact resumes on one and two ranks.
 
 saves.py       saving: killed at every step with files; save_verdicts.py judges it
-resuming.py    resumed and on_ranks: watched.py plays them, saved_files.py damages files, life_verdicts.py judges
+resuming.py    resumed and on_ranks: kills.py plays their lives, watched.py is in them, saved_files.py damages files;
+               life_verdicts.py and file_verdicts.py judge
 lives.py       processes that are watched and killed; folder_events.py tells what happens to names
 """
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from utils.checks.checkpointing.file_verdicts import STRAY, Found, judge_files, judge_saves, judge_waiting, on
 from utils.checks.checkpointing.lives import FAILED, Life, first_failure
 from utils.checks.contracts import Broken, Case, Facts
 from utils.checks.verdicts import NotStarted
 
-KEEP = 3
+CALLS = 4  # in one process: with an empty folder, twice after the end, with the folder emptied
 KILLED = (-signal.SIGKILL, -signal.SIGXFSZ)
 PARTS = ("model", "optimizer", "scheduler", "batches")
 NAMES = {
@@ -23,14 +25,6 @@ NAMES = {
     "python": "Python's random numbers",
 }
 Steps = list[dict[str, Any]]  # the notes of a rank's steps without a break, by number
-
-
-class Found(Exception):
-    """What is not as it has to be; all else may follow from it."""
-
-    def __init__(self, sentence: str, measured: Any = None, expected: Any = None) -> None:
-        super().__init__(sentence)
-        self.broken = Broken("value:lives", sentence.rstrip("."), measured, expected)
 
 
 def _raise_failure(record: dict[str, str], before: str = "") -> None:
@@ -62,6 +56,8 @@ def _judge_lives(found: Facts, case: Case) -> None:
         _judge_steps(lives, right)
         if ranks == 1 and number <= kills_planned:
             _judge_start(lives, told, done, before, case)
+        if ranks > 1:
+            judge_waiting(lives)
         _judge_ended(lives, before, told["trouble"], bool(told["kill"]))
         starts = [note["number"] for note in lives[0].of("step")]
         done = max([done, *(note["number"] + 1 for life in lives for note in life.of("done"))])
@@ -74,94 +70,73 @@ def _judge_lives(found: Facts, case: Case) -> None:
             )
         if not told["kill"]:
             for rank, life in enumerate(lives):
-                _compare(life.of("end")[0], right[rank][-1], f"at the end{_on(rank, ranks)}", right, rank)
+                _compare(life.of("end")[0], right[rank][-1], f"at the end{on(rank, ranks)}", right, rank)
     if kills < kills_planned:
         words = "the training was over before all kills: is it saved when it should be?"
         raise Found(words, measured=kills, expected=kills_planned)
     if ranks > 1:
-        _judge_files(found["files"], case)
+        judge_files(found["files"], case)
     _judge_again([Life(**life) for life in found["again"]], right, case)
 
 
 def _judge_again(lives: list[Life], right: list[Steps], case: Case) -> None:
     """What a call has kept in the process must not get into the next one."""
     ranks, every = case["training ranks"], case["every"]
-    where = "called a second time in one process, with another, empty folder,"
+    where = "called again in one process, with another folder, and with that one emptied,"
     _judge_ended(lives, where=where)
     for rank, life in enumerate(lives):
-        steps, expected = len(life.of("step")), len(right[rank]) - 1
+        steps, expected = len(life.of("step")), 2 * (len(right[rank]) - 1)
         if steps != expected:
-            words = f"{where} {'the training does not begin anew' if steps < expected else 'it trains twice'}"
-            words += f"{_on(rank, ranks)}: does it keep something from the call before?"
+            words = f"{where} {'the training does not begin anew' if steps < expected else 'it trains too often'}"
+            words += f"{on(rank, ranks)}: does it keep something from the call before, or lose its last checkpoint?"
             raise Found(words, measured=f"{steps} steps", expected=f"{expected} steps")
     _judge_steps(lives, right, where)
-    _judge_saves(lives[0], case["steps"] // every, f"{where} it saves more often than every {every} steps")
+    judge_saves(lives[0], 2 * case["steps"] // every, f"{where} it saves more often than every {every} steps")
     for rank, life in enumerate(lives):
-        for end, when in zip(life.of("end"), ("at the end", "after the end"), strict=True):
-            _compare(end, right[rank][-1], f"{where} {when}{_on(rank, ranks)}", right, rank)
+        for end in life.of("end"):
+            _compare(end, right[rank][-1], f"{where} at the end{on(rank, ranks)}", right, rank)
         told = life.of("again")[0]
         if told["elsewhere"]:
-            words = f"a file outside of the folder is left{_on(rank, ranks)}: write into the folder only"
-            raise Found(words, measured=", ".join(told["elsewhere"][:3]), expected="none")
-        if not told["comes out"]:
-            raise Found(f"an error in task.step does not come out{_on(rank, ranks)}: nobody hears that training failed")
-
-
-def _on(rank: int, ranks: int) -> str:
-    return f" on rank {rank}" if ranks > 1 else ""
+            raise Found(STRAY.format(on(rank, ranks)), ", ".join(told["elsewhere"][:3]), "none")
+        for kind, came in told["comes out"].items():
+            if came:
+                words = f"an error in task.step does not come out{on(rank, ranks)}: nobody hears that training failed"
+                raise Found(words, came[:200], f"that {kind}")
 
 
 def _judge_whole(whole: dict[str, Any], right: list[Steps], case: Case) -> None:
     ranks, steps, every = case["training ranks"], case["steps"], case["every"]
     lives = [Life(**life) for life in whole["lives"]]
-    if len(lives) > 1 and lives[1].ended == -signal.SIGXFSZ:
+    around = [note["folder"] for life in lives for note in life.of("around")]
+    wrote = around and any(os.path.realpath(note["path"]).startswith(around[0]) for note in lives[-1].of("open"))
+    if len(lives) > 1 and (wrote or lives[1].ended == -signal.SIGXFSZ):
         raise Found("rank 1 writes files as well: rank 0 alone writes, once.")
     _judge_ended(lives)
     for rank, life in enumerate(lives):
         numbers = [note["number"] for note in life.of("step")]
         if numbers != list(range(steps)):
             raise Found(
-                f"a run without a break does not take the steps 0 to {steps - 1} once each, in order{_on(rank, ranks)}",
+                f"a run without a break does not take the steps 0 to {steps - 1} once each, in order{on(rank, ranks)}",
                 measured=f"{len(numbers)} steps, from {min(numbers, default=None)} to {max(numbers, default=None)}",
                 expected=f"{steps} steps",
             )
     _judge_steps(lives, right, "in a run without a break")
     for rank, life in enumerate(lives):
         if left := life.of("end")[0]["left"]:
-            raise Found(f"{left}{_on(rank, ranks)}")
+            raise Found(f"{left}{on(rank, ranks)}")
         if other := [name for note in life.of("around") for name in note["other"]]:
-            raise Found(f"train leaves {other[0]} other than before{_on(rank, ranks)}: put back what you change")
+            raise Found(f"train leaves {other[0]} other than before{on(rank, ranks)}: put back what you change")
+        if strays := life.written_outside(life.of("around")[0]["folder"]):
+            raise Found(STRAY.format(on(rank, ranks)), strays[0], "none")
     for rank, life in enumerate(lives):
         _compare(life.of("end")[0], right[rank][-1], "at the end of a run without a break", right, rank)
     if not whole["files"]:
         raise Found("train leaves no file in the folder: nothing is saved.")
-    _judge_saves(lives[0], steps // every, f"a save every {every} steps is enough")
+    judge_saves(lives[0], steps // every, f"a save every {every} steps is enough")
     if ranks > 1:
         if not any(re.fullmatch(r"step-\d+\.pt", name) for name in whole["files"]):
             raise Found("checkpoints are to be named step-5.pt, step-10.pt, …", measured=", ".join(whole["files"]))
-        _judge_waiting(lives)
-
-
-def _judge_saves(life: Life, most: int, words: str) -> None:
-    if (saves := sum(note["saved"] for note in life.of("step"))) > most:
-        measured = f"{saves} steps began with a new checkpoint"
-        raise Found(f"{words}: saving costs time", measured=measured, expected=f"{most - 1}")
-
-
-def _judge_waiting(lives: list[Life]) -> None:
-    """No rank takes the step after a save, or returns, before rank 0 has given the file its name."""
-    for note in lives[0].of("rename"):
-        saved = max((one["number"] for one in lives[0].of("done") if one["t"] < note["t"]), default=0) + 1
-        for rank, life in enumerate(lives[1:], start=1):
-            if any(one["number"] >= saved and one["t"] < note["t"] for one in life.of("step")):
-                raise Found(
-                    f"rank {rank} goes on with step {saved} while rank 0 still writes: let all wait at a barrier."
-                )
-            if any(one["t"] < note["t"] for one in life.of("end")):
-                raise Found(
-                    f"rank {rank} returns while rank 0 still writes the last checkpoint: the job may be ended then, so "
-                    "let all wait at a barrier."
-                )
+        judge_waiting(lives)
 
 
 def _judge_ended(
@@ -205,7 +180,9 @@ def own_failure(lives: list[Life]) -> dict[str, str] | None:
 
 
 def _told(trouble: str) -> str:
-    return {"unreadable": "unreadable on rank 1", "a changed byte": "damaged (a changed byte)"}.get(trouble, trouble)
+    return (
+        "unreadable on rank 1" if trouble == "unreadable" else f"damaged ({trouble})" if "byte" in trouble else trouble
+    )
 
 
 def _judge_start(lives: list[Life], told: dict[str, Any], done: int, before: str, case: Case) -> None:
@@ -248,7 +225,7 @@ def _judge_steps(lives: list[Life], right: list[Steps], where: str = "") -> None
     for number, rank in steps:
         if not 0 <= number < len(right[rank]) - 1:
             raise Found("task.step is called with a number that is no step", measured=number)
-        place = where or f"after a resume, at step {number}{_on(rank, len(lives))}"
+        place = where or f"after a resume, at step {number}{on(rank, len(lives))}"
         started = lives[rank].of("new")[-1] if lives[rank].of("new") else {}
         _compare(notes[rank][number], right[rank][number], place, right, rank, started)
 
@@ -283,18 +260,3 @@ def _compare(
 
 def _list(names: list[str]) -> str:
     return " and ".join(", ".join(NAMES[name] for name in names).rsplit(", ", 1))
-
-
-def _judge_files(files: list[str], case: Case) -> None:
-    checkpoints = [name for name in files if re.fullmatch(r"step-\d+\.pt", name)]
-    if len(checkpoints) > KEEP:
-        raise Found(
-            f"old checkpoints stay: keep the last {KEEP}", measured=len(checkpoints), expected=f"at most {KEEP}"
-        )
-    if len(checkpoints) < min(2, case["steps"] // case["every"]):
-        raise Found(
-            "one checkpoint is none: if it is damaged, nothing is left", measured=len(checkpoints), expected="2 or 3"
-        )
-    others = [name for name in files if name not in checkpoints]
-    if others:
-        raise Found("kills leave half-written files behind", measured=", ".join(others[:3]), expected="none")

@@ -24,6 +24,7 @@ from utils.checks.inside import Outcome
 from utils.checks.verdicts import NotStarted, Wrong
 
 LOOK, STILL = 0.5, 10  # seconds between two looks, and so many looks without a note or any computing are a standstill
+TICK = 0.01  # seconds, after which what is written has a later time
 FAILED = 3  # exit code of a process whose answer raised
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _fsync, _fdatasync, _write = os.fsync, getattr(os, "fdatasync", os.fsync), os.write
@@ -39,10 +40,10 @@ class Life:
     def of(self, what: str) -> list[dict[str, Any]]:
         return [note for note in self.notes if note["what"] == what]
 
-    @property
-    def failure(self) -> dict[str, str] | None:
-        """The record of an ``Outcome`` if the answer raised."""
-        return self.of("failed")[0]["record"] if self.of("failed") else None
+    def written_outside(self, folder: str) -> list[str]:
+        """Files that were opened for writing, named with a whole path, elsewhere than in the folder."""
+        paths = [os.path.realpath(note["path"]) for note in self.of("open") if os.path.isabs(note["path"])]
+        return [path for path in paths if not path.startswith(f"{folder}/")]
 
 
 class Watch:
@@ -50,7 +51,7 @@ class Watch:
 
     def __init__(self, pipe: int) -> None:
         self.pipe, self.left, self.pauses = pipe, -1, [0.0]
-        self.broken_sync = False  # whether the disk is full at the first fsync of a file
+        self.broken_sync = ""  # whose first fsync fails: that of "a file" or "the folder"
         self.folder: FolderEvents | None = None
         self.place = ""  # the folder's path
 
@@ -67,11 +68,14 @@ class Watch:
             def noted(fd: Any, real: Callable[[int], None] = real) -> None:
                 number = fd if isinstance(fd, int) else fd.fileno()
                 found = os.fstat(number)
-                self._event("fsync", ino=found.st_ino, size=found.st_size, folder=stat.S_ISDIR(found.st_mode))
-                if self.broken_sync and not stat.S_ISDIR(found.st_mode):
-                    self.broken_sync = False
+                folder, facts = stat.S_ISDIR(found.st_mode), {"ino": found.st_ino, "written": found.st_mtime_ns}
+                self._event("fsync", size=found.st_size, folder=folder, **facts)
+                if self.broken_sync == ("the folder" if folder else "a file"):
+                    self.broken_sync = ""
                     raise OSError(28, "No space left on device")
                 real(number)
+                if not folder:
+                    time.sleep(TICK)
 
             self._replace(answer, real, noted, name)
         if hasattr(os, "sync"):
@@ -117,7 +121,7 @@ class Watch:
     def _audit(self, event: str, given: tuple[Any, ...]) -> None:
         if event == "open" and isinstance(given[0], str | bytes) and given[2] & _WRITES:
             path = os.fsdecode(given[0])
-            if not path.startswith(("/dev/", "/proc/")):
+            if path.startswith("/dev/shm/") or not path.startswith(("/dev/", "/proc/")):
                 self._event("open", path=path, synced=bool(given[2] & os.O_DSYNC))
         elif event == "subprocess.Popen" and os.path.basename(os.fsdecode(given[1][0])) == "sync":
             self._event("sync", sizes=self._sizes(self.place))

@@ -27,11 +27,11 @@ def draw(ranks: int) -> Callable[[random.Random], list[Case]]:
 
 def _scene(name: str) -> Callable[..., None]:
     def scene(case: Case, watch: Any, facts: Facts) -> None:
-        from utils.checks.checkpointing import watched
+        from utils.checks.checkpointing import kills
 
         with watch.step(name):  # (whether it uses the course's own code; it runs in processes of its own)
             pass
-        facts |= watched.lives(watch.answers[name], case)
+        facts |= kills.lives(watch.answers[name], case)
 
     return scene
 

@@ -68,11 +68,13 @@ def _order(case: Case, facts: Facts, when: str = "") -> Broken | None:
 
 def _misplaced(case: Case, facts: Facts) -> Broken | None:
     notes, folder = facts["notes"], facts["folder"]
+    notes = notes[: next((place for place, note in enumerate(notes) if note["what"] == "returned"), None)]
     moved = [(place, note["cookie"]) for place, note in _entries(facts)
              if note["event"] == "moved to" and note["name"] == case["name"]]  # fmt: skip
     renames = [note for note in notes if note["what"] == "rename" and note["target"].endswith(f"/{case['name']}")]
     from_here = {note["cookie"]: note["name"] for _, note in _entries(facts) if note["event"] == "moved from"}
     opened = [note["path"] for note in notes if note["what"] == "open" and os.path.isabs(note["path"])]
+    opened = [path for path in opened if os.path.realpath(path) != folder]  # (O_TMPFILE: a file in it without a name)
     away = [path for path in opened if not f"{os.path.realpath(os.path.dirname(path))}/".startswith(f"{folder}/")]
     if moved and moved[-1][1] not in from_here:
         away += [note["source"] for note in renames if not os.path.realpath(note["source"]).startswith(f"{folder}/")]
@@ -94,6 +96,8 @@ def _misplaced(case: Case, facts: Facts) -> Broken | None:
     if max(synced) < facts["size"]:
         words = "fsync comes before the last bytes: Python still holds them, flush first"
         return Broken("value:flushed", words, f"{max(synced):,} bytes synced", f"{facts['size']:,}")
+    if _late(facts, notes[:at]):
+        return Broken("value:flushed", "bytes are written after the fsync: sync when all is written")
     ours = facts["inode of the folder"]
     places = [p for p, n in enumerate(notes) if n["what"] == "sync" or (n["what"] == "fsync" and n["ino"] == ours)]
     if not places:
@@ -101,6 +105,12 @@ def _misplaced(case: Case, facts: Facts) -> Broken | None:
     if places[-1] < at:
         return Broken("value:folder", "the folder is synced before the rename: the new name is not in it yet")
     return None
+
+
+def _late(facts: Facts, notes: Notes) -> bool:
+    """Whether the file was written to after it was synced for the last time, if it was."""
+    synced = [note["written"] for note in notes if note["what"] == "fsync" and note["ino"] == facts["inode"]]
+    return bool(synced) and synced[-1] < facts["written"]
 
 
 def _synced(facts: Facts, notes: Notes, name: str) -> Iterator[int]:
@@ -125,7 +135,11 @@ def _killed(case: Case, facts: Facts) -> Broken | None:
         if kill["file"] != "old":
             gone = "" if first else ", and the old one is gone"
             words = f"killed {kill['where']}, the file under the final name is half a file{gone}: "
-            return Broken("value:half", f"{words}write to another name first")
+            named = any(
+                note["name"] == case["name"] and note["event"] == "moved to" for _, note in _entries(facts["whole"])
+            )
+            why = "were all bytes written before it was renamed?" if named else "write to another name first"
+            return Broken("value:half", words + why)
     return None
 
 
@@ -147,15 +161,15 @@ def _writers(case: Case, facts: Facts) -> Broken | None:
 
 
 def _full(case: Case, facts: Facts) -> Broken | None:
-    for full in [*facts["full"], facts["sync"]]:
-        where, by_sync = f"on {full['where']}", full is facts["sync"]
-        if by_sync and full["ended"] == 0 and full["file"] == "new" and not _uses_fsync(facts):
+    for full in [*facts["full"], facts["sync"], facts["folder sync"]]:
+        where, by_sync, folder = f"on {full['where']}", "fsync" in full["where"], full is facts["folder sync"]
+        if by_sync and full["ended"] == 0 and full["file"] == "new" and not _uses_fsync(facts, folder):
             continue
         if full["ended"] == 0:
             return Broken("value:swallowed", f"{where} save returns as if all were well: let the error out")
         if full["ended"] != FAILED:
             return Broken("value:swallowed", f"{where} save does not raise", f"ended with {full['ended']}", "an error")
-        if full["file"] != "old":
+        if full["file"] != "old" and not folder:
             return Broken("value:lost", f"{where} the old checkpoint is lost", full["file"], "old")
         if full["others"] and not by_sync:
             words = f"{where} the half-written file stays and takes the room"
@@ -163,8 +177,8 @@ def _full(case: Case, facts: Facts) -> Broken | None:
     return None
 
 
-def _uses_fsync(facts: Facts) -> bool:
-    return any(note["what"] == "fsync" and not note["folder"] for note in facts["whole"]["notes"])
+def _uses_fsync(facts: Facts, folder: bool) -> bool:
+    return any(note["what"] == "fsync" and note["folder"] == folder for note in facts["whole"]["notes"])
 
 
 def _errors(case: Case, facts: Facts) -> Broken | None:
@@ -174,6 +188,9 @@ def _errors(case: Case, facts: Facts) -> Broken | None:
             f"a {found['where']} in the middle of a save does not come out: whoever called it believes that all is well"
         )
         return Broken("value:swallowed", words, f"ended with {found['ended']}", "an error")
+    if found["kinds"] != [found["where"]]:
+        words = f"a {found['where']} in the middle of a save comes out as another error"
+        return Broken("value:swallowed", words, ", ".join(found["kinds"]), found["where"])
     if found["file"] != "old":
         return Broken(
             "value:lost", f"after a {found['where']} in the middle the old checkpoint is lost", found["file"], "old"

@@ -57,15 +57,16 @@ def checkpoints_in(folder: str) -> dict[int, Path]:
 
 
 def damage(path: Path, way: str) -> str:
-    """Spoil a file: "cut off", "empty" or "a changed byte". Returns its digest."""
-    content = bytearray(path.read_bytes())
-    if way == "a changed byte" and not content.startswith(b"PK"):
+    """Spoil a file: "cut off", "empty", "a changed byte" (of a tensor), "another changed byte". Returns its digest."""
+    content, byte = bytearray(path.read_bytes()), "byte" in way
+    if byte and content and not content.startswith(b"PK"):
         content[len(content) // 2] ^= 0x40
-    elif way == "a changed byte":
+    elif byte and content:
         with zipfile.ZipFile(path) as archive:
-            largest = max(archive.infolist(), key=lambda entry: entry.file_size)
+            entries = [one for one in archive.infolist() if one.filename.endswith(".pkl") == (way != "a changed byte")]
+            largest = max(entries, key=lambda entry: entry.file_size)
         names = int.from_bytes(content[largest.header_offset + 26 : largest.header_offset + 28], "little")
         extra = int.from_bytes(content[largest.header_offset + 28 : largest.header_offset + 30], "little")
         content[largest.header_offset + 30 + names + extra + largest.file_size // 2] ^= 0x40
-    path.write_bytes(content if way == "a changed byte" else content[: len(content) // 2 if way == "cut off" else 0])
+    path.write_bytes(content if byte else content[: len(content) // 2 if way == "cut off" else 0])
     return hashlib.sha1(path.read_bytes()).hexdigest()

@@ -64,7 +64,7 @@ class _Raises:
 class Room:
     """A fresh folder with an old checkpoint, and with files of somebody else."""
 
-    def __init__(self, case: Case, save: Any, old: bool = True) -> None:
+    def __init__(self, case: Case, save: Any, old: bool = True, by_save: bool = False) -> None:
         import torch
 
         self.case, self.save = case, save
@@ -73,8 +73,8 @@ class Room:
         self.states = {name: state_of(case, step) for name, step in STEPS.items()}
         for name in self.neighbours:
             (self.folder / name).write_text("mine")
-        if old:
-            torch.save(self.states["old"], self.path)
+        if old:  # (an answer that has saved under this name before must not be careless the second time)
+            (save if by_save else torch.save)(self.states["old"], str(self.path))
 
     def life(self, bare: bool = False, **how: Any) -> Life:
         """A process that saves. ``events``, ``size``: where it is killed; ``full``: at which byte the disk is full.
@@ -93,14 +93,18 @@ class Room:
                 watch.limit(size, fatal="size" in how)
             if how.get("events") is not None:
                 watch.kill_before(how["events"])
-            watch.broken_sync = how.get("broken sync", False)
+            watch.broken_sync = how.get("broken sync", "")
             state = self.states["new"] | ({"part": _Raises(how["error"])} if "error" in how else {})
             if how.get("large"):
                 state["large"] = torch.ones(20_000)
             before, around = Snapshot({"state": state}), surroundings() | _umask()
             try:
                 self.save(state, self.case["name"] if bare else str(self.path))
+            except BaseException as error:
+                watch.note("raised", kind=type(error.__cause__ or error).__name__)
+                raise
             finally:
+                watch.note("returned")
                 watch.names()
                 left = [name for name, *_ in changed(around, settled(around) | _umask())]
                 left += ["`state`"] * bool(before.changes_to(Snapshot({"state": state})))
@@ -152,10 +156,14 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         room = Room(case, save, old)
         return _told(room.life(**how), room) | {"where": where}
 
-    facts["whole"] = _traced(Room(case, save))
+    facts["whole"] = _traced(Room(case, save, by_save=True))
     facts["new"] = _traced(Room(case, save, old=False))
     facts["bare"] = _traced(Room(case, save), bare=True)
-    steps = [note for note in facts["whole"]["notes"] if note["what"] not in ("entry", "failed", "left")]
+    steps = [
+        note
+        for note in facts["whole"]["notes"]
+        if note["what"] not in ("entry", "failed", "raised", "returned", "left")
+    ]
     chosen = range(len(steps)) if case["kills"] == "all" else dice.sample(range(len(steps)), min(2, len(steps)))
     facts["kills"] = [told(f"before its step {n + 1} with files ({_name(steps[n])})", events=n) for n in chosen]
     size = facts["whole"]["size"]
@@ -163,7 +171,10 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     facts["kills"] += [told(f"at byte {byte:,}", size=byte) for byte in bytes_at]
     facts["first kills"] = [told(f"at byte {b:,} of the first save", old=False, size=b) for b in (0, size // 2)]
     facts["full"] = [told(f"a disk that is full at byte {b:,}", full=b) for b in (0, size // 2, size - 1)]
-    facts["sync"] = told("a disk that turns out to be full at fsync", **{"broken sync": True})
+    facts["sync"] = told("a disk that turns out to be full at fsync", **{"broken sync": "a file"})
+    facts["folder sync"] = told(
+        "a disk that turns out to be full at the folder's fsync", **{"broken sync": "the folder"}
+    )
     facts["errors"] = told(case["error"], error=ERRORS[case["error"]])
     room = Room(case, save)
     for number in range(LITTER):
@@ -202,14 +213,15 @@ def _traced(room: Room, **how: Any) -> Facts:
     """A whole save, with what is needed to judge its steps."""
     life = room.life(**how)
     found = os.stat(room.path) if room.path.exists() else None
-    numbers = (found.st_ino, found.st_size) if found else (0, 1000)
-    facts = dict(zip(("inode", "size"), numbers, strict=True)) | {"folder": os.path.realpath(room.folder)}
+    numbers = (found.st_ino, found.st_size, found.st_mtime_ns) if found else (0, 1000, 0)
+    facts = dict(zip(("inode", "size", "written"), numbers, strict=True)) | {"folder": os.path.realpath(room.folder)}
     return _told(life, room) | facts | {"notes": life.notes, "inode of the folder": os.stat(room.folder).st_ino}
 
 
 def _told(life: Life, room: Room) -> Facts:
     left = [name for note in life.of("left") for name in note["names"]]
-    return {"ended": life.ended, "failed": first_failure([life]), "left": left, **room.holds()}
+    kinds = [note["kind"] for note in life.of("raised")]
+    return {"ended": life.ended, "failed": first_failure([life]), "kinds": kinds, "left": left, **room.holds()}
 
 
 def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:

@@ -6,27 +6,34 @@ import hashlib
 import os
 import pickle
 import random
+import shutil
 import signal
-import tempfile
+import threading
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from utils.checks.checkpointing.life_verdicts import PARTS, own_failure
-from utils.checks.checkpointing.lives import Life, Watch, join_group, live
-from utils.checks.checkpointing.saved_files import checkpoints_in, damage, good, sizes_in, written
+from utils.checks.checkpointing.life_verdicts import CALLS, PARTS
+from utils.checks.checkpointing.lives import Watch, join_group
+from utils.checks.checkpointing.saved_files import sizes_in, written
 from utils.checks.contracts import Case
 from utils.checks.contracts.surroundings import changed, own_folder, surroundings
 from utils.checks.inside import Outcome
 from utils.checks.verdicts import Wrong
 from utils.training.resume_task import Task
 
-MOMENTS = ("before the step", "after backward", "after the optimizer's step", "after the step")
+GROUPS = (
+    8_000  # bytes of a file that rank 1 may write: those of new process groups, in the store; no checkpoint is so small
+)
 SAVED = 2_000  # bytes: what a step adds to the files; a line in a log is no save
 PAUSE, LONG_PAUSE = 0.02, 0.7  # seconds that rank 0's renames take longer, one of them so long that no sleep covers it
+ERRORS = (ArithmeticError, OSError, RuntimeError, MemoryError, KeyboardInterrupt)
 MAY_CHANGE = ("random numbers", "the files in its folder")
+
+
+MOMENTS = ("before the step", "after backward", "after the optimizer's step", "after the step")
 
 
 @dataclass(frozen=True)
@@ -45,21 +52,6 @@ class Kill:
         return "inside a save" + (f", at byte {self.byte:,}" if self.byte is not None else "")
 
 
-def plan(case: Case) -> list[Kill]:
-    """Kills at random places, the same ones for the same case."""
-    chance, ranks = random.Random(case["seed"]), case["training ranks"]
-    kills = []
-    steps = range(2, case["steps"] - case["every"])  # who outlives a kill in the last save has none of the later ones
-    for number, step in enumerate(sorted(chance.sample(steps, case["kills"]))):
-        if number % 4 == 1:
-            kills.append(Kill(step, event=chance.randrange(5)))
-        elif number % 4 == 3:
-            kills.append(Kill(step, byte=chance.randrange(5000)))
-        else:
-            kills.append(Kill(step, chance.choice(MOMENTS), rank=chance.randrange(ranks)))
-    return kills
-
-
 class Watched(Task):
     """The task as the answer gets it in the check: takes notes, and dies where it is told to."""
 
@@ -76,7 +68,7 @@ class Watched(Task):
         self.number = number
         before, self.files = self.files, sizes_in(self.folder)
         saved = written(before, self.files) >= SAVED
-        self.watch.note("step", number=number, saved=saved, **facts(parts))
+        self.watch.note("step", number=number, saved=saved, threads=threading.active_count(), **facts(parts))
         if saved:
             self.end_if_armed()
         if dist.is_initialized() and dist.get_world_size() > 1:
@@ -166,25 +158,27 @@ def reference(case: Case, rank: int, folder: str) -> Any:
     return body
 
 
-def trained(train: Any, case: Case, folder: str, stores: str, kill: Kill | None, rank: int, **how: Any) -> Any:
+def trained(train: Any, case: Case, folder: str, store: str, kill: Kill | None, rank: int, **how: Any) -> Any:
     """The body of a process that runs the answer once.
 
     Args:
-        how: ``alone``: rank 1 is ended if it writes a file; ``unreadable``: a file that rank 1 cannot open.
+        how: ``alone``: rank 1 is ended if it writes a file; ``unreadable``: a file that rank 1 cannot open; ``slow``:
+            each rename takes longer.
     """
 
     ranks = case["training ranks"]
 
     def body(watch: Watch) -> None:
         if ranks > 1:
-            join_group(stores, rank, ranks)
+            join_group(store, rank, ranks)
         watch.files(train)
+        watch.pauses = [PAUSE * bool(how.get("slow"))]
         if how.get("alone"):
             saves = case["steps"] // case["every"]
             watch.pauses = [PAUSE] * saves
             watch.pauses[random.Random(case["seed"]).randrange(saves)] = LONG_PAUSE
             if rank:
-                watch.limit(0)
+                watch.limit(os.path.getsize(store) + GROUPS)
         if rank and how.get("unreadable"):
             _make_unreadable(how["unreadable"])
         task = Watched(case, watch, folder, kill, rank)
@@ -192,7 +186,9 @@ def trained(train: Any, case: Case, folder: str, stores: str, kill: Kill | None,
         parts = train(task, folder)
         task.end_if_armed()
         other = [name for name, *_ in changed(around, surroundings()) if not name.endswith(MAY_CHANGE)]
-        watch.note("around", other=[name for name in other if not name.startswith("the seed")])
+        other = [name for name in other if not name.startswith("the seed")]
+        other += ["`task`"] * ((task.steps, task.every) != (case["steps"], case["every"]))
+        watch.note("around", other=other, folder=os.path.realpath(folder))
         if not isinstance(parts, dict) or not set(PARTS) <= set(parts):
             raise Wrong("train returns the parts that it has trained, as task.new() gave them.")
         watch.note("end", left=_left(parts), **facts(parts))
@@ -201,34 +197,58 @@ def trained(train: Any, case: Case, folder: str, stores: str, kill: Kill | None,
 
 
 class Failing(Task):
-    """A training that cannot go on: one of its steps raises, on all ranks."""
+    """A training that cannot go on: one of its steps raises, once, on all ranks."""
+
+    def __init__(self, case: Case, error: BaseException) -> None:
+        super().__init__(case["steps"], case["every"])
+        self.error, self.raised = error, False
 
     def step(self, number: int, parts: dict[str, Any]) -> None:
-        if number == self.every:
-            raise ArithmeticError("the loss is not a number any more")
+        if number == self.every and not self.raised:
+            self.raised = True
+            raise self.error
         super().step(number, parts)
 
 
 def again(train: Any, case: Case, folders: list[str], store: str, rank: int) -> Any:
-    """The body of a process that runs the answer with three folders, with the second of them twice, watched."""
+    """The body of a process that runs the answer with three folders: often with the second, which is emptied once."""
 
     def body(watch: Watch) -> None:
         if case["training ranks"] > 1:
             join_group(store, rank, case["training ranks"])
         first, second, third = folders
-        told = {"elsewhere": [], "comes out": False}
+        told: dict[str, Any] = {"elsewhere": [], "comes out": {}}
         with own_folder(os.path.dirname(first)):
             train(Task(2, 1), first)
-            for _ in range(2):
+            for call in range(CALLS):
+                if call == CALLS - 1:
+                    _empty(second, rank, case["training ranks"])
                 watch.note("end", **facts(train(Watched(case, watch, second, None, rank), second)))
             told["elsewhere"] = sorted(os.listdir())
-            try:
-                train(Failing(case["steps"], case["every"]), third)
-            except Outcome:  # any error of an answer becomes one
-                told["comes out"] = True
+            for error in (kind("this step cannot be trained") for kind in ERRORS):
+                os.makedirs(folder := f"{third}/{type(error).__name__}", exist_ok=True)
+                found = "nothing"
+                try:
+                    train(Failing(case, error), folder)
+                except BaseException as failure:
+                    cause = failure.__cause__ if isinstance(failure, Outcome) else failure
+                    found = "" if cause is error else repr(cause)
+                told["comes out"][type(error).__name__] = found
+                if case["training ranks"] > 1:
+                    dist.barrier()  # (whose process ends first would cut off the other)
         watch.note("again", **told)
 
     return body
+
+
+def _empty(folder: str, rank: int, ranks: int) -> None:
+    if ranks > 1:
+        dist.barrier()
+    if rank == 0:
+        shutil.rmtree(folder)
+        os.mkdir(folder)
+    if ranks > 1:
+        dist.barrier()
 
 
 def _make_unreadable(path: str) -> None:
@@ -239,61 +259,3 @@ def _make_unreadable(path: str) -> None:
             raise OSError(5, "Input/output error", path)
 
     sys.addaudithook(refuse)
-
-
-#: Before which life the newest checkpoint is spoilt, and how; "unreadable": on rank 1 only.
-TROUBLE = {6: "cut off", 10: "a changed byte", 14: "unreadable", 18: "empty"}
-
-
-def lives(train: Any, case: Case) -> dict[str, Any]:
-    """An uninterrupted run, a run with kills, and a start after its end, as plain data."""
-    torch.set_num_threads(1)
-    ranks, trouble_at = case["training ranks"], TROUBLE if case["trouble"] == "yes" else {}
-    spoilt: set[str] = set()
-    with tempfile.TemporaryDirectory(prefix="check-") as root:
-        counter = iter(range(1000))
-
-        def folder() -> str:
-            path = f"{root}/{next(counter)}"
-            os.mkdir(path)
-            return path
-
-        def run(kill: Kill | None, where: str, **how: Any) -> list[Life]:
-            store = f"{folder()}/store"
-            return live(*(trained(train, case, where, store, kill, rank, **how) for rank in range(ranks)))
-
-        where = folder()
-        found: dict[str, Any] = {"reference": _plain(live(*(reference(case, rank, where) for rank in range(ranks))))}
-        where = folder()
-        found["whole"] = {"lives": _plain(run(None, where, alone=ranks > 1)), "files": sorted(os.listdir(where))}
-        found["killed"] = []
-        if any(life["ended"] != 0 for life in found["whole"]["lives"]):
-            return found
-        empty, store = [folder() for _ in range(3)], f"{folder()}/store"
-        found["again"] = _plain(live(*(again(train, case, empty, store, rank) for rank in range(ranks))))
-        where = folder()
-        for number, kill in enumerate([*plan(case), None, None]):
-            newest = max(checkpoints_in(where), default=None)
-            trouble = trouble_at.get(number, "") if newest is not None else ""
-            unreadable = None
-            if trouble:
-                if trouble == "unreadable":
-                    unreadable = str(checkpoints_in(where)[newest])
-                else:
-                    spoilt.add(damage(checkpoints_in(where)[newest], trouble))
-            there = {step: good(path, spoilt) for step, path in checkpoints_in(where).items()}
-            ended = run(kill, where, unreadable=unreadable)
-            told = _plain(ended)
-            found["killed"].append(
-                {"lives": told, "kill": str(kill) if kill else "", "there": there, "trouble": trouble}
-            )
-            if not any(life["ended"] in (-signal.SIGKILL, -signal.SIGXFSZ) for life in told) and kill:
-                break  # nothing of what follows can be judged
-            if own_failure(ended) or any(life.ended is None for life in ended):
-                break
-        found["files"] = sorted(os.listdir(where))
-        return found
-
-
-def _plain(lives: list[Life]) -> list[dict[str, Any]]:
-    return [{"notes": life.notes, "ended": life.ended} for life in lives]

@@ -165,7 +165,14 @@ def _files(folder: str | None) -> list[str]:
     found = [path for path in sorted(Path(folder).rglob("*"))[:100] if not is_torchs_folder(str(path))]
     # (multiprocessing's sockets: a worker of a loader that is ended in the middle of an epoch leaves them)
     found = [path for path in found if not path.relative_to(folder).parts[0].startswith("pymp-")]
-    return [f"{path.name} {path.lstat().st_size} {path.lstat().st_mtime_ns}" for path in found]
+    return [_known(path) for path in found]
+
+
+def _known(path: Path) -> str:
+    with contextlib.suppress(OSError):  # another process may just have removed it
+        found = path.lstat()
+        return f"{path.name} {found.st_size} {found.st_mtime_ns}"
+    return path.name
 
 
 def _read(path: Path) -> str:

@@ -34,6 +34,8 @@ def _single(case: Case, facts: Facts) -> Broken | None:
         )
     if not one["returned"] or any(note["late"] for note in one["notes"]):
         return Broken("value:waits", "save returns only when the disk has written: return when the copy is made")
+    if one["early"]:
+        return Broken("value:early", "wait() returns while write still runs: wait until the thread has ended")
     if one["file"] == "later":
         words = "the file holds the state after the training went on, not that of the call: copy before save returns"
         return Broken("value:later", words, f"other at {one['place']}", "the state of the call")
@@ -89,9 +91,10 @@ def _row(case: Case, facts: Facts) -> Broken | None:
 
 
 def _beside(case: Case, facts: Facts) -> Broken | None:
-    if facts["beside"] != {"file": "right", "waits": False}:
+    if facts["beside"] != {"file": "right", "waits": False, "heard": ["nothing"] * 2, "first": "right"}:
         words = "two objects get in each other's way: a save of one waits for the other's file, or loses it. What an "
-        words += "object has begun belongs to itself (self), not to its class or the module"
+        words += "object has begun belongs to itself (self), not to its class or the module, and so does its temporary "
+        words += "file, if both are in one folder"
         return Broken("value:beside", words)
     return None
 
@@ -119,6 +122,9 @@ def _error(kind: str, by: str, failed: Facts) -> Broken | None:
         return Broken(
             "value:begun", "a save that tells of the error before it begins nothing itself", failed["begun"], 0
         )
+    if not failed["untouched"] and not failed["older"]:
+        words = "after a write that failed there is a file under the final name, and there was none before: it is no "
+        return Broken("value:lost", words + "checkpoint")
     if not failed["untouched"]:
         return Broken("value:lost", "after a write that failed, the older file is gone or changed")
     if failed["others"]:

@@ -18,7 +18,7 @@ from utils.checks.sharded_checkpoints.background_verdicts import failures, judge
 from utils.checks.sharded_checkpoints.slow_disk import Held, SlowDisk
 from utils.checks.sharded_checkpoints.states import copied, differs, draw_state, look, tensors_of, train_on
 
-LOOK = 0.2  # seconds until the check looks who waits
+LOOK, LONG = 0.2, 1.2  # seconds: until the check looks who waits; and of a write that no short time-out covers
 NAMES = ("last.pt", "step 20.pt", "best.model", "x.tmp")
 
 
@@ -66,8 +66,7 @@ class Played:
             torch.save(self.older["older"], self.paths[0])
         self.state = draw_state(case["seed"])
         self.checks_own = [*tensors_of(self.state), *tensors_of(self.older)]
-        self.other_disk, self.other_folder = SlowDisk(), Path(os.getcwd()) / "elsewhere"
-        self.other_folder.mkdir()
+        self.other_disk = SlowDisk()
         self.saver = watch.call("AsyncSaver", write=self.disk.write)
         self.other = watch.call("AsyncSaver", write=self.other_disk.write)
 
@@ -100,8 +99,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         facts["beside"] = _beside(play)
         facts["failed"] = [_failed(play, *pair) for pair in failures(case)]
     facts["threads"] = threading.active_count() - facts["threads"]
-    ours = play.folder, play.other_folder
-    facts["strays"] = sorted(path.name for path in Path(os.getcwd()).iterdir() if path not in ours)
+    facts["strays"] = sorted(path.name for path in Path(os.getcwd()).iterdir() if path != play.folder)
 
 
 def _one(play: Played) -> Facts:
@@ -114,9 +112,12 @@ def _one(play: Played) -> Facts:
     disk.half.wait(1.0)
     facts["half"] = look(path, states)["file"]
     facts["away"] = [note["path"] for note in disk.notes if os.path.dirname(note["path"]) != str(play.folder)]
-    disk.finish.release()
+    timer = threading.Timer(LONG if play.case["fails"] == "at once" else 0.0, disk.finish.release)
+    timer.start()
     play.saver.wait()
+    facts["early"] = not all(note["ended"] for note in disk.notes)
     facts |= look(path, states)
+    timer.join()
     facts |= {"notes": [dict(note) for note in disk.notes], "events": events.new()}
     facts["ino"] = os.stat(path).st_ino if path.exists() else None
     facts["others"] = _others(play)
@@ -150,22 +151,29 @@ def _two(play: Played, living: Any) -> Facts:
 
 
 def _beside(play: Played) -> Facts:
-    """A save of another object, from beginning to end, while the first one's is under way."""
-    path, state, begun = play.other_folder / "last.pt", draw_state(play.case["seed"] + 1), len(play.disk.notes)
-    play.save(play.paths[0])
+    """A save of another object, from beginning to end, while the first one's file in the same folder is half done."""
+    path, state, begun = play.folder / "beside.pt", draw_state(play.case["seed"] + 1), len(play.disk.notes)
+    play.disk.half.clear()
+    right = play.save(play.paths[0])["state"]
+    play.disk.go.release()
+    play.disk.half.wait(1.0)
     play.other_disk.permit()
     play.other.save(state, str(path))
-    play.other.wait()
+    heard = [_heard(None, play.other.wait)]
     facts = {"file": look(path, {"right": state})["file"], "waits": any(one["done"] for one in play.disk.notes[begun:])}
-    play.disk.permit()
-    play.saver.wait()
+    play.disk.finish.release()
+    facts["heard"] = [*heard, _heard(None, play.saver.wait)]
+    facts["first"] = look(play.paths[0], {"right": right})["file"]
+    path.unlink(missing_ok=True)
     return facts
 
 
 def _failed(play: Played, kind: str, by: str) -> Facts:
     """A write that fails half done; who hears of it, and what comes after it."""
     disk, path, before = play.disk, play.paths[0], _others(play)
-    was = path.read_bytes()
+    if by == "wait":
+        path = play.folder / f"{kind}.pt"  # there is none yet
+    was = _content(path)
     expected = disk.error = ERRORS[kind]()
     disk.no_file = play.case["fails"] == "at once"
     started = len(disk.notes)
@@ -176,7 +184,7 @@ def _failed(play: Played, kind: str, by: str) -> Facts:
     meet = play.saver.wait if by == "wait" else lambda: play.saver.save(play.state, str(play.paths[1]))
     facts["met"] = _heard(expected, meet)
     facts["begun"] = len(disk.notes) - begun
-    facts["untouched"] = path.exists() and path.read_bytes() == was
+    facts |= {"untouched": _content(path) == was, "older": was is not None}
     facts["others"] = sorted(set(_others(play)) - set(before))
     disk.go.release(facts["begun"] + 1)
     disk.finish.release(facts["begun"] + 1)
@@ -187,7 +195,11 @@ def _failed(play: Played, kind: str, by: str) -> Facts:
     return facts
 
 
-def _heard(expected: BaseException, call: Callable[[], Any]) -> str:
+def _content(path: Path) -> bytes | None:
+    return path.read_bytes() if path.exists() else None
+
+
+def _heard(expected: BaseException | None, call: Callable[[], Any]) -> str:
     """What a call raises: "nothing", "the error", or its type."""
     try:
         call()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import random
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from utils.checks.checkpointing.lives import Life, Watch, first_failure, join_group, live
+from utils.checks.checkpointing.lives import Watch
 from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
-from utils.checks.verdicts import NotStarted
+from utils.checks.sharded_checkpoints.worlds import World, counting
+from utils.checks.verdicts import NotStarted, Wrong
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,7 +25,8 @@ PRELOAD = (
     "torch.distributed.fsdp",
 )
 FRAMES = 60_000  # bytes beside the numbers: of a file, and of what the ranks tell each other
-SECONDS = 15  # for a world of processes
+SETTINGS_TOO = 130_000  # of a file that has Adam's settings for each parameter
+SETTINGS = ("betas", "eps", "weight_decay")
 STATES = 3  # numbers for each parameter: itself, and Adam's two
 
 
@@ -32,13 +35,13 @@ def draw(rng: random.Random) -> list[Case]:
     pairs = [(4, 3), (2, 4), rng.choice(((3, 1), (1, 3), (3, 2)))]
     return [
         {"ranks": 1, "saved by": saved, "loaded by": loaded, "width": rng.randint(150, 190),
-         "rate": rng.choice((0.02, 0.05)), "seed": rng.getrandbits(30)}
+         "rate": rng.uniform(0.02, 0.05), "seed": rng.getrandbits(30)}
         for saved, loaded in pairs
     ]  # fmt: skip
 
 
 def build(case: Case, seed: int, rate: float) -> tuple[nn.Module, Any]:
-    """A sharded network with a buffer, and Adam."""
+    """A sharded network with a buffer, a frozen parameter and a part in eval mode; and Adam, which has two groups."""
     import torch
     from torch import nn
     from torch.distributed.fsdp import fully_shard
@@ -48,8 +51,11 @@ def build(case: Case, seed: int, rate: float) -> tuple[nn.Module, Any]:
     model = nn.Sequential(nn.Linear(20, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 5))
     model.register_buffer("seen", torch.tensor(float(seed % 100)))
     fully_shard(model[2])
+    model[4].bias.requires_grad_(False)
+    model[3].eval()
     fully_shard(model)
-    return model, torch.optim.Adam(model.parameters(), lr=rate)
+    first, last = {"params": [*model[0].parameters(), *model[2].parameters()]}, {"params": model[4].parameters()}
+    return model, torch.optim.Adam([first, last | {"lr": rate / 2}], rate, (0.9 - rate, 0.99), rate / 1e6, rate / 9)
 
 
 def train(model: nn.Module, optimizer: Any, steps: int) -> None:
@@ -62,38 +68,25 @@ def train(model: nn.Module, optimizer: Any, steps: int) -> None:
 
 
 def whole(model: nn.Module, optimizer: Any) -> dict[str, Any]:
-    """Every tensor in full, by name; and the learning rate."""
+    """Every tensor in full, by name; and the settings of Adam's groups."""
+    import torch
     from torch.distributed.tensor import DTensor
 
     def full(one: Any) -> Any:
-        return (one.full_tensor() if isinstance(one, DTensor) else one).detach().clone()
+        one = one.full_tensor() if isinstance(one, DTensor) else one
+        return one.detach().clone() if isinstance(one, torch.Tensor) else one
 
     found = {f"model {name}": full(one) for name, one in model.state_dict().items()}
     for name, one in model.named_parameters():
         found |= {f"Adam's {kind} of {name}": full(value) for kind, value in optimizer.state.get(one, {}).items()}
-    return found | {"the learning rate": optimizer.param_groups[0]["lr"]}
+    for name, shown in (("lr", "the learning rate"), *((name, f"Adam's {name}") for name in SETTINGS)):
+        found |= {f"{shown} of group {n}": list(map(float, [group[name]] if name != "betas" else group[name]))
+                  for n, group in enumerate(optimizer.param_groups)}  # fmt: skip
+    return found
 
 
 def local_bytes(model: nn.Module) -> int:
     return STATES * sum(one.to_local().nbytes for one in model.parameters())
-
-
-def counting() -> Any:
-    """For ``with``: ``received``, bytes that collectives bring this rank."""
-    import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
-    from torch.utils._pytree import tree_leaves
-
-    class Counting(TorchDispatchMode):
-        received = 0
-
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            found = func(*args, **(kwargs or {}))
-            if func.namespace in ("c10d", "_c10d_functional") and "wait" not in func.__name__:
-                self.received += sum(one.nbytes for one in tree_leaves(found) if isinstance(one, torch.Tensor))
-            return found
-
-    return Counting()
 
 
 def _marks(model: nn.Module) -> dict[str, Any]:
@@ -124,29 +117,6 @@ def _touched(before: dict[str, Any], model: nn.Module) -> str:
     return next((name for name, *_ in changed(before, _marks(model))), "")
 
 
-class World:
-    """So many processes of one group; what they note, and which of them failed first."""
-
-    def __init__(self, case: Case, ranks: int, folder: Path, body: Any) -> None:
-        store = tempfile.mktemp(dir=os.getcwd())
-
-        def one(rank: int) -> Any:
-            def run(watch: Watch) -> None:
-                import torch
-
-                torch.set_num_threads(1)
-                join_group(store, rank, ranks)
-                body(case, rank, watch)
-
-            return run
-
-        self.lives: list[Life] = live(*(one(rank) for rank in range(ranks)), seconds=SECONDS)
-
-    def told(self) -> Facts:
-        notes = [life.of("told")[0] if life.of("told") else {} for life in self.lives]
-        return {"failed": first_failure(self.lives), "ended": [life.ended for life in self.lives], "notes": notes}
-
-
 def scene(case: Case, watch: Any, facts: Facts) -> None:
     import torch
     import torch._dynamo  # here, and not in each of the processes that are forked
@@ -165,7 +135,10 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         before, marks = whole(model, optimizer), _marks(model)
         dist.barrier()
         with counting() as count:
+            threads = threading.active_count()
             save(model, optimizer, str(folder))
+        if threading.active_count() > threads and not any(folder.rglob(".metadata")):
+            raise Wrong("it returns while a thread still writes: wait until the checkpoint is complete.")
         touched = _touched(marks, model)
         dist.barrier()
         files = _sizes(folder)
@@ -174,12 +147,16 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
             torch.save(before, here / "truth.pt")
         changed = next((name for name in before if not _equal(before[name], after.get(name))), "")
         told = {"changed": changed, "touched": touched}
-        watch.note("told", received=count.received, local=local_bytes(model), files=files, **told)
+        watch.note(
+            "told", received=count.received, largest=count.largest, local=local_bytes(model), files=files, **told
+        )
         dist.barrier()
 
     def loading(case: Case, rank: int, watch: Watch) -> None:
         model, optimizer = build(case, case["seed"] + 1, 0.001)
-        train(model, optimizer, case["loaded by"] % 2)  # now and then the optimizer is not fresh
+        if case["loaded by"] % 2:  # now and then the optimizer is not fresh, and there are gradients
+            train(model, optimizer, 1)
+            model(torch.randn(4, 20)).sum().backward()
         owned = [one.to_local() for one in model.parameters()]
         marks = _marks(model)
         dist.barrier()
@@ -189,7 +166,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         found = whole(model, optimizer)
         if rank == 0:
             torch.save(found, here / "found.pt")
-        told = {"received": count.received, "touched": touched}
+        told = {"received": count.received, "largest": count.largest, "touched": touched}
         watch.note("told", **told, same=all(map(_is, owned, [p.to_local() for p in model.parameters()])))
         dist.barrier()
 
@@ -234,7 +211,7 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
             yield Broken("value:raised", f"{words}: {failed['sentence'].rstrip('.')}")
             return
         if any(end is None or end != 0 for end in played["ended"]):
-            yield Broken("value:ends", f"{words} never ends: do all ranks call it, all of it?")
+            yield Broken("value:ends", f"{words} never ends: do all ranks call it, all of it?", str(played["ended"]))
             return
     yield from _judge_saved(case, facts)
     yield from _judge_loaded(case, facts)
@@ -255,10 +232,10 @@ def _judge_saved(case: Case, facts: Facts) -> Iterator[Broken]:
         yield Broken("value:files", "after save there is no file in the folder")
     elif any(note["files"] != facts["files"] for note in notes):
         yield Broken("value:files", "when save returns, files are still being written: wait until they are whole")
-    elif sum(facts["files"].values()) > total + FRAMES * (1 + case["saved by"]):
+    elif sum(facts["files"].values()) > total + SETTINGS_TOO + FRAMES // 2 * case["saved by"]:
         words = "the files hold more than the state: each number is written once, by the rank that has it"
         yield Broken("value:1 twice", words, f"{sum(facts['files'].values()):,} bytes", f"{total:,} and small frames")
-    elif max(facts["files"].values()) > largest + FRAMES:
+    elif max(facts["files"].values()) > largest + SETTINGS_TOO:
         words = "one file holds more than one rank's shards"
         yield Broken(
             "value:2 one file", words, f"{max(facts['files'].values()):,} bytes", f"{largest:,} and small frames"
@@ -276,6 +253,11 @@ def _judge_loaded(case: Case, facts: Facts) -> Iterator[Broken]:
     if case["loaded by"] > 1 and most > total // 4 + FRAMES:
         words = "load brings a rank what the others have read: each reads its own rows from the files"
         yield Broken("value:4 received", words, f"{most:,} bytes", "plans only")
+    if min(case["saved by"], case["loaded by"]) > 1 and max(note["largest"] for note in notes) > case["width"] ** 2 * 3:
+        words = "load fills a tensor with all rows of a parameter: each rank reads its own rows, into its shard"
+        yield Broken(
+            "value:4 received", words, f"{max(note['largest'] for note in notes):,} bytes", "no larger than a shard"
+        )
     if touched := next((note["touched"] for note in notes if note["touched"]), ""):
         yield Broken("value:changed", f"load changes the state of model and optimizer, and nothing else: not {touched}")
     if not all(note["same"] for note in notes):

@@ -41,6 +41,7 @@ def whole_of(case: Case) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(reshard.seed)
     for name in range(dice.randint(1, 6)):
         shape = [dice.choice((0, 1, 2, dice.randint(3, 40))), *(dice.randint(1, 5) for _ in range(dice.randint(0, 3)))]
+        shape += [1] * (name == 0)
         kind = getattr(torch, dice.choice(TYPES))
         found[f"layers.{name}.weight"] = _any_bits(shape, kind, generator)
     return found

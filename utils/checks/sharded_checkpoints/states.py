@@ -16,7 +16,14 @@ def draw_state(seed: int) -> dict[str, Any]:
     wide = torch.full((rows, 4), float(dice.randint(1, 50)))
     model = {"w": wide.t(), "tied": wide.t(), "half": torch.full((rows,), 0.5).bfloat16(), "none": torch.empty(0, 2)}
     adam = [{"step": torch.tensor(float(dice.randint(1, 9))), "mean": torch.ones(rows, 2)} for _ in range(2)]
-    return {"model": model, "adam": adam, "done": {"step": dice.randint(1, 99), "epochs": [1, 2]}, "rates": [0.1, 0.2]}
+    numbers = {0: {"step": torch.arange(rows)}, 3: {"step": torch.tensor(rows)}}  # by number, as an optimizer has it
+    return {
+        "model": model,
+        "adam": adam,
+        "numbers": numbers,
+        "done": {"step": dice.randint(1, 99), "epochs": [1, 2]},
+        "rates": [0.1, 0.2],
+    }
 
 
 def copied(value: Any) -> Any:
