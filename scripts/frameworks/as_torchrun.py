@@ -3,6 +3,7 @@
 mpiexec -n 2 python as_torchrun.py with_ddp.py FOLDER
 """
 
+import atexit
 import os
 import runpy
 import socket
@@ -11,6 +12,7 @@ import sys
 from mpi4py import MPI
 
 world = MPI.COMM_WORLD
+atexit.register(world.Barrier)  # all end together: when one has ended, mpiexec may end the others
 node = world.Split_type(MPI.COMM_TYPE_SHARED)
 with socket.socket() as free:
     free.bind(("127.0.0.1", 0))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from utils.launchers import extras, frameworks, processes
+from utils.launchers.frameworks import warm_process
 from utils.training.same_training import STEPS
 
 pytestmark = pytest.mark.frameworks
@@ -25,6 +29,13 @@ BESIDE_DDP = [  # (the lecture runs all of them with 2 and with 4 workers)
 @pytest.fixture(scope="module")
 def ddp() -> frameworks.RunResult:
     return frameworks.run("with_ddp.py", timeout=LATE)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported_once(ddp: frameworks.RunResult) -> Iterator[None]:
+    """(So the reference has run without it.)"""
+    with frameworks.warm():
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -129,6 +140,59 @@ def test_a_launcher_that_takes_too_long_is_ended(tmp_path):
     program.write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n", encoding="utf-8")
     ran = frameworks.run(program, timeout=20)
     assert ran.code is None and [worker.output for worker in ran.workers] == ["here\n"] * 2
+
+
+# ---------------------------------------------------------------------- a python that has imported already
+@pytest.fixture(scope="module")
+def warm_python() -> Iterator[str]:
+    with warm_process.python(["decimal"], {**os.environ}) as python:
+        yield str(python)
+
+
+def test_a_warm_python_has_imported_what_it_was_told_and_gets_what_it_is_given(warm_python, tmp_path):
+    program = tmp_path / "tells.py"
+    program.write_text(
+        "import os, sys\n"
+        "print('decimal' in sys.modules, sys.argv[1:], sys.path[0], os.environ['HERE'], os.getcwd(), input())\n"
+        "print('words', file=sys.stderr)\n"
+        "os.write(int(sys.argv[1]), b'through a file of the launcher')\n"
+        "sys.exit(7)\n",
+        encoding="utf-8",
+    )
+    read, write = os.pipe()
+    ran = subprocess.run(
+        [warm_python, "-u", program, str(write)],
+        env={**os.environ, "HERE": "yes"},
+        cwd=tmp_path,
+        input="hello\n",
+        capture_output=True,
+        text=True,
+        pass_fds=[write],
+    )
+    assert ran.stdout == f"True ['{write}'] {tmp_path} yes {tmp_path} hello\n"
+    assert (ran.returncode, ran.stderr) == (7, "words\n")
+    assert os.read(read, 100) == b"through a file of the launcher"
+    os.close(read), os.close(write)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_program_of_a_warm_python_ends_with_the_process_that_stands_for_it(warm_python, tmp_path, number):
+    program = tmp_path / "sleeps.py"
+    program.write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)\n", encoding="utf-8")
+    with subprocess.Popen([warm_python, program], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        sleeper = psutil.Process(int(process.stdout.readline()))
+        process.send_signal(number)
+        assert process.wait(LATE) == -number
+    sleeper.wait(LATE)
+
+
+def test_a_warm_python_runs_what_is_no_program_as_ever_and_shows_an_error(warm_python, tmp_path):
+    assert subprocess.run([warm_python, "-c", "print(1)"], capture_output=True, text=True).stdout == "1\n"
+    program = tmp_path / "fails.py"
+    program.write_text("raise ValueError('on purpose')\n", encoding="utf-8")
+    ran = subprocess.run([warm_python, program], capture_output=True, text=True)
+    assert ran.returncode == 1 and ran.stderr.endswith("ValueError: on purpose\n")
 
 
 # ---------------------------------------------------------------------- copies with a change

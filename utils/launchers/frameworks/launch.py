@@ -10,19 +10,20 @@ mpiexec and horovodrun get a network of their own where the system allows it, fo
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from utils.launchers import torchrun
 from utils.launchers.frameworks import tf_roles
 from utils.launchers.frameworks.results import RunResult, Worker
-from utils.launchers.frameworks.watch import done_by_all, output_files, split_options, watch
+from utils.launchers.frameworks.watch import done_by_all, for_torchrun, output_files, split_options, warm_torch, watch
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts" / "frameworks"
 TIMEOUT = 90.0
@@ -69,6 +70,13 @@ def run(
         return RunResult(command, ran.code, ran.workers, ran.launcher, found, files, modes)
 
 
+@contextlib.contextmanager
+def warm() -> Iterator[None]:
+    """torch and TensorFlow are imported once for all runs in this block, which are then copies of those that did."""
+    with warm_torch(), tf_roles.warm():
+        yield
+
+
 def mpiexec(*arguments: str | Path, timeout: float = TIMEOUT) -> str:
     """What ``mpiexec …`` prints, in the order of ranks (mpiexec itself mixes the lines of all)."""
     with tempfile.TemporaryDirectory(prefix="mpiexec-") as folder:
@@ -106,7 +114,7 @@ def edited(program: str, changes: Mapping[str, str], folder: str | Path) -> Path
 
 # ---------------------------------------------------------------------- the launchers
 def _torchrun(path: Path, args: list[str], workers: int, kill_at: int | None, timeout: float) -> RunResult:
-    with torchrun.agents(path, *args, nodes=1, per_node=workers) as agents:
+    with torchrun.agents(path, *args, nodes=1, per_node=workers, **for_torchrun()) as agents:
         agents.start(0)
         try:
             if kill_at is not None:

@@ -5,7 +5,7 @@ TensorFlow has no launcher of its own. Whoever starts the processes tells each o
 "index": 0}}``. ``run("scripts/frameworks/with_multi_worker.py", folder, workers=2)`` does that with free ports of the
 loopback, all processes at once, and returns how each ended and what it printed. No process is left afterwards.
 Importing TensorFlow takes longer than these programs do, so the processes of a run, and of all runs within ``warm()``,
-are forked from one that has imported it (``tf_warm``).
+are copies of one that has imported it (``warm_process``).
 
 TensorFlow's servers listen on all network cards and do what anybody asks of them. So the processes get a network of
 their own, where the system allows it (``namespaces``): nobody else can reach them, and they reach nobody else.
@@ -16,21 +16,22 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.launchers import processes
-from utils.launchers.frameworks import tf_warm
+from utils.launchers import namespaces, processes
+from utils.launchers.frameworks import warm_process
 from utils.ranks.ports import free_ports
 
 TIMEOUT = 90.0
 #: Seconds that the others get to end by themselves when one has failed; many wait for the dead one.
 GRACE = 15.0
 _IMPORTED = "tensorflow"
-_warm: tf_warm.Warm | None = None
+_warm: Path | None = None
 Task = tuple[str, int]  # role and number within it
 _NOISE = ("WARNING: All log messages before absl::InitializeLog", "I0000 ", "W0000 ", "E0000 ")
 
@@ -115,8 +116,8 @@ def run(
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tf-roles-"))
         wanted = [_IMPORTED] if _IMPORTED in Path(command[0]).read_text(encoding="utf-8") else []
-        source = _warm or stack.enter_context(tf_warm.started(environment(folder), wanted))
-        started = _Started(Path(folder), source, command, counts, evaluator, env or {})
+        python = _warm or stack.enter_context(_python(wanted))
+        started = _Started(Path(folder), [str(python), *command], counts, evaluator, env or {})
         try:
             started.wait(timeout, grace, kill)
         finally:
@@ -128,14 +129,21 @@ def run(
 def warm() -> Iterator[None]:
     """TensorFlow is imported once for all runs in this block; they share one network of their own."""
     global _warm
-    with (
-        tempfile.TemporaryDirectory(prefix="tf-warm-") as folder,
-        tf_warm.started(environment(folder), [_IMPORTED]) as _warm,
-    ):
+    with _python([_IMPORTED]) as _warm:
         try:
             yield
         finally:
             _warm = None
+
+
+@contextlib.contextmanager
+def _python(modules: Sequence[str]) -> Iterator[Path]:
+    with (
+        tempfile.TemporaryDirectory(prefix="tf-warm-") as folder,
+        namespaces.private_network([]) as there,
+        warm_process.python(modules, environment(folder), there) as python,
+    ):
+        yield python
 
 
 class _Started:
@@ -144,7 +152,6 @@ class _Started:
     def __init__(
         self,
         folder: Path,
-        source: tf_warm.Warm,
         command: Sequence[str],
         counts: Mapping[str, int],
         evaluator: bool,
@@ -152,23 +159,25 @@ class _Started:
     ) -> None:
         ports = iter(free_ports(sum(counts.values())))
         cluster = {role: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for role, count in counts.items() if count}
-        self.folder, self.source, self.command, self.env, self.cluster = folder, source, command, dict(env), cluster
+        self.folder, self.command, self.env, self.cluster = folder, command, dict(env), cluster
         tasks = [(role, index) for role, addresses in cluster.items() for index in range(len(addresses))]
         tasks += [("evaluator", 0)] * evaluator  # it talks to nobody, so nobody has its address
         tasks = tasks or [("worker", 0)]
         self.waits_for = [task for task in tasks if "chief" not in cluster or task[0] in ("chief", "evaluator")]
         self.logs = {(role, index): folder / f"{role}-{index}.log" for role, index in tasks}
         self.codes: dict[Task, tuple[int | None, float]] = {}
-        self.running: dict[Task, tf_warm.Process] = {}
+        self.running: dict[Task, subprocess.Popen[bytes]] = {}
         for task in tasks:
             self.start(task)
-        self.begin = time.monotonic()  # (TensorFlow is imported now)
+        self.begin = time.monotonic()
 
     def start(self, task: Task) -> None:
         config = {"TF_CONFIG": json.dumps({"cluster": self.cluster, "task": {"type": task[0], "index": task[1]}})}
         env = environment(self.folder) | (config if self.cluster else {}) | self.env
-        self.logs[task].touch()
-        self.running[task] = self.source.fork(self.command, env, self.logs[task])
+        with open(self.logs[task], "ab") as log:
+            self.running[task] = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True
+            )
 
     def wait(self, timeout: float, grace: float, kill: Kill | None) -> None:
         """Until all have ended that end by themselves, or it takes too long."""

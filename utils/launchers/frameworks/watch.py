@@ -1,19 +1,48 @@
-"""mpiexec and horovodrun: started, watched, and ended with all that they have started."""
+"""mpiexec and horovodrun: started, watched, and ended with all that they have started; with a warm torch, too."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from utils.launchers import namespaces, processes
+from utils.launchers.frameworks import warm_process
 from utils.launchers.frameworks.results import RunResult, Worker
 
 MARK = "COURSE_FRAMEWORKS"  # this environment variable holds the pid of whoever started it all, and a random part
 _TOLD = ("PMI_", "MPI_", "MPIR_", "HYDRA_", "HOROVOD_", "TF_CONFIG")
+_TORCH = ("torch", "torch._dynamo", "torch.distributed", "utils.training.same_training")  # (optimizers take _dynamo)
+_warm: tuple[Path, list[namespaces.Host]] | None = None
+
+
+@contextlib.contextmanager
+def warm_torch() -> Iterator[None]:
+    """torch is imported once for all runs in this block; they share one network of their own, where there can be one.
+
+    The launchers start processes as ever; ``python`` is then a copy of the one that has imported torch.
+    """
+    global _warm
+    with contextlib.ExitStack() as stack:
+        hosts = [] if namespaces.why_not() else stack.enter_context(namespaces.hosts(1))
+        environment = processes.clean_environment() | {"OMP_NUM_THREADS": "1"}
+        there = hosts[0].inside([]) if hosts else []
+        _warm = stack.enter_context(warm_process.python(_TORCH, environment, there)), hosts
+        try:
+            yield
+        finally:
+            _warm = None
+
+
+def for_torchrun() -> dict[str, Any]:
+    """Options of ``torchrun.agents`` that let its workers be warm, too."""
+    return {"hosts": _warm[1] or None, "env": {"PYTHON_EXEC": str(_warm[0])}} if _warm else {}
 
 
 def watch(command: list[str], rank_variable: str, kill_at: int | None, logs: Path, timeout: float) -> RunResult:
@@ -22,8 +51,12 @@ def watch(command: list[str], rank_variable: str, kill_at: int | None, logs: Pat
     inherited = {name: value for name, value in processes.clean_environment().items() if not name.startswith(_TOLD)}
     environment = inherited | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     said = logs / "launcher"
+    if _warm:
+        environment["PATH"] = os.pathsep.join((str(_warm[0].parent), environment["PATH"]))
+        if command[0] == "horovodrun":  # a program of Python that imports torch, too, to see what it was built for
+            command = [str(_warm[0]), str(Path(sys.executable).with_name("horovodrun")), *command[1:]]
     with (
-        namespaces.private_network(command) as here,
+        _network(command) as here,
         open(said, "wb") as output,
         processes.launched(here, MARK, mark, environment, output) as launcher,
     ):
@@ -35,6 +68,12 @@ def watch(command: list[str], rank_variable: str, kill_at: int | None, logs: Pat
             time.sleep(0.01)
     code = launcher.returncode if in_time else None
     return RunResult(" ".join(command), code, _workers(logs), said.read_text(errors="replace"))
+
+
+def _network(command: list[str]) -> contextlib.AbstractContextManager[list[str]]:
+    if not _warm:
+        return namespaces.private_network(command)
+    return contextlib.nullcontext(_warm[1][0].inside(command) if _warm[1] else command)
 
 
 def output_files(logs: Path) -> list[str]:
