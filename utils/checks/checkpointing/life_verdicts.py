@@ -108,7 +108,7 @@ def _judge_whole(whole: dict[str, Any], right: list[Steps], case: Case) -> None:
     ranks, steps, every = case["training ranks"], case["steps"], case["every"]
     lives = [Life(**life) for life in whole["lives"]]
     around = [note["folder"] for life in lives for note in life.of("around")]
-    wrote = around and any(os.path.realpath(note["path"]).startswith(around[0]) for note in lives[-1].of("open"))
+    wrote = around and any(os.path.realpath(note["path"]).startswith(f"{around[0]}/") for note in lives[-1].of("open"))
     if len(lives) > 1 and (wrote or lives[1].ended == -signal.SIGXFSZ):
         raise Found("rank 1 writes files as well: rank 0 alone writes, once.")
     _judge_ended(lives)

@@ -24,16 +24,13 @@ from utils.checks.inside import Outcome
 from utils.checks.verdicts import Wrong
 from utils.training.resume_task import Task
 
-GROUPS = (
-    8_000  # bytes of a file that rank 1 may write: those of new process groups, in the store; no checkpoint is so small
-)
+MOMENTS = ("before the step", "after backward", "after the optimizer's step", "after the step")
+# Bytes of a file that rank 1 may write: those of new process groups, in the store. No checkpoint is so small.
+GROUPS = 8_000
 SAVED = 2_000  # bytes: what a step adds to the files; a line in a log is no save
 PAUSE, LONG_PAUSE = 0.02, 0.7  # seconds that rank 0's renames take longer, one of them so long that no sleep covers it
 ERRORS = (ArithmeticError, OSError, RuntimeError, MemoryError, KeyboardInterrupt)
 MAY_CHANGE = ("random numbers", "the files in its folder")
-
-
-MOMENTS = ("before the step", "after backward", "after the optimizer's step", "after the step")
 
 
 @dataclass(frozen=True)

@@ -58,17 +58,11 @@ def numbers(case: Case, rank: int, call: int) -> Any:
     return ((numbers - 100) * (torch.iinfo(dtype).max // 128)).to(dtype)
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Bit for bit, also where it is no number."""
-    import torch
-
-    bits = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other) if tensor.numel()]
-    return not bits or torch.equal(*bits)
-
-
 def scene(case: Case, watch: Any, facts: Facts) -> None:
     import torch
     import torch.distributed as dist
+
+    from utils.checks.contracts.snapshot import digest
 
     returned, facts["results"] = [], []
     for call in range(CALLS):
@@ -81,7 +75,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
             result["own"] = got.numel() == 0 or got.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr()
             returned.append(got)
     facts["overwritten"] = not all(
-        _same(one, result["got"]) for one, result in zip(returned, facts["results"], strict=False)
+        digest(one) == digest(result["got"]) for one, result in zip(returned, facts["results"], strict=False)
     )
 
 
@@ -98,6 +92,8 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
 
 
 def _judge_one(result: Facts, before: Sequence[Any], rank: int) -> Iterator[Broken]:
+    from utils.checks.contracts.snapshot import digest
+
     n = len(before)
     if "got" not in result:
         yield Broken("value:kind", "shift returns a tensor", f"a {result['kind']}", "a Tensor", rank)
@@ -106,8 +102,8 @@ def _judge_one(result: Facts, before: Sequence[Any], rank: int) -> Iterator[Brok
     if (got.shape, got.dtype) != (right.shape, right.dtype):
         measured, expected = (f"{list(one.shape)} {one.dtype}" for one in (got, right))
         yield Broken("value:type", "what comes back has another shape or data type", measured, expected, rank)
-    elif not _same(got, right):
-        senders = [sender for sender in range(n) if _same(got, before[sender])]
+    elif digest(got) != digest(right):  # bit for bit, also where it is no number
+        senders = [sender for sender in range(n) if digest(got) == digest(before[sender])]
         yield from _wrong_sender(senders, rank, n)
     elif not result["own"]:
         words = "what comes back shares its memory with the tensor that was given: whoever changes one changes both"

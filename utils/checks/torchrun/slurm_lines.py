@@ -38,8 +38,8 @@ def draw(rng: random.Random) -> list[Case]:
         case = {"ranks": 1, "SLURM_JOB_NODELIST": text, "names": names, "really started": text == _REAL}
         case["GPUs of a node"] = WORKERS if text == _REAL else rng.randint(1, 8)
         case["job"] = rng.randint(1, 4_000_000) if cases else len(PORTS) - 1  # who counts ports begins anew after it
-        neighbours = [*range(case["job"], case["job"] + APART), *range(rng.randint(1, 9_999), 4_000_000, 12_347)]
-        case["more jobs"] = neighbours if len(cases) == 1 else []
+        more = [*range(case["job"], case["job"] + APART), *range(rng.randint(1, 9_999), 4_000_000, 12_347)]
+        case["more jobs"] = more if len(cases) == 1 else []
         case["program"] = ["train.py", "--folder", f"runs/{rng.randint(1, 99)} b", *rng.choice(([], ["--nnodes=9"]))]
         cases.append(case | {"seed": rng.getrandbits(30)})
     return cases
