@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
 import threading
 import time
 
@@ -48,6 +49,29 @@ def test_two_channels_that_both_send_a_lot_never_wait_for_each_other():
     assert sorted((message["n"], len(blob)) for message, blob in received) == [(1, len(much)), (2, len(much))]
     assert one.pending == other.pending == 0
     one.close(), other.close()
+
+
+def test_a_long_message_that_comes_in_pieces_is_whole_and_so_is_the_next():
+    channel, socket = pair()
+    with channel.sock, socket:
+        sent = Channel(socket)
+        long = os.urandom(3_000_000)
+        sent.send({"number": 1}, b"short", more=True)
+        sent.send({"number": 2}, long, more=True)
+        sent.send({"number": 3})
+        found = []
+        while len(found) < 3:
+            sent.write()
+            found += channel.take()
+        assert [(message["number"], bytes(blob)) for message, blob in found] == [(1, b"short"), (2, long), (3, b"")]
+
+
+@pytest.mark.parametrize("length, text", [(2**64 - 1, b"{}"), (0, b"x}")], ids=["no such length", "no JSON"])
+def test_a_sender_gone_mad_is_taken_for_gone(length, text):
+    channel, socket = pair()
+    with channel.sock, socket:
+        socket.sendall(struct.pack("!IQ", len(text), length) + text)
+        assert channel.take() == [] and channel.eof
 
 
 def test_a_large_push_meets_a_flood_of_output(start):

@@ -154,7 +154,7 @@ class Channel:
             pass
         except OSError:
             self.eof = True
-        except (ValueError, MemoryError):  # a sender gone mad: nothing that follows can be trusted
+        except (ValueError, MemoryError, OverflowError):  # a sender gone mad: nothing that follows can be trusted
             self.eof = True
             self._incoming.clear()
         return messages
