@@ -77,7 +77,10 @@ def serve(listener: int, modules: Sequence[str]) -> None:
     gc.freeze()  # so that no process looks through all that was imported, and thereby copies it
     gc.enable()
     asked, running = socket.socket(fileno=listener), dict[int, socket.socket]()
-    while sys.stdin not in (ready := select.select([sys.stdin, asked, *running.values()], [], [], _LOOK)[0]):
+    while True:
+        ready, *_ = select.select([sys.stdin, asked, *running.values()], [], [], _LOOK if running else None)
+        if sys.stdin in ready:
+            break
         for pid, client in running.items():
             if client in ready:  # a signal to pass on, or its own end
                 number = client.recv(1)
