@@ -117,7 +117,7 @@ wrong("the optimizer is forgotten", "Adam", {
 })  # fmt: skip
 wrong("loaded, and not put back", "the learning rate", {SET: ""})
 wrong("the model alone is put back", "the learning rate", {SET: "    set_model_state_dict(model, parameters)\n"})
-wrong("each rank a checkpoint of its own", "are not those that were saved", {
+wrong("each rank a checkpoint of its own", "all ranks write one checkpoint together", {
     SAVE: SAVE.replace("folder)", 'f"{folder}/{dist.get_rank()}", no_dist=True)'),
     LOAD: LOAD.replace("folder)", 'f"{folder}/{dist.get_rank()}", no_dist=True)'),
 })  # fmt: skip

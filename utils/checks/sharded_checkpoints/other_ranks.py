@@ -35,7 +35,7 @@ def draw(rng: random.Random) -> list[Case]:
     pairs = [(4, 3), (2, 4), rng.choice(((3, 1), (1, 3), (3, 2)))]
     return [
         {"ranks": 1, "saved by": saved, "loaded by": loaded, "width": rng.randint(150, 190),
-         "rate": rng.uniform(0.02, 0.05), "seed": rng.getrandbits(30)}
+         "rate": round(rng.uniform(0.02, 0.05), 4), "seed": rng.getrandbits(30)}
         for saved, loaded in pairs
     ]  # fmt: skip
 
@@ -233,7 +233,10 @@ def _judge_saved(case: Case, facts: Facts) -> Iterator[Broken]:
     elif any(note["files"] != facts["files"] for note in notes):
         yield Broken("value:files", "when save returns, files are still being written: wait until they are whole")
     elif sum(facts["files"].values()) > total + SETTINGS_TOO + FRAMES // 2 * case["saved by"]:
-        words = "the files hold more than the state: each number is written once, by the rank that has it"
+        words = (
+            "the files hold more than the state: each number is written once, by the rank that has it, and all ranks "
+        )
+        words += "write one checkpoint together"
         yield Broken("value:1 twice", words, f"{sum(facts['files'].values()):,} bytes", f"{total:,} and small frames")
     elif max(facts["files"].values()) > largest + SETTINGS_TOO:
         words = "one file holds more than one rank's shards"
@@ -245,7 +248,7 @@ def _judge_saved(case: Case, facts: Facts) -> Iterator[Broken]:
 def _judge_loaded(case: Case, facts: Facts) -> Iterator[Broken]:
     if wrong := facts["wrong"]:
         kind = "adam" if wrong[0].startswith("Adam") else "model"
-        words = f"after load, {len(wrong)} parts of the state are not those that were saved: {', '.join(wrong[:3])}"
+        words = f"after load, parts of the state are not those that were saved: {', '.join(wrong[:3])}"
         yield Broken(f"value:3 {kind}", words)
         return
     notes, total = facts["loaded"]["notes"], facts["whole"]
