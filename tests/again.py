@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,6 +66,17 @@ class Record:
         self.stopped |= bool(session.shouldstop or session.shouldfail)
 
 
+def _once_more(names: Sequence[str], options: Sequence[str]) -> tuple[int, set[str]]:
+    """Run these in new processes. Returns the exit code, and which of them passed (none, if it did not end well)."""
+    with tempfile.NamedTemporaryFile("r", encoding="utf-8") as notes:
+        command = [sys.executable, __file__, *names, "--", *options]
+        code = subprocess.run(command, env=os.environ | {NOTES: notes.name}, check=False).returncode
+        found = [line.rstrip("\n").split("\t", 1) for line in notes]
+    again = {name for outcome, name in found if outcome == "failed"}
+    ended = code == 0 or (code == 1 and not any(outcome.startswith("failed in") for outcome, _ in found))
+    return code, set(names) - again if ended else set()
+
+
 def main(arguments: Sequence[str]) -> int:
     end = arguments.index("--")
     options = list(arguments[end + 1 :])
@@ -79,18 +91,21 @@ def main(arguments: Sequence[str]) -> int:
     failed = sorted(record.failed)
     if "--store-durations" in arguments[:end]:
         store(stage, record.seconds)
-    outcome = "failed"
+    outcomes = dict.fromkeys(failed, "failed")
     if code == 1 and "--again" in arguments[:end] and not record.stopped and len(failed) <= BROKEN:
         print("\nFailed, and run once more:", *failed, sep="\n    ", flush=True)
-        code = subprocess.run([sys.executable, __file__, *failed, "--", *options], check=False).returncode
-        outcome = "failed twice" if code else "passed the second time: look for the race"
-        print(f"{outcome.capitalize()}:", *failed, sep="\n    ", flush=True)
+        code, once = _once_more(failed, options)
+        outcomes = {
+            name: "passed the second time: look for the race" if name in once else "failed twice" for name in failed
+        }
+        for outcome in sorted(set(outcomes.values())):
+            names = [name for name in failed if outcomes[name] == outcome]
+            print(f"{outcome.capitalize()}:", *names, sep="\n    ", flush=True)
     elif code and (record.stopped or not failed):
-        outcome = "failed in a run that did not come to its end"
-        failed = failed or ["(no test)"]
+        outcomes = dict.fromkeys(failed or ["(no test)"], "failed in a run that did not come to its end")
     if notes:
         with open(notes, "a", encoding="utf-8") as file:
-            file.writelines(f"{outcome}\t{name}\n" for name in failed)
+            file.writelines(f"{outcome}\t{name}\n" for name, outcome in outcomes.items())
             file.writelines(f"skipped\t{count} × {reason}\n" for reason, count in record.skipped.items())
     return code
 

@@ -66,6 +66,13 @@ def test_what_fails_twice_has_failed(tmp_path):
     assert code == 1 and "Failed twice:\n    test_broken.py::test_it\n" in text
 
 
+def test_what_passed_the_second_time_is_told_from_what_failed_twice(tmp_path):
+    (tmp_path / "test_both.py").write_text(f"def test_broken(): 1 / 0\ndef test_shaky():\n    exec({FAILS_ONCE!r})\n")
+    code, text = _run(tmp_path, "--again", "test_both.py", "--", "-q")
+    assert code == 1 and "Failed twice:\n    test_both.py::test_broken\n" in text
+    assert "Passed the second time: look for the race:\n    test_both.py::test_shaky\n" in text
+
+
 def test_a_test_is_tried_again_alone_with_what_its_module_has_measured(tmp_path):
     (tmp_path / "test_shaky.py").write_text(
         "import pathlib, pytest\n"
