@@ -95,7 +95,11 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     with watch.step("saver", play.saver):
         with living:
             facts["one"] = _one(play)
+            if facts["one"]["early"]:  # (and below) who does not wait gets into the way of all that follows
+                return
             facts["two"] = _two(play, living)
+            if facts["two"]["most"] > 1:
+                return
         facts["beside"] = _beside(play)
         facts["failed"] = [_failed(play, *pair) for pair in failures(case)]
     facts["threads"] = threading.active_count() - facts["threads"]
@@ -112,12 +116,13 @@ def _one(play: Played) -> Facts:
     disk.half.wait(1.0)
     facts["half"] = look(path, states)["file"]
     facts["away"] = [note["path"] for note in disk.notes if os.path.dirname(note["path"]) != str(play.folder)]
-    timer = threading.Timer(LONG if play.case["fails"] == "at once" else 0.0, disk.finish.release)
+    timer = threading.Timer(LONG if play.case["fails"] == "at once" else LOOK, disk.finish.release)
     timer.start()
     play.saver.wait()
     facts["early"] = not all(note["ended"] for note in disk.notes)
     facts |= look(path, states)
     timer.join()
+    _soon(lambda: all(note["ended"] for note in disk.notes))
     facts |= {"notes": [dict(note) for note in disk.notes], "events": events.new()}
     facts["ino"] = os.stat(path).st_ino if path.exists() else None
     facts["others"] = _others(play)
