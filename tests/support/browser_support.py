@@ -8,6 +8,7 @@ notebook as the page holds it.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -23,6 +24,8 @@ import psutil
 from playwright.sync_api import Browser, Page, Playwright, Route, expect
 from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
+
+from utils.ranks.lifetimes import end_with
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 FLAGS = (
@@ -95,7 +98,13 @@ class LabServer:
         command += ["--ServerApp.allow_root=True"] if getattr(os, "geteuid", lambda: 1)() == 0 else []
         with (self.state / "server.log").open("wb") as log:
             self.process = subprocess.Popen(
-                command, env=environment, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                command,
+                env=environment,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=functools.partial(end_with, os.getpid()),  # also when the tests are ended half-way
             )
         try:
             self._wait_until_up(SECONDS)

@@ -45,13 +45,13 @@ def lines(
         note: caption below: "simulated", or the hardware's name.
         markers: draw a marker at each point (leave out for long curves).
         looks: name → look, for curves that have one in other pictures too (``palette.LINKS``); None: in turn.
-        from_zero: the y axis begins at 0.
+        from_zero: the y axis begins at 0; a marker at 0 is drawn whole.
     """
     figure, axes = _empty(title, x_label, y_label, note)
     for (name, (x, y)), in_turn in zip(curves.items(), _looks(len(curves)), strict=True):
         look = looks[name] if looks else in_turn
         axes.plot(x, y, color=look.colour, linestyle=look.dash, marker=look.marker if markers else None,
-                  markersize=6, linewidth=2, label=name)  # fmt: skip
+                  markersize=6, linewidth=2, label=name, clip_on=not from_zero)  # fmt: skip
     if log_x:
         axes.set_xscale("log")
         ticks = list(next(iter(curves.values()))[0])
