@@ -10,6 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from utils.checks.plain import bits
+
 # Method of ProcessGroup → its name, the place of the tensors that go in, and of those that come out.
 METHODS: dict[str, tuple[str, int | None, int | None]] = {
     "allreduce": ("all_reduce", 0, 0),
@@ -128,7 +130,7 @@ class Launch:
     def arrive(self) -> None:
         """Put the result into the learner's tensors, one of which may be a view of another: a share of what goes in."""
         for theirs, _, was in self.pairs:
-            self.changed |= was is not None and not torch.equal(_bits(theirs), _bits(was))
+            self.changed |= was is not None and not torch.equal(bits(theirs), bits(was))
         for theirs, mine, _ in self.pairs:
             if mine is not None:
                 theirs.detach().copy_(mine)
@@ -155,10 +157,6 @@ def swapped(value: Any, mine: dict[int, torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
         return mine[id(value)]
     return [swapped(part, mine) for part in value] if isinstance(value, list | tuple) else value
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8)
 
 
 def _operation(options: Any) -> str:
