@@ -268,15 +268,20 @@ def _begun() -> int:
 def _sent() -> int:
     """Bytes that have left over all TCP connections of this process: the kernel counts them, not Python."""
     total = 0
+    for one in sockets():
+        with contextlib.suppress(OSError, struct.error):
+            total += struct.unpack_from("Q", one.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 232), _SENT_AT)[0]
+    return total
+
+
+def sockets() -> Iterator[socket.socket]:
+    """Those of this process, whoever has opened them, Python or C++."""
     with not_the_answer():
         for number in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(OSError, struct.error):
+            with contextlib.suppress(OSError):
                 if os.readlink(f"/proc/self/fd/{number}").startswith("socket:"):
                     with socket.socket(fileno=os.dup(int(number))) as one:
-                        total += struct.unpack_from("Q", one.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 232), _SENT_AT)[
-                            0
-                        ]
-    return total
+                        yield one
 
 
 def _by_rank(words: list[str]) -> str:
