@@ -160,6 +160,7 @@ def hooks():
 
 # --- wrong
 
+wrong("nothing comes back", "the result is missing", {RESULT: RESULT.replace("return ", "")})
 wrong(
     "cut straight through",
     "is cut straight through q, k and v",

@@ -147,6 +147,7 @@ def recomputed():
 
 # --- wrong
 
+wrong("nothing comes back", "the result is missing", {RESULT: RESULT.replace("return ", "")})
 wrong("the weight's gradient is not summed", "is that of this rank's tokens", {SHARED: "    shared = weight\n"})
 wrong("the weight's gradient is a mean", "each token counts once", {
     "dist.all_reduce(gradient)": "dist.all_reduce(gradient, dist.ReduceOp.AVG)"

@@ -37,7 +37,7 @@ _AROUND_A_CALL, _AROUND_A_STEP = 4_000, 16_000
 def clauses(contract: Contract, case: Case, world: Sequence[dict[str, Any]]) -> Iterator[Broken]:
     """The broken clauses of all calls on all ranks."""
     for rank, one in enumerate(world):
-        before: dict[tuple[str, int], int] = {}
+        before: dict[tuple[str, str], int] = {}
         for number, record in enumerate(one["records"]):
             where = {"rank": rank, "call": number}
             rules = contract.rules[record["rules"]]
@@ -61,7 +61,7 @@ def clauses(contract: Contract, case: Case, world: Sequence[dict[str, Any]]) -> 
 
 
 def _of_record(
-    rules: Rules, case: Case, rank: int, facts: dict[str, Any], record: Record, before: dict[tuple[str, int], int]
+    rules: Rules, case: Case, rank: int, facts: dict[str, Any], record: Record, before: dict[tuple[str, str], int]
 ) -> Iterator[tuple[Any, ...]]:
     for kind, what in dict.fromkeys(map(tuple, record.get("events", ()))):
         if _matches(f"{kind}:{what}", rules.allows):
@@ -79,7 +79,7 @@ def _of_record(
     if rules.wire is not None:
         yield from _amounts(rules.wire(case, rank, facts), rules.surplus(facts), record)
     key = record["rules"], record["of"]
-    if record["holds"] > before.get(key, record["holds"]):
+    if record["holds"] > max(record["held"], before.get(key, record["holds"])):
         yield "keeps:", "keeps more tensors after every call, in a global or an attribute", record["holds"], before[key]
     before[key] = record["holds"]
 

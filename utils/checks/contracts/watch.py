@@ -102,9 +102,9 @@ class Watch:
         Raises:
             Stop: the learner's code has failed, or the ranks do not agree.
         """
-        of = made if made is not None else next(iter(things.values()), None)
-        record: dict[str, Any] = {"rules": rules, "of": id(of), "finished": False}
-        record |= {"changes": [], "around": []}
+        functions = [answer.function for answer in self.answers.values()]
+        record: dict[str, Any] = {"rules": rules, "of": _of(made, things), "finished": False}
+        record |= {"changes": [], "around": [], "held": events.held_by(*functions, made)[0]}
         self.records.append(record)
         before, around = Snapshot(things), surroundings()
         failure: BaseException | None = None
@@ -120,7 +120,6 @@ class Watch:
         later = settled(around)
         record["changes"] = before.changes_to(Snapshot(things))
         record["around"] = list(changed(around, later))
-        functions = [answer.function for answer in self.answers.values()]
         record["holds"], record["course"] = events.held_by(*functions, made)
         record |= {"hidden": self.wire.hidden, "sent": self.wire.sent, "finished": True}
 
@@ -147,6 +146,14 @@ class Watch:
         finally:
             if watch:
                 watch.inside = False
+
+
+def _of(made: Any, things: Mapping[str, Any]) -> str:
+    """For what an answer may keep something from call to call: an object, a model, or tensors of the same sizes."""
+    of = made if made is not None else next(iter(things.values()), None)
+    if not isinstance(of, torch.Tensor):
+        return f"{id(of)}"
+    return ", ".join(f"{one.dtype} {list(one.shape)}" for one in things.values() if isinstance(one, torch.Tensor))
 
 
 @contextlib.contextmanager
