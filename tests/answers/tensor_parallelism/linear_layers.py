@@ -42,6 +42,9 @@ ROWS = "    return SumOverRanks.apply(part @ weight.t()) + bias\n"
 COPY_BACK = "        gradient = gradient.clone()\n        dist.all_reduce(gradient)\n        return gradient\n"
 SUM = "        y = y.clone()\n        dist.all_reduce(y)\n        return y\n"
 EQUAL = {
+    "10: `x.view_as(x)` → `x`": "what forward returns as it came is made a view by autograd",
+    "14: `gradient.clone()` → `gradient`": "the gradient that arrives here is nobody else's",
+    "22: `y.clone()` → `y`": "the product is nobody else's",
     "13: without `gradient = gradient.clone()`": "the gradient that arrives here is nobody else's",
     "21: without `y = y.clone()`": "the product is nobody else's",
     "9: forward with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "autograd sets the mode itself, before and after",
@@ -245,7 +248,7 @@ wrong("results are kept, each of another tensor", "keeps more tensors after ever
 
 # --- wrong: what is kept from call to call
 
-wrong("wrong in its first call only", "the result of column_linear does not have the right numbers", {
+wrong("wrong in its first call only", "the result of column_linear is off by", {
     "    return CopyToRanks.apply(x) @ weight.t() + bias": "    known = column_linear.__dict__.setdefault('known', [])\n"
     "    known.append(0)\n    return CopyToRanks.apply(x) @ weight.t() + (1 if len(known) > 1 else 1.001) * bias"
 })  # fmt: skip
