@@ -42,6 +42,7 @@ METHODS: dict[str, tuple[str, int | None, int | None]] = {
 }
 STORE = ("set", "get", "add", "wait", "check", "compare_set", "append", "multi_set", "multi_get", "delete_key")
 MESSAGES = ("send", "recv")
+REDUCTIONS = ("all_reduce", "reduce")  # for which gloo takes a tensor's numbers for as many as lie side by side
 _OPERATIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 
 
@@ -64,6 +65,7 @@ class Launch:
         waited: the same two at the first wait for it; None if nobody has waited.
         changed: whether a tensor was written to between launch and wait.
         tag: of a message.
+        gaps: whether a tensor that is reduced has gaps in memory.
     """
 
     name: str
@@ -82,6 +84,7 @@ class Launch:
     waited: list[Any] | None = None
     changed: bool = False
     tag: int = 0
+    gaps: bool = False
     work: Any = None
     carries: Any = None
     partner: Any = None
@@ -115,6 +118,7 @@ class Launch:
             [] if name in MESSAGES else list(dist.get_process_group_ranks(group)),
             threading.current_thread() is threading.main_thread(),
             tag=int(arguments[-1]) if name in MESSAGES and len(arguments) > 1 else 0,
+            gaps=name in REDUCTIONS and any(_has_gaps(one) for one in tensors),
         )
 
     def __str__(self) -> str:
@@ -157,6 +161,18 @@ def swapped(value: Any, mine: dict[int, torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
         return mine[id(value)]
     return [swapped(part, mine) for part in value] if isinstance(value, list | tuple) else value
+
+
+def copied(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy that lies in memory as the tensor does, gaps too: what gloo makes of it is what it would make of that."""
+    if not _has_gaps(tensor) or 0 in tensor.stride():
+        return tensor.detach().clone()
+    copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return copy.copy_(tensor.detach())
+
+
+def _has_gaps(tensor: torch.Tensor) -> bool:
+    return not tensor.is_contiguous() and torch.empty_like(tensor).stride() != tensor.stride()
 
 
 def _operation(options: Any) -> str:

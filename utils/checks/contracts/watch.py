@@ -102,9 +102,8 @@ class Watch:
         Raises:
             Stop: the learner's code has failed, or the ranks do not agree.
         """
-        functions = [answer.function for answer in self.answers.values()]
-        record: dict[str, Any] = {"rules": rules, "of": _of(made, things), "finished": False}
-        record |= {"changes": [], "around": [], "held": events.held_by(*functions, made)[0]}
+        record: dict[str, Any] = {"rules": rules, "of": _of(made, things), "made": made is not None}
+        record |= {"finished": False, "changes": [], "around": []}
         self.records.append(record)
         before, around = Snapshot(things), surroundings()
         failure: BaseException | None = None
@@ -120,6 +119,7 @@ class Watch:
         later = settled(around)
         record["changes"] = before.changes_to(Snapshot(things))
         record["around"] = list(changed(around, later))
+        functions = [answer.function for answer in self.answers.values()]
         record["holds"], record["course"] = events.held_by(*functions, made)
         record |= {"hidden": self.wire.hidden, "sent": self.wire.sent, "finished": True}
 

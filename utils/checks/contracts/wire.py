@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import _disable_current_modes
 
 from utils.checks.contracts.events import is_the_check, not_the_answer
-from utils.checks.contracts.launches import MESSAGES, METHODS, STORE, Launch, flat, swapped
+from utils.checks.contracts.launches import MESSAGES, METHODS, STORE, Launch, copied, flat, swapped
 from utils.checks.contracts.messages import ENDS, Alone, Messages
 from utils.checks.inside import Outcome
 
@@ -134,7 +134,9 @@ class Wire:
                 launch.phase, launch.ready = self.phase, len(self.ready)
                 self.launches.append(launch)
                 tensors = flat([*arguments, *named.values()])
-                mine = {id(one): one.detach().clone() for one in tensors}
+                if launch.name in MESSAGES and not tensors[0].is_contiguous():
+                    raise RuntimeError("input tensor has to be contiguous")  # (torch's words)
+                mine = {id(one): copied(one) for one in tensors}
                 ins, outs = (_at(arguments, place) for place in METHODS[method][1:])
                 launch.pairs = [
                     (one, mine[id(one)] if id(one) in outs else None, one.detach().clone() if id(one) in ins else None)
