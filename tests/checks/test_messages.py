@@ -49,6 +49,26 @@ def test_messages_of_every_form_arrive():
         assert peers == [right, right, left, left, left, right, right, left, right, left] and waited == {("", 0)}
 
 
+def _with_gaps():
+    """What gloo makes of a tensor with gaps, on the wire and without it; what a message of it raises."""
+    wire, refused = Wire(), ""
+    ours, theirs = torch.arange(8.0), torch.arange(8.0)
+    with wire.listening():
+        dist.all_reduce(ours[::2])
+        try:
+            dist.send(ours[::2], 1 - dist.get_rank())
+        except RuntimeError as error:
+            refused = str(error)
+        found = wire.end_of_step()
+    dist.all_reduce(theirs[::2])
+    return ours[::2].tolist(), theirs[::2].tolist(), refused, [call["gaps"] for call in found["calls"]]
+
+
+def test_tensors_with_gaps_are_what_they_are_to_gloo():
+    for ours, theirs, refused, gaps in run(_with_gaps, ranks=2, timeout=60):
+        assert ours == theirs and "contiguous" in refused and gaps == [True, False]
+
+
 def _late():
     wire, rank = Wire(), dist.get_rank()
     with wire.listening():
