@@ -131,11 +131,11 @@ class Wire:
                 return original(group, *arguments, **named)
             with self._quiet():
                 launch = Launch.of(method, group, (*arguments, *named.values()))
-                launch.phase, launch.ready = self.phase, len(self.ready)
-                self.launches.append(launch)
                 tensors = flat([*arguments, *named.values()])
                 if launch.name in MESSAGES and not tensors[0].is_contiguous():
                     raise RuntimeError("input tensor has to be contiguous")  # (torch's words)
+                launch.phase, launch.ready = self.phase, len(self.ready)
+                self.launches.append(launch)
                 mine = {id(one): copied(one) for one in tensors}
                 ins, outs = (_at(arguments, place) for place in METHODS[method][1:])
                 launch.pairs = [
