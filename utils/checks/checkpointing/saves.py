@@ -153,7 +153,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     facts["smaller"] = _again_smaller(watch, first)
     facts["open"] = first.still_open()
     facts["strays"] = sorted(
-        {path.name for path in Path.cwd().iterdir() if not is_torchs_folder(path.name)} - {first.folder.name}
+        {path.name for path in first.folder.parent.iterdir() if not is_torchs_folder(path.name)} - {first.folder.name}
     )
 
     def told(where: str, old: bool = True, **how: Any) -> Facts:
