@@ -14,6 +14,7 @@ import importlib
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,12 @@ _EFFECTS = {
 def mutants(text: str) -> Iterator[tuple[str, str]]:
     """Of an answer's text: what was changed ("12: x → y"), and the changed text."""
     tree = ast.parse(text)
+    imports = [alias for node in ast.walk(tree) for alias in getattr(node, "names", ()) if isinstance(alias, ast.alias)]
+    modules = {(alias.asname or alias.name).split(".")[0] for alias in imports}
+    statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for number, node in enumerate(ast.walk(tree)):
-        for change, mutate in _changes(node):
+        inside = list(_inside(node, modules)) if isinstance(node, ast.Call) and id(node) not in statements else []
+        for change, mutate in [*_changes(node), *inside]:
             changed = copy.deepcopy(tree)
             twin = list(ast.walk(changed))[number]
             mutate(twin)
@@ -66,6 +71,9 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, Any]]:
             yield f"arguments of `{shown}` swapped", lambda n: n.args.__setitem__(slice(0, 2), n.args[1::-1])
         for place, keyword in enumerate(node.keywords):
             yield f"`{shown}` without {keyword.arg}", lambda n, p=place: n.keywords.pop(p)
+    for bound in ("lower", "upper", "step") if isinstance(node, ast.Slice) else ():
+        if getattr(node, bound) is not None:
+            yield f"`{ast.unparse(node)}` without {bound}", lambda n, b=bound: setattr(n, b, None)
     if isinstance(node, ast.Constant) and type(node.value) in (int, bool, float):
         for value in (not node.value,) if isinstance(node.value, bool) else (node.value + 1, node.value - 1):
             yield f"{node.value} → {value}", lambda n, v=value: setattr(n, "value", v)
@@ -91,6 +99,23 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, Any]]:
                 yield f"{node.name} with `{effect}`", lambda n, s=statement, p=place: n.body.insert(p, s)
 
 
+def _inside(call: ast.Call, modules: set[str]) -> Iterator[tuple[str, Any]]:
+    """In place of a call what it is made on, `x` of `x.clone()`, or its only argument, `x` of `int(x)`."""
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    root = ast.unparse(owner or call.func).split(".")[0]
+    if owner and root not in (*modules, "self", "ctx", "super()") and not root[0].isupper():
+        inner: ast.expr = owner
+    elif len(call.args) == 1 and not isinstance(call.args[0], ast.Starred | ast.GeneratorExp):
+        inner = call.args[0]
+    else:
+        return
+
+    def become(node: ast.AST) -> None:
+        node.__class__, node.__dict__ = inner.__class__, copy.deepcopy(inner.__dict__)
+
+    yield f"`{ast.unparse(call)}` → `{ast.unparse(inner)}`", become
+
+
 def judge(exercise: str, what: str, text: str) -> tuple[str, str, str]:
     """What was changed, the check's state, and its sentence."""
     slug, name = exercise.split(".")
@@ -108,11 +133,12 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("exercise", help="ddp_and_bucketing.average")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--only", default="*", help="those whose change is like this: '*.clone()*'")
     parser.add_argument("--killed", action="store_true", help="list those too, with their sentences")
     chosen = parser.parse_args(arguments)
     path = ANSWERS.joinpath(*chosen.exercise.split(".")).with_suffix(".py")
     equal = known_answers.run(path.read_text(encoding="utf-8"), str(path)).get("EQUAL", {})
-    found = list(mutants(known_answers.right_text(path)))
+    found = [one for one in mutants(known_answers.right_text(path)) if fnmatchcase(one[0], chosen.only)]
     survived, killed = [], 0
     with ProcessPoolExecutor(chosen.jobs) as pool:
         jobs = [pool.submit(judge, chosen.exercise, *mutant) for mutant in found if mutant[0] not in equal]

@@ -25,6 +25,8 @@ def test_values_come_back_as_plain_data():
     value = {
         "tensor": torch.arange(6, dtype=torch.bfloat16).reshape(2, 3),
         "empty": torch.empty(0, 2),
+        "one of a column": torch.arange(6.0).reshape(2, 3)[1:, 2],
+        "conjugate": torch.tensor([1 + 2j]).conj(),
         "array": numpy.arange(3),
         "scalar": numpy.float64(0.5),
         "tuple": (1, "a", None, {2, 3}, range(3), 1 + 2j),
@@ -33,6 +35,7 @@ def test_values_come_back_as_plain_data():
     }
     back = from_bytes(to_bytes(value))
     assert torch.equal(back["tensor"], value["tensor"]) and back["tensor"].dtype == torch.bfloat16
+    assert back["one of a column"].tolist() == [5.0] and back["conjugate"].tolist() == [1 - 2j]
     assert back["empty"].shape == (0, 2) and back["array"].tolist() == [0, 1, 2]
     assert back["scalar"] == 0.5 and type(back["scalar"]) is float
     assert back["tuple"] == value["tuple"] and back["shape"] == (1, 2) and back["dtype"] == "torch.float32"

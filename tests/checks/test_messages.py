@@ -23,7 +23,7 @@ def _all_forms():
     right, left, seen = (rank + 1) % size, (rank - 1) % size, []
     for step in range(30):
         with wire.listening():
-            places = torch.zeros(4, dtype=torch.int64)
+            places = torch.zeros(4, 5, dtype=torch.int64)[:, 0]  # one of them is contiguous, whatever its stride
             sending = [dist.isend(torch.tensor([10 * step + tag + 100_000 * rank]), right, tag=tag) for tag in (1, 2)]
             dist.recv(places[1:2], left, tag=2)
             dist.recv(places[:1], left, tag=1)
@@ -47,6 +47,26 @@ def test_messages_of_every_form_arrive():
             assert got[:3] == [10 * step + 1 + 100_000 * left, 10 * step + 2 + 100_000 * left, left]
             assert got[3] == 10 * step + 1 + 100_000 * ((rank - 2) % 3)
         assert peers == [right, right, left, left, left, right, right, left, right, left] and waited == {("", 0)}
+
+
+def _with_gaps():
+    """What gloo makes of a tensor with gaps, on the wire and without it; what a message of it raises."""
+    wire, refused = Wire(), ""
+    ours, theirs = torch.arange(8.0), torch.arange(8.0)
+    with wire.listening():
+        dist.all_reduce(ours[::2])
+        try:
+            dist.send(ours[::2], 1 - dist.get_rank())
+        except RuntimeError as error:
+            refused = str(error)
+        found = wire.end_of_step()
+    dist.all_reduce(theirs[::2])
+    return ours[::2].tolist(), theirs[::2].tolist(), refused, [call["gaps"] for call in found["calls"]]
+
+
+def test_tensors_with_gaps_are_what_they_are_to_gloo():
+    for ours, theirs, refused, gaps in run(_with_gaps, ranks=2, timeout=60):
+        assert ours == theirs and "contiguous" in refused and gaps == [True]
 
 
 def _late():

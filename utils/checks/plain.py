@@ -81,6 +81,15 @@ def to_plain(value: Any) -> Any:
     return _numeric(value)
 
 
+def bits(tensor: Any) -> Any:
+    """The bytes of a tensor, one behind the other: a view of it where it is contiguous."""
+    import torch
+
+    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    # (One element is contiguous whatever its stride, and a view of its bytes needs 1.)
+    return flat.as_strided(flat.shape, (1,)).view(torch.uint8)
+
+
 def _numeric(value: Any) -> Any:
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.generic):
@@ -108,13 +117,7 @@ class _Tensor:
 
     @classmethod
     def of(cls, tensor: Any) -> _Tensor:
-        import torch
-
-        tensor = tensor.detach().cpu().contiguous()
-        flat = tensor.reshape(-1)
-        if flat.stride() != (1,):  # one element of a strided tensor is contiguous, and yet no view of bytes
-            flat = flat.clone(memory_format=torch.contiguous_format)
-        data = flat.view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+        data = bits(tensor.cpu()).numpy().tobytes() if tensor.numel() else b""
         return cls(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), data)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -67,7 +67,13 @@ def train_on_ranks(task, folder):
     return parts
 
 
-EQUAL = {}
+EQUAL = {
+    "47: without `return None`": "a function without return returns None",
+    "59: train_on_ranks with `torch.manual_seed(0)`": "task.new() seeds, and what is resumed comes after it",
+    "59: train_on_ranks with `dist.barrier()`": "all ranks come here: one barrier more does no harm",
+    "35: without `file.flush()`": "torch.save flushes the file that it has written",
+    "35: without `os.fsync(file.fileno())`": "kills are played here; the power cut is exercise 1's",
+}
 CHECKED = """            with zipfile.ZipFile(path) as archive:
                 if archive.testzip() is None:
                     return torch.load(path)

@@ -35,7 +35,12 @@ def train(task, folder):
     return parts
 
 
-EQUAL = {}
+EQUAL = {
+    "24: train with `torch.manual_seed(0)`": "task.new() seeds, and what is resumed comes after it",
+    "17: without `file.flush()`": "torch.save flushes the file that it has written",
+    "17: without `os.fsync(file.fileno())`": "kills are played here; the power cut is exercise 1's",
+    "20: `file.fileno()` → `file`": "os.fsync takes a file too, and asks it for its number",
+}
 PARTS = '        for name, part in parts.items():\n            part.load_state_dict(found["parts"][name])\n'
 TORCH = '        torch.set_rng_state(found["torch"])\n'
 PYTHON = '        random.setstate(found["python"])\n'

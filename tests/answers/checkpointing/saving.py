@@ -31,7 +31,10 @@ def save(state, path):
     os.close(folder)
 
 
-EQUAL = {}
+EQUAL = {
+    "34: without `file.flush()`": "torch.save flushes the file that it has written",
+    "37: `file.fileno()` → `file`": "os.fsync takes a file too, and asks it for its number",
+}
 NAME = '    temporary = f"{path}.tmp"\n'
 WRITE = "            torch.save(state, file)\n"
 FLUSH = "            file.flush()\n"
@@ -426,3 +429,8 @@ def without_a_name():
             os.close(directory)
 
     return (save,)
+
+
+wrong("a note in the current folder", "outside of the folder of `path`", {
+    NAME: NAME + "    open('last_saved', 'w').close()\n"
+})  # fmt: skip

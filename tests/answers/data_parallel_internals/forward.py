@@ -29,6 +29,10 @@ APPLY = "    outputs = [functional_call(model, replica, part) for replica, part 
 GATHER = "torch.cat([output.to(devices[0]) for output in outputs])"
 MODULES = "    import copy\n\n    replicas = [copy.deepcopy(model).to(device) for device in devices[: len(parts)]]\n"
 RUN = "    outputs = [replica(part) for replica, part in zip(replicas, parts, strict=True)]\n"
+EQUAL = {
+    "20: `zip(replicas, parts, strict=True)` without strict": "there are as many of each",
+    "20: True → False": "there are as many of each",
+}
 
 
 # --- right, and written differently

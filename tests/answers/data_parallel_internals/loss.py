@@ -35,6 +35,10 @@ SUM = "sum(loss.to(devices[0]) for loss in losses) / len(batch)"
 MEAN = """        F.cross_entropy(functional_call(model, replica, part), answer)
 """
 OUTPUTS = "[functional_call(model, *both) for both in zip(replicas, parts, strict=True)]"
+EQUAL = {
+    "25: `zip(replicas, parts, answers, strict=True)` without strict": "there are as many of each",
+    "25: True → False": "there are as many of each",
+}
 
 
 # --- right, and written differently

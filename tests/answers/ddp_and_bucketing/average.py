@@ -366,3 +366,7 @@ wrong(
         "    broadcast_state.seen.add(sizes)\n" + FIRST
     },
 )
+wrong("summed in a tensor with gaps", "a tensor with gaps in memory", {
+    SUM: "            both = torch.stack([parameter.grad, parameter.grad], -1)\n"
+    "            dist.all_reduce(both[..., 0])\n            parameter.grad.copy_(both[..., 0])\n"
+})  # fmt: skip

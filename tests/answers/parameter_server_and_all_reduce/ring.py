@@ -273,3 +273,6 @@ wrong(
     "the course's own code is no answer",
     {CUT: "    from utils.algorithms import all_reduce\n" + CUT},
 )
+wrong("chunks of every size-th number", "input tensor has to be contiguous", {
+    CUT: "    chunks = [tensor[first::size] for first in range(size)]\n"
+})  # fmt: skip

@@ -53,6 +53,7 @@ class AsyncSaver:
 EQUAL = {
     "45: work with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "each thread has a mode of its own",
     "56: without `self.thread = None`": "a thread that has ended can be waited for again",
+    "52: `os.path.exists(temporary)` → `temporary`": "the error is kept before, see the next",
     "52: always `os.path.exists(temporary)`": "the error is kept before: that another one ends the thread changes nothing",
 }
 COPY = "args=(copied(state), path)"

@@ -42,6 +42,9 @@ ROWS = "    return SumOverRanks.apply(part @ weight.t()) + bias\n"
 COPY_BACK = "        gradient = gradient.clone()\n        dist.all_reduce(gradient)\n        return gradient\n"
 SUM = "        y = y.clone()\n        dist.all_reduce(y)\n        return y\n"
 EQUAL = {
+    "10: `x.view_as(x)` → `x`": "what forward returns as it came is made a view by autograd",
+    "14: `gradient.clone()` → `gradient`": "the gradient that arrives here is nobody else's",
+    "22: `y.clone()` → `y`": "the product is nobody else's",
     "13: without `gradient = gradient.clone()`": "the gradient that arrives here is nobody else's",
     "21: without `y = y.clone()`": "the product is nobody else's",
     "9: forward with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "autograd sets the mode itself, before and after",
@@ -202,12 +205,13 @@ wrong("the way back is cut", "the result of row_linear has lost its way back", {
 wrong("the columns are cut off", "the result of column_linear has lost its way back", {
     COLUMNS: "    return (CopyToRanks.apply(x) @ weight.t() + bias).detach()\n"
 })  # fmt: skip
+wrong("no columns come back", "the result of column_linear is missing", {COLUMNS: COLUMNS.replace("return ", "")})
 wrong("columns are gathered", "calls dist.all_gather", {
     COLUMNS: "    y = CopyToRanks.apply(x) @ weight.t() + bias\n"
     "    dist.all_gather([torch.empty(3) for _ in range(dist.get_world_size())], torch.zeros(3))\n    return y\n"
 })  # fmt: skip
-wrong("no bias in front", "this rank's columns has no bias", {COLUMNS: COLUMNS.replace(" + bias", "")})
-wrong("no bias behind", "the result has no bias", {ROWS: ROWS.replace(" + bias", "")})
+wrong("no bias in front", "the result of column_linear has no bias", {COLUMNS: COLUMNS.replace(" + bias", "")})
+wrong("no bias behind", "the result of row_linear has no bias", {ROWS: ROWS.replace(" + bias", "")})
 wrong(
     "the forward sum is not waited for", "never waits for", {"dist.all_reduce(y)": "dist.all_reduce(y, async_op=True)"}
 )
@@ -236,11 +240,15 @@ wrong("rank 0 alone sums", "do not call the same collectives", {
 wrong("inputs are kept", "keeps more tensors after every call", {
     COLUMNS: "    kept.append(x.detach().clone())\n" + COLUMNS, "def column_linear": "kept = []\n\n\ndef column_linear"
 })  # fmt: skip
+wrong("results are kept, each of another tensor", "keeps more tensors after every call", {
+    ROWS: "    kept.append(SumOverRanks.apply(part @ weight.t()) + bias)\n    return kept[-1]\n",
+    "def column_linear": "kept = []\n\n\ndef column_linear"
+})  # fmt: skip
 
 
 # --- wrong: what is kept from call to call
 
-wrong("wrong in its first call only", "this rank's columns", {
+wrong("wrong in its first call only", "the result of column_linear is off by", {
     "    return CopyToRanks.apply(x) @ weight.t() + bias": "    known = column_linear.__dict__.setdefault('known', [])\n"
     "    known.append(0)\n    return CopyToRanks.apply(x) @ weight.t() + (1 if len(known) > 1 else 1.001) * bias"
 })  # fmt: skip

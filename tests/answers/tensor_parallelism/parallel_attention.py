@@ -50,6 +50,9 @@ TOGETHER = "        together = CopyToRanks.apply(x) @ self.qkv.t()\n"
 RESULT = "        return SumOverRanks.apply(found.transpose(1, 2).flatten(2) @ self.out.t())\n"
 SPLIT = "        q, k, v = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in together.chunk(3, dim=2))\n"
 EQUAL = {
+    "10: `x.view_as(x)` → `x`": "what forward returns as it came is made a view by autograd",
+    "14: `gradient.clone()` → `gradient`": "the gradient that arrives here is nobody else's",
+    "22: `y.clone()` → `y`": "the product is nobody else's",
     "13: without `gradient = gradient.clone()`": "the gradient that arrives here is nobody else's",
     "21: without `y = y.clone()`": "the product is nobody else's",
     "9: forward with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "autograd sets the mode itself, before and after",
@@ -160,6 +163,7 @@ def hooks():
 
 # --- wrong
 
+wrong("nothing comes back", "the result is missing", {RESULT: RESULT.replace("return ", "")})
 wrong(
     "cut straight through",
     "is cut straight through q, k and v",

@@ -44,6 +44,10 @@ TURN_X = "        x = x.transpose(0, 1).contiguous()\n"
 TURN_GRADIENT = "        gradient = gradient.transpose(0, 1).contiguous()\n"
 SCATTER = "        dist.reduce_scatter_single(part, gradient)\n"
 EQUAL = {
+    "10: `x.view_as(x)` → `x`": "what forward returns as it came is made a view by autograd",
+    "14: `gradient.clone()` → `gradient`": "the gradient that arrives here is nobody else's",
+    "22: `x.transpose(0, 1).contiguous()` → `x.transpose(0, 1)`": "gloo gathers what lies in another order too",
+    "29: `gradient.transpose(0, 1).contiguous()` → `gradient.transpose(0, 1)`": "gloo takes what lies in another order too",
     "13: without `gradient = gradient.clone()`": "the gradient that arrives here is nobody else's",
     "9: forward with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "autograd sets the mode itself, before and after",
     "13: backward with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "autograd sets the mode itself, before and after",
@@ -147,6 +151,7 @@ def recomputed():
 
 # --- wrong
 
+wrong("nothing comes back", "the result is missing", {RESULT: RESULT.replace("return ", "")})
 wrong("the weight's gradient is not summed", "is that of this rank's tokens", {SHARED: "    shared = weight\n"})
 wrong("the weight's gradient is a mean", "each token counts once", {
     "dist.all_reduce(gradient)": "dist.all_reduce(gradient, dist.ReduceOp.AVG)"

@@ -35,6 +35,7 @@ TOTAL = "    total = SumOverRanks.apply(scores.exp().sum(1))\n"
 FOUND = "    found = scores.gather(1, place.masked_fill(elsewhere, 0)[:, None])[:, 0].masked_fill(elsewhere, 0.0)\n"
 RESULT = "    return (total.log() - SumOverRanks.apply(found)).mean()\n"
 EQUAL = {
+    "10: `y.clone()` → `y`": "the sums are nobody else's",
     "9: without `y = y.clone()`": "the sums are nobody else's",
     "9: forward with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "autograd sets the mode itself, before and after",
     "15: backward with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "autograd sets the mode itself, before and after",

@@ -252,3 +252,6 @@ wrong("the first job's port again", CHOSEN, {
 wrong("a group of its own", "leaves the process groups other than before", {
     TELL: "    dist.broadcast(port, 0, group=dist.new_group())\n"
 })  # fmt: skip
+wrong("a socket stays open beside the store", "beside the store still listens", {
+    "def open_store(host):\n": "def open_store(host):\n    open_store.kept = socket.create_server((host, 0))\n"
+})  # fmt: skip

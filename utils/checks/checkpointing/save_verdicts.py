@@ -45,6 +45,9 @@ def _whole(case: Case, facts: Facts) -> Broken | None:
     if facts["smaller"] != "that state":
         words = "a save of the same dictionary, after it has changed and shrunk, does not give it back"
         return Broken("value:again", words, facts["smaller"], "the dictionary as it is now")
+    if facts["strays"]:
+        words = "save leaves a file outside of the folder of `path`, where everything has to happen"
+        return Broken("value:strays", words, ", ".join(facts["strays"]), "none")
     if facts["open"]:
         words = "save leaves a file or folder open: each save takes one more descriptor, until there are none"
         return Broken("value:open", words, ", ".join(sorted({os.path.basename(one) for one in facts["open"]})), "none")

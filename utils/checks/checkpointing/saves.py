@@ -13,6 +13,7 @@ from typing import Any
 from utils.checks.checkpointing.lives import Life, Watch, first_failure, live
 from utils.checks.checkpointing.save_verdicts import LITTER, judge
 from utils.checks.contracts import Case, Contract, Facts, Rules
+from utils.checks.contracts.events import is_torchs_folder
 from utils.checks.contracts.snapshot import Snapshot
 from utils.checks.contracts.surroundings import changed, settled, surroundings
 
@@ -151,6 +152,9 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     facts["again"] = first.holds()["file"]
     facts["smaller"] = _again_smaller(watch, first)
     facts["open"] = first.still_open()
+    facts["strays"] = sorted(
+        {path.name for path in first.folder.parent.iterdir() if not is_torchs_folder(path.name)} - {first.folder.name}
+    )
 
     def told(where: str, old: bool = True, **how: Any) -> Facts:
         room = Room(case, save, old)

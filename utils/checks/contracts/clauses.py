@@ -32,12 +32,14 @@ _EVENTS = {
 }
 # Bytes that a message needs beside its numbers, and what the ranks' own words to each other need.
 _AROUND_A_CALL, _AROUND_A_STEP = 4_000, 16_000
+_GAPS = "a tensor with gaps in memory (a column, say), of which gloo takes other numbers: give it a contiguous copy"
+_FUNCTIONS = ("", "")  # what the answer's functions hold, whatever they were called with
 
 
 def clauses(contract: Contract, case: Case, world: Sequence[dict[str, Any]]) -> Iterator[Broken]:
     """The broken clauses of all calls on all ranks."""
     for rank, one in enumerate(world):
-        before: dict[tuple[str, int], int] = {}
+        before: dict[tuple[str, str], int] = {}
         for number, record in enumerate(one["records"]):
             where = {"rank": rank, "call": number}
             rules = contract.rules[record["rules"]]
@@ -61,12 +63,14 @@ def clauses(contract: Contract, case: Case, world: Sequence[dict[str, Any]]) -> 
 
 
 def _of_record(
-    rules: Rules, case: Case, rank: int, facts: dict[str, Any], record: Record, before: dict[tuple[str, int], int]
+    rules: Rules, case: Case, rank: int, facts: dict[str, Any], record: Record, before: dict[tuple[str, str], int]
 ) -> Iterator[tuple[Any, ...]]:
     for kind, what in dict.fromkeys(map(tuple, record.get("events", ()))):
         if _matches(f"{kind}:{what}", rules.allows):
             continue
         yield f"{kind}:{what}", _EVENTS[kind].format(what)
+    for name in dict.fromkeys(call["name"] for call in record.get("calls", ()) if call["gaps"]):
+        yield f"wire:gaps {name}", f"gives {name} {_GAPS}"
     if rules.wire is not None:
         yield from _strangers(rules.wire(case, rank, facts), record)
     yield from _changes(rules, record)
@@ -78,10 +82,11 @@ def _of_record(
         yield f"course:{module}", _EVENTS["course"].format(module)
     if rules.wire is not None:
         yield from _amounts(rules.wire(case, rank, facts), rules.surplus(facts), record)
-    key = record["rules"], record["of"]
-    if record["holds"] > before.get(key, record["holds"]):
-        yield "keeps:", "keeps more tensors after every call, in a global or an attribute", record["holds"], before[key]
-    before[key] = record["holds"]
+    key, holds = (record["rules"], record["of"]), record["holds"]
+    latest = before.get(_FUNCTIONS, 0) if not record["made"] else 0  # (a call on something else may add to it)
+    if holds > max(latest, before.get(key, holds)):
+        yield "keeps:", "keeps more tensors after every call, in a global or an attribute", holds, before[key]
+    before |= {key: holds} if record["made"] else {key: holds, _FUNCTIONS: holds}
 
 
 def _changes(rules: Rules, record: Record) -> Iterator[tuple[Any, ...]]:

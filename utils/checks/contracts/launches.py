@@ -10,6 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from utils.checks.plain import bits
+
 # Method of ProcessGroup → its name, the place of the tensors that go in, and of those that come out.
 METHODS: dict[str, tuple[str, int | None, int | None]] = {
     "allreduce": ("all_reduce", 0, 0),
@@ -40,6 +42,7 @@ METHODS: dict[str, tuple[str, int | None, int | None]] = {
 }
 STORE = ("set", "get", "add", "wait", "check", "compare_set", "append", "multi_set", "multi_get", "delete_key")
 MESSAGES = ("send", "recv")
+REDUCTIONS = ("all_reduce", "reduce")  # for which gloo takes a tensor's numbers for as many as lie side by side
 _OPERATIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 
 
@@ -62,6 +65,7 @@ class Launch:
         waited: the same two at the first wait for it; None if nobody has waited.
         changed: whether a tensor was written to between launch and wait.
         tag: of a message.
+        gaps: whether a tensor that is reduced has gaps in memory.
     """
 
     name: str
@@ -80,6 +84,7 @@ class Launch:
     waited: list[Any] | None = None
     changed: bool = False
     tag: int = 0
+    gaps: bool = False
     work: Any = None
     carries: Any = None
     partner: Any = None
@@ -113,6 +118,7 @@ class Launch:
             [] if name in MESSAGES else list(dist.get_process_group_ranks(group)),
             threading.current_thread() is threading.main_thread(),
             tag=int(arguments[-1]) if name in MESSAGES and len(arguments) > 1 else 0,
+            gaps=name in REDUCTIONS and any(_has_gaps(one) for one in tensors),
         )
 
     def __str__(self) -> str:
@@ -128,7 +134,7 @@ class Launch:
     def arrive(self) -> None:
         """Put the result into the learner's tensors, one of which may be a view of another: a share of what goes in."""
         for theirs, _, was in self.pairs:
-            self.changed |= was is not None and not torch.equal(_bits(theirs), _bits(was))
+            self.changed |= was is not None and not torch.equal(bits(theirs), bits(was))
         for theirs, mine, _ in self.pairs:
             if mine is not None:
                 theirs.detach().copy_(mine)
@@ -157,8 +163,16 @@ def swapped(value: Any, mine: dict[int, torch.Tensor]) -> Any:
     return [swapped(part, mine) for part in value] if isinstance(value, list | tuple) else value
 
 
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8)
+def copied(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy that lies in memory as the tensor does, gaps too: what gloo makes of it is what it would make of that."""
+    if not _has_gaps(tensor) or 0 in tensor.stride():
+        return tensor.detach().clone()
+    copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return copy.copy_(tensor.detach())
+
+
+def _has_gaps(tensor: torch.Tensor) -> bool:
+    return not tensor.is_contiguous() and torch.empty_like(tensor).stride() != tensor.stride()
 
 
 def _operation(options: Any) -> str:

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from utils.checks.contracts.launches import Launch
+from utils.checks.plain import bits
 
 ENDS = ("has returned", "has raised an exception", "has stopped")  # how a rank's step may end
 _SEND, _ROOM, _OVER = range(3)  # what a rank tells another
@@ -61,7 +62,7 @@ class Messages:
         number = self._sent[launch.peer] = self._sent[launch.peer] + 1
         self._tell(launch.peer, _SEND, launch.tag, launch.bytes, number)
         if launch.bytes:
-            self._carried.append(self._group.send([_bytes(tensor)], launch.peer, number))
+            self._carried.append(self._group.send([bits(tensor)], launch.peer, number))
 
     def finish(self, launch: Launch) -> None:
         """Somebody waits for it: come back when the partner has called its part, a recv with the message.
@@ -83,7 +84,7 @@ class Messages:
         if launch.name == "recv":
             launch.peer = peer
             if nbytes:
-                self._group.recv([_bytes(launch.carries)], peer, number).wait()
+                self._group.recv([bits(launch.carries)], peer, number).wait()
 
     def end(self, how: str) -> None:
         """Tell all others that this rank's step is over."""
@@ -139,7 +140,3 @@ def _compete(one: Launch, other: Launch) -> bool:
     """Whether a message could belong to both."""
     same = one.peer == other.peer or None in (one.peer, other.peer)
     return same and (one.name, one.tag) == (other.name, other.tag)
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.reshape(-1).view(torch.uint8)

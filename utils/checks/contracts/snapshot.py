@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from utils.checks.plain import bits
+
 State = dict[str, Any]
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.device, torch.dtype)
 _NO_OBJECTS = (type, types.ModuleType, types.FunctionType, types.MethodType, torch.Generator)
@@ -31,10 +33,7 @@ def digest(tensor: torch.Tensor) -> str:
     tensor = raw(tensor)
     if tensor.is_meta:  # a simulated GPU that keeps only shapes
         return ""
-    flat = tensor.detach().resolve_conj().contiguous().reshape(-1)
-    if flat.stride() != (1,):  # one element of a strided tensor is contiguous, and yet no view of bytes
-        flat = flat.clone(memory_format=torch.contiguous_format)
-    return hashlib.blake2b(flat.view(torch.uint8).numpy().tobytes(), digest_size=8).hexdigest()
+    return hashlib.blake2b(bits(tensor).numpy().tobytes(), digest_size=8).hexdigest()
 
 
 class Snapshot:

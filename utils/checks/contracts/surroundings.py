@@ -9,6 +9,7 @@ import logging
 import os
 import random
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -39,7 +40,9 @@ def surroundings() -> dict[str, Any]:
         "grad mode": f"{torch.is_grad_enabled()} {torch.is_inference_mode_enabled()} {torch.is_anomaly_enabled()}",
         "torch's defaults": f"{torch.get_default_dtype()} {torch.get_default_device()} {torch.get_num_threads()} "
         f"{torch.are_deterministic_algorithms_enabled()} {torch.is_autocast_enabled('cpu')} "
-        f"{torch.get_float32_matmul_precision()} {torch._tensor_str.PRINT_OPTS}",
+        f"{torch.get_float32_matmul_precision()} {torch.get_autocast_dtype('cpu')} {torch.is_autocast_cache_enabled()} "
+        f"{torch.backends.mkldnn.enabled} {torch.is_warn_always_enabled()} {torch._tensor_str.PRINT_OPTS}",
+        "the hooks on saved tensors": str(torch._C._autograd._top_saved_tensors_default_hooks(True)),
         "the hooks on all modules": str([list(v) for k, v in vars(every_module).items() if _is_hooks(k, v)]),
         "the working folder": os.getcwd(),
         "the environment variables": hash(frozenset(one for one in os.environ.items() if one[0] not in _TORCHS_OWN)),
@@ -47,9 +50,10 @@ def surroundings() -> dict[str, Any]:
         "the child processes": [text for path in Path("/proc/self/task").glob("*/children") if (text := _read(path))],
         "the files in its folder": _files(tempfile.tempdir),
         "the signals": str([signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)]),
+        "the process's alarm": signal.getitimer(signal.ITIMER_REAL)[0] > 0,
         "Python's settings": f"{sys.getrecursionlimit()} {sys.getswitchinterval()} {gc.isenabled()} {len(sys.path)} "
-        f"{sys.gettrace()} {sys.getprofile()} {gc.get_threshold()}",
-        "where Python writes": hash((id(sys.stdout), id(sys.stderr), id(sys.excepthook))),
+        f"{sys.gettrace()} {sys.getprofile()} {gc.get_threshold()} {socket.getdefaulttimeout()}",
+        "where Python writes": hash((id(sys.stdout), id(sys.stderr), id(sys.excepthook), id(threading.excepthook))),
         "which messages are logged": f"{logging.root.manager.disable} {logging.root.level}",
         "the settings of the process": f"{_umask()} {os.nice(0)} {_cores()}",
         "the process groups": sorted(map(str, dist.distributed_c10d._world.pg_names.values())),

@@ -102,9 +102,8 @@ class Watch:
         Raises:
             Stop: the learner's code has failed, or the ranks do not agree.
         """
-        of = made if made is not None else next(iter(things.values()), None)
-        record: dict[str, Any] = {"rules": rules, "of": id(of), "finished": False}
-        record |= {"changes": [], "around": []}
+        record: dict[str, Any] = {"rules": rules, "of": _of(made, things), "made": made is not None}
+        record |= {"finished": False, "changes": [], "around": []}
         self.records.append(record)
         before, around = Snapshot(things), surroundings()
         failure: BaseException | None = None
@@ -147,6 +146,14 @@ class Watch:
         finally:
             if watch:
                 watch.inside = False
+
+
+def _of(made: Any, things: Mapping[str, Any]) -> str:
+    """For what an answer may keep something from call to call: an object, a model, or tensors of the same sizes."""
+    of = made if made is not None else next(iter(things.values()), None)
+    if not isinstance(of, torch.Tensor):
+        return f"{id(of)}"
+    return ", ".join(f"{one.dtype} {list(one.shape)}" for one in things.values() if isinstance(one, torch.Tensor))
 
 
 @contextlib.contextmanager

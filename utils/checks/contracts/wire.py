@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import _disable_current_modes
 
 from utils.checks.contracts.events import is_the_check, not_the_answer
-from utils.checks.contracts.launches import MESSAGES, METHODS, STORE, Launch, flat, swapped
+from utils.checks.contracts.launches import MESSAGES, METHODS, STORE, Launch, copied, flat, swapped
 from utils.checks.contracts.messages import ENDS, Alone, Messages
 from utils.checks.inside import Outcome
 
@@ -131,10 +131,12 @@ class Wire:
                 return original(group, *arguments, **named)
             with self._quiet():
                 launch = Launch.of(method, group, (*arguments, *named.values()))
+                tensors = flat([*arguments, *named.values()])
+                if launch.name in MESSAGES and not tensors[0].is_contiguous():
+                    raise RuntimeError("input tensor has to be contiguous")  # (torch's words)
                 launch.phase, launch.ready = self.phase, len(self.ready)
                 self.launches.append(launch)
-                tensors = flat([*arguments, *named.values()])
-                mine = {id(one): one.detach().clone() for one in tensors}
+                mine = {id(one): copied(one) for one in tensors}
                 ins, outs = (_at(arguments, place) for place in METHODS[method][1:])
                 launch.pairs = [
                     (one, mine[id(one)] if id(one) in outs else None, one.detach().clone() if id(one) in ins else None)
@@ -268,15 +270,20 @@ def _begun() -> int:
 def _sent() -> int:
     """Bytes that have left over all TCP connections of this process: the kernel counts them, not Python."""
     total = 0
+    for one in sockets():
+        with contextlib.suppress(OSError, struct.error):
+            total += struct.unpack_from("Q", one.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 232), _SENT_AT)[0]
+    return total
+
+
+def sockets() -> Iterator[socket.socket]:
+    """Those of this process, whoever has opened them, Python or C++."""
     with not_the_answer():
         for number in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(OSError, struct.error):
+            with contextlib.suppress(OSError):
                 if os.readlink(f"/proc/self/fd/{number}").startswith("socket:"):
                     with socket.socket(fileno=os.dup(int(number))) as one:
-                        total += struct.unpack_from("Q", one.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 232), _SENT_AT)[
-                            0
-                        ]
-    return total
+                        yield one
 
 
 def _by_rank(words: list[str]) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
 from utils.checks.contracts.guarding import guarded
+from utils.checks.plain import bits
 from utils.checks.verdicts import Wrong
 from utils.training.sharded_store import Reshard, Store, cuts, make_store, share, tensors
 
@@ -43,11 +44,11 @@ def whole_of(case: Case) -> dict[str, torch.Tensor]:
         shape = [dice.choice((0, 1, 2, dice.randint(3, 40))), *(dice.randint(1, 5) for _ in range(dice.randint(0, 3)))]
         shape += [1] * (name == 0)
         kind = getattr(torch, dice.choice(TYPES))
-        found[f"layers.{name}.weight"] = _any_bits(shape, kind, generator)
+        found[f"layers.{name}.weight"] = _anybits(shape, kind, generator)
     return found
 
 
-def _any_bits(shape: Sequence[int], kind: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+def _anybits(shape: Sequence[int], kind: torch.dtype, generator: torch.Generator) -> torch.Tensor:
     """Also numbers that no float32 holds, -0.0 and NaN: a tensor comes back as it was, bit for bit."""
     import torch
 
@@ -137,19 +138,13 @@ def _values(case: Reshard, rank: int, facts: Facts, whole: dict[str, torch.Tenso
         if len(mine) != len(right):
             words = "has the wrong number of rows: shares differ by at most one, and the first ranks have one more"
             return Broken("value:rows", f"{name} {words}", len(mine), f"{len(right)} of {len(tensor)}")
-        if torch.equal(_bits(mine), _bits(right)):
+        if torch.equal(bits(mine), bits(right)):
             continue
-        if torch.equal(_bits(mine).sort().values, _bits(right).sort().values):
+        if torch.equal(bits(mine).sort().values, bits(right).sort().values):
             words = "has the right rows in the wrong order: sort by rows, not by the names of files"
             return Broken("value:order", f"{name} {words}")
         return Broken("value:wrong", f"{name} has the wrong rows", None, f"rows {first} to {last - 1}")
     return None
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    import torch
-
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
 def _reads(case: Reshard, rank: int, facts: Facts, whole: dict[str, torch.Tensor]) -> Broken | None:

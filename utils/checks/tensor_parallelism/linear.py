@@ -75,7 +75,7 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
         dtype, where = facts["given"]["x"].dtype, {"steps": parts.ROUNDINGS, "rank": rank}
         guesses = {"has no bias": inner[rank].detach() - given[rank]["bias"].detach()}
         terms = [inner[rank].detach().to(dtype)]
-        yield from compare("value:0 part", "this rank's columns", facts["part"], terms, 1.0, guesses, **where)
+        yield from compare("value:0 part", "the result of column_linear", facts["part"], terms, 1.0, guesses, **where)
         if "y" in facts:
             mine, wide = summands[rank].detach(), y.detach()
             guesses = {
@@ -85,7 +85,9 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
                 "is the mean over the ranks, and it is the sum that is asked for": sum(summands).detach() / ranks
                 + last_bias.detach(),
             }
-            yield from compare("value:1 y", "the result", facts["y"], [wide.to(dtype)], 1.0, guesses, **where)
+            yield from compare(
+                "value:1 y", "the result of row_linear", facts["y"], [wide.to(dtype)], 1.0, guesses, **where
+            )
         if not facts["connected"]:
             which = "row_linear" if "y" in facts else "column_linear"
             yield Broken("value:2 cut", f"the result of {which} {parts.CUT}", rank=rank)

@@ -84,7 +84,7 @@ def usable(facts: Facts, name: str, tensor: Any) -> bool:
     import torch
 
     if not isinstance(tensor, torch.Tensor):
-        facts[name] = None
+        facts |= {name: None, "connected": True}  # (that it is missing says enough)
         return False
     facts |= {name: tensor.detach().clone(), "connected": tensor.requires_grad}
     return bool(tensor.requires_grad)

@@ -91,7 +91,8 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
         large = [scores.detach().abs().amax()[None]]  # a loss is the difference of scores
         where = {"steps": parts.ROUNDINGS, "beside": large, "rank": rank}
         terms = [loss.detach().to(dtype)]
-        yield from compare("value:0 loss", "the loss", facts["loss"], terms, 1.0, guesses, **where)
+        clause = "value:0 loss" if case["scores"] == KINDS[0] else "value:0 loss of large scores"
+        yield from compare(clause, "the loss", facts["loss"], terms, 1.0, guesses, **where)
         if not facts.get("connected", True):
             yield Broken("value:1 cut", f"the loss {parts.CUT}", rank=rank)
         limit = MOST * facts["bytes"]
@@ -153,7 +154,10 @@ CONTRACT = Contract(
     mistakes=(
         *parts.MISTAKES,
         ("wire:more *", "{}: scores stay where they are, three numbers for each token are enough"),
-        ("value:0 loss:off", "{}. exp of a large number is inf, of a very small one 0: first take the largest away"),
+        (
+            "value:0 loss of large scores:off",
+            "{}. exp of a large number is inf, of a very small one 0: first take the largest away",
+        ),
         ("value:0 *", "{}"),
         ("value:1 *", "{}"),
         ("memory:*", "{}"),

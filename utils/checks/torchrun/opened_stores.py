@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -35,13 +36,15 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     dice = random.Random(case["seed"] + me)
     opened: list[Facts] = []
     made = []
-    facts["opened"], facts["kinds"], facts["dropped"] = opened, [], False
+    facts["opened"], facts["kinds"], facts["dropped"], facts["sockets"] = opened, [], False, 0
     for job in range(JOBS):
         time.sleep(dice.choice((0, 0.2)) if me else 0.1 * job)  # nobody may count on who comes first
+        before = _listening()
         with _noting(opened, job) as served:
             made.append(watch.call("open_store", host=case["host"]))
         # A store lives as long as somebody holds it. Here hold it: the list, and the call that counts.
         facts["dropped"] |= any(sys.getrefcount(served[n]) <= 2 for n in range(len(served)))
+        facts["sockets"] = max(facts["sockets"], _listening() - before - len(served))
         facts["kinds"].append("TCPStore" if isinstance(made[-1], dist.TCPStore) else type(made[-1]).__name__)
     if facts["kinds"] != ["TCPStore"] * JOBS:
         return
@@ -53,6 +56,13 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     facts["apart"] = [not store.check([f"{1 - number} {me}"]) for number, store in enumerate(made)]
     facts["together"] = [all(store.check([f"{n} {r}"]) for r in range(world_size)) for n, store in enumerate(made)]
     dist.barrier()
+
+
+def _listening() -> int:
+    """How many sockets of this process wait for clients."""
+    from utils.checks.contracts.wire import sockets
+
+    return sum(one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) for one in sockets())
 
 
 @contextlib.contextmanager
@@ -152,6 +162,9 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
             if one["host"] != case["host"]:
                 words = "the store is at another address than the one that open_store is given"
                 yield Broken("value:host", words, one["host"], case["host"], rank)
+        if facts["sockets"] > 0:
+            words = "a socket beside the store still listens when open_store returns, so its port stays taken: close it"
+            yield Broken("around:sockets", words, rank=rank)
         if "together" not in facts:
             continue
         if not all(facts["apart"]):
