@@ -144,11 +144,11 @@ wrong(
     {FIRST: FIRST.replace("map(min", "map(min", 1).replace("max(map(min", "min(map(min")},
 )
 wrong("only what all have", "there is a difference", {FIRST: FIRST.replace("max(map(max", "min(map(max")})
-wrong("rank 0 is always right", "these ranks do there what most do", {USUAL: "usual = ranks[0][number]"})
-wrong("the ranks that are there", "these ranks do there what most do", {
+wrong("rank 0 is always right", "these ranks do what most do", {USUAL: "usual = ranks[0][number]"})
+wrong("the ranks that are there", "these ranks have that number, the others have not", {
     MISSING: 'return number, "missing", [rank for rank in range(len(ranks)) if rank not in missing]'
 })  # fmt: skip
-wrong("one rank alone", "and other ranks", {MISSING: 'return number, "missing", missing[:1]'})
+wrong("one rank alone", "the list of ranks is another one", {MISSING: 'return number, "missing", missing[:1]'})
 wrong("order by what comes next", "they differ in another way", {
     "if (call, ranks[odd[0]].get(number + 1)) == (following, usual):": "if ranks[odd[0]].get(number + 1) == usual:"
 })  # fmt: skip
@@ -170,7 +170,7 @@ wrong(
     "there is a difference",
     {'str(entry["input_sizes"])': 'str([one[-1:] for one in entry["input_sizes"]])'},
 )
-wrong("all that will be missing", "and other ranks", {
+wrong("all that will be missing", "the list of ranks is another one", {
     MISSING: 'return number, "missing", [rank for rank, calls in enumerate(ranks) if max(calls) < last]'
 })  # fmt: skip
 wrong(

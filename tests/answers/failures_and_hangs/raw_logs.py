@@ -170,10 +170,10 @@ wrong("every RuntimeError is a witness", "drawn log", {
     WITNESS + ", words)": "'RuntimeError', name)",
     SILENT: 'return (set(ends) - set(errors) or set(errors)).pop(), "missing"',
 })  # fmt: skip
-wrong("exceptions end in Error", "that is not what happened to it", {
+wrong("exceptions end in Error", "the log says more of it", {
     PATTERN: r'r"^\[rank(\d+)\]: ([\w.]+Error)(?:: (.*))?$"'
 })  # fmt: skip
-wrong("four signals", "that is not what happened to it", {r'r"SIG(?!TERM)\w+"': 'r"SIG(KILL|SEGV|ABRT|BUS)"'})
+wrong("four signals", "the log says more of it", {r'r"SIG(?!TERM)\w+"': 'r"SIG(KILL|SEGV|ABRT|BUS)"'})
 wrong("a name without dots", "drawn log", {PATTERN: r'r"^\[rank(\d+)\]: (\w+)(?:: (.*))?$"'})
 wrong("an exception has words", "drawn log", {PATTERN: r'r"^\[rank(\d+)\]: ([\w.]+): (.*)$"'})
 wrong(
@@ -196,7 +196,7 @@ wrong("a dict", "returns a pair of a rank", {
     "return rank, name": 'return {"rank": rank, "what": name}'
 })  # fmt: skip
 wrong("the rank as text", "returns a pair of a rank", {"return rank, name": "return str(rank), name"})
-wrong("the whole line", "that is not what happened to it", {"return rank, name": 'return rank, f"{name}: {words}"'})
+wrong("the whole line", "give the name alone", {"return rank, name": 'return rank, f"{name}: {words}"'})
 
 
 @wrong("a guess", "log a")
@@ -210,3 +210,7 @@ def a_guess():
 wrong("shuffled, and the dice are left there", "random numbers", {
     "    ends = {": "    random.shuffle(lines := log.splitlines())\n    ends = {"
 })  # fmt: skip
+wrong("signals in small letters", "give the name alone", {"return rank, killed[0]": "return rank, killed[0].lower()"})
+wrong(
+    "who was killed is missing", "the log says more of it than that it has not come", {r"SIG(?!TERM)\w+": r"SIG(?!\w)"}
+)

@@ -3,6 +3,7 @@
 import re
 from collections import Counter, defaultdict
 
+import numpy  # noqa: F401 (a changed answer uses it)
 from known_answers import right, wrong
 
 
@@ -141,6 +142,22 @@ wrong(
 wrong("a collective in any thread", WAITING, {WAITS: '"distributed_c10d.py" in stack'})
 wrong(
     "knows two collectives only",
-    "all ranks wait in the same line",
+    WAITING,
     {WAITS: '"in all_reduce" in main or "in barrier" in main'},
 )
+wrong("of two ranks one is always busy", "all ranks wait in the same line", {
+    "    for rank, place in enumerate(places):\n        if not waits[rank]:\n":
+        "    for rank, place in enumerate(places):\n        if not waits[rank] or len(stacks) == 2 == rank + 1:\n"
+})  # fmt: skip
+wrong(
+    "the smallest line is the usual one",
+    WAITING,
+    {"usual = Counter(places).most_common(1)[0][0]": "usual = min(places)"},
+)
+wrong("rank 0 is where all are", WAITING, {"usual = Counter(places).most_common(1)[0][0]": "usual = places[0]"})
+wrong("the last rank is where all are", WAITING, {"usual = Counter(places).most_common(1)[0][0]": "usual = places[-1]"})
+wrong("another collective, not another line", "one rank is not where the others are", {
+    "    usual = Counter": "    places = [stack.rpartition('c10d_logger')[0].split()[-2] for stack in stacks]\n    usual = Counter"
+})  # fmt: skip
+wrong("an empty pair for none", "two whole numbers", {"    return None": "    return ()"})
+right("numpy's numbers", {PLACE: f"numpy.int64({PLACE})"})

@@ -122,12 +122,12 @@ wrong("added up and scaled", "One of the two is enough", {
 })  # fmt: skip
 wrong("all save", "only worker 0 saves", {SAVE: "    task.save(model)"})
 wrong("the batch of one process", "samples", {"whole = task.batch * workers": "whole = task.batch"})
-wrong("biases not broadcast", "have different weights at the end", {
+wrong("biases not broadcast", "the workers start with different weights", {
     "model.state_dict()": "{name: one for name, one in model.named_parameters() if one.dim() > 1}"
 })  # fmt: skip
 wrong("the loss is added up", "times as large", {"loss.detach())": "loss.detach(), op=hvd.Sum)"})
 wrong("the loss of worker 0", "is not the mean over the whole batch", {MEAN: "        mean = loss.detach()\n"})
-wrong("no broadcast", "give all the weights of worker 0", {BROADCAST: ""})
+wrong("no broadcast", "give all the weights and biases of worker 0", {BROADCAST: ""})
 wrong("not wrapped", "no gradient is ever averaged", {WRAP: ""})
 wrong("the rate of one worker", "and the rate should be too", {RATE: "lr=task.lr"})
 wrong("the same samples", "all workers read the same samples", {READ: "task.read(numbers[: task.batch])"})
@@ -138,7 +138,7 @@ wrong("saves too early", "times: once, at the end, is asked for", {
     SAVE: "", "        images, labels =": "        if rank == 0:\n            task.save(model)\n        images, labels ="
 })  # fmt: skip
 wrong("the weights of the last worker", "not those of one process", {"root_rank=0": "root_rank=workers - 1"})
-wrong("weights averaged at the end", "no gradient is ever averaged", {
+wrong("weights averaged at the end", "average every gradient in every step", {
     WRAP: "", SAVE: "    for one in model.parameters():\n        one.data.copy_(hvd.allreduce(one.data))\n" + SAVE
 })  # fmt: skip
 wrong("only one calls", "nobody moves any more", {MEAN + LOG: LOG.replace("mean)", "hvd.allreduce(loss.detach()))")})
@@ -147,4 +147,17 @@ wrong("saves once, before the last step", "save after the last step", {
 })  # fmt: skip
 wrong("logs its own loss, then the mean", "is logged more than once", {
     LOG: "        if rank == 0:\n            task.log(step, loss.detach())\n            task.log(step, mean)\n"
+})  # fmt: skip
+GATHERED = """    every = hvd.allgather(torch.nn.utils.parameters_to_vector(model.parameters()).detach()[None])
+    torch.nn.utils.vector_to_parameters(every[0].clone(), model.parameters())
+"""
+wrong(
+    "gathered weights, and the rate of one worker",
+    "and the rate should be too",
+    {BROADCAST: GATHERED, RATE: "lr=task.lr"},
+)
+wrong("the last worker logs", "only worker 0 logs the loss.", {LOG: LOG.replace("rank == 0", "rank == workers - 1")})
+wrong("biases not averaged", "average every gradient in every step", {
+    WRAP: "", "        optimizer.step()\n": "        for one in model.parameters():\n"
+    "            if one.dim() > 1:\n                one.grad = hvd.allreduce(one.grad.contiguous())\n        optimizer.step()\n"
 })  # fmt: skip

@@ -244,3 +244,7 @@ wrong("a message beside it", "too many collectives for one step", {
     "        request = world.Issend(mine, dest=(rank + 1) % size)\n"
     "        world.Recv(other, source=(rank - 1) % size)\n        request.Wait()\n"
 })  # fmt: skip
+wrong("a barrier in front", "a barrier is a collective more", {REDUCE: "    world.Barrier()\n" + REDUCE})
+wrong("unused parameters leave the list", "changes the list of parameters", {
+    FLAT: FLAT + "    parameters[:] = [parameter for parameter in parameters if parameter.grad is not None]\n"
+})  # fmt: skip

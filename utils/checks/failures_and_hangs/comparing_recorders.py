@@ -68,8 +68,11 @@ def _why(dumps: Sequence[Any], found: Any, right: Any) -> str:
         known = "" if found[1] in WHAT else f" ({found[1]!r} is none of {', '.join(WHAT)})"
         return f"collective {right[0]} it is, and they differ in another way{known}"
     if set(found[2]) | set(right[2]) == set(range(len(dumps))) and not set(found[2]) & set(right[2]):
-        return f"collective {right[0]} it is; these ranks do there what most do, the others differ"
-    return f"collective {right[0]} it is, and other ranks"
+        done = (
+            "have that number, the others have not" if right[1] == "missing" else "do what most do, the others differ"
+        )
+        return f"collective {right[0]} it is; these ranks {done}"
+    return f"collective {right[0]} it is, and the list of ranks is another one"
 
 
 def _reason(dumps: Sequence[Any], number: int, right: Any) -> str:

@@ -43,17 +43,19 @@ def drawn(rng: random.Random) -> list[Launch]:
 
 def _launch(rng: random.Random, kind: str, turn: int) -> Launch:
     busy = kind.startswith("busy")
-    world = 2 if busy and turn % 2 else rng.randint(3, 8)  # of two ranks one waits, and one does not
-    bad = turn // 2 % 2 if world == 2 else rng.randrange(world)
+    world = 2 if kind != "elsewhere" and turn % 2 else rng.randint(3, 8)  # (of two, none is "elsewhere")
+    bad = turn // 2 % 2 if world == 2 else (0, world - 1)[turn] if turn < 2 else rng.randrange(world)
     lines = sorted(rng.sample(range(12, 90), 7))
-    beat, load, usual, other, third, main, module = lines
+    beat, load, *of_train, main, module = lines
+    usual, other, third = rng.sample(of_train, 3)
     threads = {"beat": beat, "write": load}
     stacks, right, common = [], None, rng.choice(list(COLLECTIVES))
     for rank in range(world):
         collective, at = common, usual
         calls = [(PROGRAM, at, "train")]
         if rank == bad and kind == "elsewhere":
-            collective, at = rng.choice(list(COLLECTIVES)), rng.choice((other, third))
+            collective = common if turn % 2 else rng.choice(list(COLLECTIVES))
+            at = rng.choice((other, third))
             calls = [(PROGRAM, at, "train")]
         waits = [
             (f"{TORCH}/distributed/distributed_c10d.py", COLLECTIVES[collective], collective),
@@ -63,11 +65,11 @@ def _launch(rng: random.Random, kind: str, turn: int) -> Launch:
             inside = rng.random() < 0.5
             at = load if inside else third
             calls = [(PROGRAM, load, "load"), (PROGRAM, third, "train")] if inside else [(PROGRAM, third, "train")]
-            waits = rng.choice(IN_LIBRARIES) if kind == "busy in a library" else []
+            waits = IN_LIBRARIES[turn % len(IN_LIBRARIES)] if kind == "busy in a library" else []
         if rank == bad and kind != "alike":
             right = [bad, at]
         frames = [*waits, *calls, (PROGRAM, main, "main"), (PROGRAM, module, "<module>")]
-        stacks.append(_text(rng, frames, threads, always="write" if rank == bad and world == 2 else ""))
+        stacks.append(_text(rng, frames, threads, always="write" if busy and rank == bad and world == 2 else ""))
     return {"stacks": stacks, "right": right, "kind": kind}
 
 

@@ -27,7 +27,9 @@ def _plain(found: Any) -> Any:
     pair = isinstance(found, tuple | list) and len(found) == 2 and isinstance(found[1], str)
     if pair and (rank := number(found[0], whole=True)) is not None:
         return [rank, found[1][:80]]
-    parts = f" of {', '.join(type(one).__name__ for one in found[:4])}" if isinstance(found, tuple | list) else ""
+    parts = (
+        f" of {', '.join(type(one).__name__ for one in found[:4])}" if isinstance(found, tuple | list) and found else ""
+    )
     return f"a {type(found).__name__}{parts}"
 
 
@@ -51,11 +53,15 @@ def _why(log: Log, rank: int, what: str) -> str:
     text, words = log["text"], _first_words(log["text"], rank)
     if f"  rank      : {rank} " not in text:
         return f"there is no rank {rank}"
-    if what == "SIGTERM":
+    if what == "SIGTERM" and re.search(rf"rank      : {rank} .*\n.*SIGTERM", text):
         return f"SIGTERM is how torchrun stops who is left, rank {rank} too: it is no cause"
     if rank == log["rank"]:
         if what != words.partition(":")[0] and f"\n[rank{rank}]: {what}:" in text:
             return f"rank {rank} it is; its first exception is the cause, and what follows it is not"
+        if log["what"].rpartition(".")[2].lower() in what.lower():
+            return f"rank {rank} it is; give the name alone, spelled as in the log or in the table"
+        if what == "missing":
+            return f"rank {rank} it is, and the log says more of it than that it has not come"
         return f"rank {rank} it is, and that is not what happened to it"
     if "Watchdog caught" in text:
         if log["what"] == "missing":

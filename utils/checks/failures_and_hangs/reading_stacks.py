@@ -9,6 +9,7 @@ from typing import Any
 
 from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
 from utils.checks.failures_and_hangs.drawn_standstills import PROGRAM, drawn
+from utils.checks.plain import number
 
 
 def draw(rng: random.Random) -> list[Case]:
@@ -25,9 +26,12 @@ def _plain(found: Any) -> Any:
     """None, or a rank and a line; of other things their kind."""
     if found is None:
         return None
-    if isinstance(found, tuple | list) and len(found) == 2 and all(type(one) is int for one in found):
-        return list(found)
-    parts = f" of {', '.join(type(one).__name__ for one in found[:4])}" if isinstance(found, tuple | list) else ""
+    pair = [number(one, whole=True) for one in found] if isinstance(found, tuple | list) and len(found) == 2 else [None]
+    if None not in pair:
+        return pair
+    parts = (
+        f" of {', '.join(type(one).__name__ for one in found[:4])}" if isinstance(found, tuple | list) and found else ""
+    )
     return f"a {type(found).__name__}{parts}"
 
 

@@ -16,8 +16,8 @@ from utils.checks.other_frameworks.launching import Facts
 from utils.checks.verdicts import Wrong
 
 WORKERS = 3
-MOVES = ("reduce", "gather", "scatter", "bcast", "send", "recv", "alltoall", "scan")
-"""Parts of the names of what moves data; with a small letter, as pickles."""
+MOVES = ("reduce", "gather", "scatter", "bcast", "send", "recv", "alltoall", "scan", "barrier")
+"""Parts of the names of collectives and messages; with a small letter, what moves data does it as pickles."""
 _THROUGH_ONE = {"reduce", "gather", "gatherv", "send", "recv", "scatter", "scatterv", "bcast"}
 _STAYS = ("torch's random numbers", "Python's random numbers", "grad mode", "torch's defaults", "the working folder")
 KINDS = ("usual", "unused", "transposed", "strided")
@@ -72,7 +72,9 @@ def play(call: Any, world: Any, cases: Sequence[dict[str, Any]]) -> Facts:
         model = model_of(case, members.index(rank))
         watched, noted = _watched(parts[key])
         before = surroundings()
-        call(watched, model)
+        call(watched, given := list(model))
+        if [*map(id, given)] != [*map(id, model)]:
+            raise Wrong("average changes the list of parameters, and whoever calls it still needs that list")
         if other := [name for name, *_ in changed(before, surroundings()) if name in _STAYS]:
             raise Wrong(f"average leaves {other[0]} other than before: put back what you change")
         if any(noted["requests"]):  # (one that is over is null)
@@ -187,7 +189,9 @@ def _judge_case(case: dict[str, Any], place: int, facts: Facts) -> Iterator[Brok
 def _judge_talk(calls: list[tuple[str, int]], wanted: int, size: int) -> Iterator[Broken]:
     """One collective, with buffers, of as many bytes as all gradients have."""
     names = [name for name, _ in calls]
-    if pickled := [name for name in names if name[0].islower()]:
+    if any("barrier" in name.lower() for name in names):
+        yield Broken("value:barrier", "a barrier is a collective more, and a reduction waits for all workers by itself")
+    elif pickled := [name for name in names if name[0].islower()]:
         words = f"{pickled[0]} pickles what it sends, and makes new objects of it at the other end: take "
         yield Broken("value:pickled", f"{words}{pickled[0].capitalize()}, which sends the memory as it is")
     elif not names and size > 1 and wanted:

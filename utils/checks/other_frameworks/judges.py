@@ -74,10 +74,13 @@ def judge_accident(case: Case, found: Sequence[Facts]) -> Iterator[Broken]:
 
 def judge_begin(case: Case, firsts: Sequence[int]) -> Iterator[Broken]:
     """The first samples that workers have read after the accident belong to one step."""
+    died = case["accident"][0]
     begins = sorted(first // (case["batch"] * case["ranks"]) for first in firsts)
     if len(set(begins)) > 1:
-        words = "started again, the workers begin with different steps: the state is on the disk of worker 0 alone, "
-        yield Broken("value:begin", f"{words}and all others need it", f"steps {begins}")
+        words = (
+            f"started again, the workers begin with different steps: the disk of worker {died} is lost, so all need "
+        )
+        yield Broken("value:begin", f"{words}the state that one of the others has kept", f"steps {begins}")
 
 
 def _with_momentum(case: Case, forgets: int | None = None) -> list[ndarray]:
@@ -88,14 +91,14 @@ def _with_momentum(case: Case, forgets: int | None = None) -> list[ndarray]:
 def _wrong_weights(case: Case, found: Sequence[Facts], weights: list[ndarray]) -> Iterator[Broken]:
     workers = case["ranks"]
     if found[0]["elements"] < case["steps"] * len(weights[0]):
-        words = "no gradient is ever averaged, and each worker trains for itself: wrap the optimizer with Horovod's"
-        yield Broken("value:apart", words)
-    elif not found[0]["broadcast"]:
+        yield from _too_little(found[0]["elements"], case["steps"], len(weights[0]))
+    begun = [_flat(facts["begun"]) for facts in found]
+    if (apart := max(abs(one - begun[0]).max() for one in begun)) > CLOSE:
         yield Broken(
             "value:start",
-            "each worker starts with other weights, and equal gradients do not make them equal: give all the weights "
-            "of worker 0 before the first step",
-            f"{max(abs(one - weights[0]).max() for one in weights):.2g} apart at the end",
+            "the workers start with different weights, and equal gradients do not make them equal: give all the "
+            "weights and biases of worker 0 before the first step",
+            f"{apart:.2g} apart at the first step",
             "equal weights",
         )
     for scale, sentence in (
@@ -112,6 +115,16 @@ def _wrong_weights(case: Case, found: Sequence[Facts], weights: list[ndarray]) -
         )
         yield Broken("value:different", f"{words}biases, and does every step use the averaged gradients?")
     yield Broken("value:weights", "the final weights are not those of one process with the whole batch")
+
+
+def _too_little(reduced: int, steps: int, gradients: int) -> Iterator[Broken]:
+    """Fewer numbers than all gradients have; one or two in a step are losses."""
+    if reduced <= 2 * steps:
+        words = "no gradient is ever averaged, and each worker trains for itself: wrap the optimizer with Horovod's"
+        yield Broken("value:apart", words)
+        return
+    words = "fewer numbers are reduced than the gradients of all steps have: average every gradient in every step"
+    yield Broken("value:apart", words, f"{reduced:,}", f"{steps * gradients:,}")
 
 
 def horovod(case: Case, scale: int) -> Result:
@@ -210,7 +223,9 @@ def _parts(case: Case, found: Sequence[Facts]) -> Iterator[Broken]:
 def _who(found: Sequence[Facts], key: str, verb: str, what: str) -> Iterator[Broken]:
     who = [number for number, facts in enumerate(found) if facts[key]]
     if who != [0]:
-        words = f"only worker 0 {verb} the {what}, and here others do too: all would write the same file"
+        words = f"only worker 0 {verb} the {what}"
+        if 0 in who:
+            words += ", and here others do too: all would write the same file"
         yield Broken(f"value:{key}", words if who else f"nobody {verb} the {what}: worker 0 should", f"workers {who}")
 
 

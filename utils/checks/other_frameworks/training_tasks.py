@@ -91,6 +91,7 @@ class HorovodTask(Task):
     def __init__(self, folder: str | Path, name: str, case: Case, number: int) -> None:
         super().__init__(folder, name, case, number)
         self._data, self._model = Batches(), None
+        self._begun: list[ndarray] = []
 
     def model(self) -> Any:
         """A network with weights that are different in each process."""
@@ -106,6 +107,8 @@ class HorovodTask(Task):
         import torch
 
         chosen = [int(number) for number in numbers]
+        if self._model is not None and not self._begun:
+            self._begun = arrays_of(self._model)
         self._note(chosen)
         return torch.tensor(self._data.images[chosen]), torch.tensor(self._data.labels[chosen])
 
@@ -114,8 +117,9 @@ class HorovodTask(Task):
         self._saved.append(arrays_of(model))
 
     def facts(self) -> dict[str, Any]:
-        final = None if self._model is None else [array.ravel().tolist() for array in arrays_of(self._model)]
-        return super().facts() | {"weights": final}
+        final = [] if self._model is None else arrays_of(self._model)
+        told = {"weights": final, "begun": self._begun or final}
+        return super().facts() | {key: [array.ravel().tolist() for array in arrays] for key, arrays in told.items()}
 
 
 class MortalTask(HorovodTask):

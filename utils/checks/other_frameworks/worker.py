@@ -151,7 +151,8 @@ def _collectives(hvd: Any) -> Iterator[dict[str, int]]:
     from horovod.torch import mpi_ops
 
     counts = {"reduced": 0, "broadcast": 0, "elements": 0}
-    kinds = ("allreduce", "grouped_allreduce", "allgather", "grouped_allgather", "broadcast")
+    kinds = ("allreduce", "grouped_allreduce", "allgather", "grouped_allgather", "broadcast",
+             "reducescatter", "grouped_reducescatter")  # fmt: skip
     before = {f"_{kind}_async": getattr(mpi_ops, f"_{kind}_async") for kind in kinds}
 
     def counting(name: str, kind: str) -> Call:
