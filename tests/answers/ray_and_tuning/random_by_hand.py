@@ -108,7 +108,7 @@ def bases_mixed():
     return (random_search,)
 
 
-@wrong("batch sizes in turn", "dealt out in turn")
+@wrong("batch sizes in turn", "dealt out, in turn or in blocks")
 def batch_sizes_in_turn():
     def random_search(objective, low, high, batch_sizes, trials, rng):
         best = None, math.inf

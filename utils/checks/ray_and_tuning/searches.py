@@ -73,7 +73,8 @@ def judge_best(calls: Sequence[Call], result: Any) -> Iterator[Broken]:
         yield Broken("value:pair", words, str(result)[:100])
         return
     config, loss = result
-    good = [call for call in calls if not failed(call)]
+    if not (good := [call for call in calls if not failed(call)]):
+        return
     lowest = min(call.loss for call in good)
     best = [call.config for call in good if call.loss == lowest]
     if config in best and loss == lowest:
@@ -83,7 +84,7 @@ def judge_best(calls: Sequence[Call], result: Any) -> Iterator[Broken]:
     elif config in best:
         words = "the loss does not belong to the returned configuration"
     elif config not in [call.config for call in calls]:
-        words = "the returned configuration was never trained"
+        words = "the returned configuration was not trained in this search"
     elif config == max(good, key=lambda call: call.loss).config:
         words = "the highest loss wins"
     elif config == calls[-1].config:
