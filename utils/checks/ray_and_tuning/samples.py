@@ -83,7 +83,7 @@ def _rates(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
             words = "later samples crowd in one place: in random search no sample depends on the losses of earlier ones"
             yield Broken("value:crowd", words, *figures)
         else:
-            words = "learning rates are not log-uniform: each power of ten should get its equal share"
+            words = "learning rates are not log-uniform: each part of the exponents' range should get its share"
             yield Broken("value:uneven", words, *figures)
     elif len(places) >= MANY and unevenness(places) < LEAST_UNEVEN:
         words = "learning rates have equal distances: that is a grid (or one sample in each of its parts), not "

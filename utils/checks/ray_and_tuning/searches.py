@@ -52,19 +52,18 @@ def judge_budget(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
 
 def judge_range(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
     """Learning rates between low and high, batch sizes of the list."""
-    for call in calls:
-        lr, batch_size = call.config["lr"], call.config["batch_size"]
-        if not search.low * (1 - ROUNDING) <= lr <= search.high * (1 + ROUNDING):
-            why = "a learning rate is outside the range"
-            if search.low <= 10 ** min(lr, 300) <= search.high or search.low <= math.exp(min(lr, 300)) <= search.high:
-                why = "a learning rate is a logarithm: draw the exponent, then raise to its power"
-            elif lr > 0 and abs(math.log(lr)) > 1.5 * abs(math.log(search.low)):
-                why += ": are natural logarithms and powers of ten mixed?"
-            yield Broken("value:range", why, f"{lr:g}", f"{search.low:g} to {search.high:g}")
-            return
-        if batch_size not in search.batch_sizes:
-            yield Broken("value:size", "a batch size is not in the list", batch_size, str(search.batch_sizes))
-            return
+    rates = [call.config["lr"] for call in calls]
+    outside = [lr for lr in rates if not search.low * (1 - ROUNDING) <= lr <= search.high * (1 + ROUNDING)]
+    if outside:
+        lr = max(outside, key=lambda lr: abs(place(search, max(lr, 1e-300)) - 0.5))  # the farthest
+        why = "a learning rate is outside the range"
+        if search.low <= 10 ** min(lr, 300) <= search.high or search.low <= math.exp(min(lr, 300)) <= search.high:
+            why = "a learning rate is a logarithm: draw the exponent, then raise to its power"
+        elif lr > 0 and abs(math.log(lr)) > 1.5 * abs(math.log(search.low)):
+            why += ": are natural logarithms and powers of ten mixed?"
+        yield Broken("value:range", why, f"{lr:g}", f"{search.low:g} to {search.high:g}")
+    elif wrong := [size for call in calls if (size := call.config["batch_size"]) not in search.batch_sizes]:
+        yield Broken("value:size", "a batch size is not in the list", wrong[0], str(search.batch_sizes))
 
 
 def judge_best(calls: Sequence[Call], result: Any) -> Iterator[Broken]:
