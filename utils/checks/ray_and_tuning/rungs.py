@@ -64,6 +64,7 @@ def drawn(rng: random.Random, name: str) -> Case:
         if "crash" in name:  # in some rung fewer are left than may go on, and in some one is left of many
             left = [(len(rung.trials), sum(v == v for v in rung.losses.values())) for rung in right]
             told_apart = any(n < of // eta_now for of, n in left) and any(n == 1 < of for of, n in left)
+            told_apart &= rungs_of(case, keep=SIZES["trials that have failed are not counted for n"]) != right
         if told_apart and all(any(v == v for v in rung.losses.values()) for rung in right):
             return case
 
