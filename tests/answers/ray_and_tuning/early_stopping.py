@@ -119,4 +119,10 @@ wrong(
     "a trial has too many epochs",
     {"train(config, 1, checkpoint)": "train(config, 2, checkpoint)"},
 )
+wrong("from rung to rung at once", "one epoch at a time", {
+    LOOP: "        had = 0\n        for goal in (1, 3, 9):\n            if goal <= most_epochs:\n"
+    "                loss, checkpoint = train(config, goal - had, checkpoint)\n                had = goal\n"
+    '                tune.report({"loss": loss, "epoch": goal})\n',
+    "ASHAScheduler(max_t": 'ASHAScheduler(time_attr="epoch", max_t',
+})  # fmt: skip
 wrong("uniform", "uniform, not log-uniform", {"tune.loguniform": "tune.uniform"})

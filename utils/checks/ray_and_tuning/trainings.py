@@ -67,7 +67,8 @@ def judge(teams: Sequence[Team], found: dict[str, Any]) -> None:
         case |= {"ranks": 1, "call": number + 1, "drawn": tune.SEED_OF_CASES}
         refuse(case, _judge(training, team, ended))
         if not found["runs"]:
-            words = "Ray Train's record of the run must be in storage: RunConfig(storage_path=storage)"
+            words = "Ray Train's record of the run must be in storage: let it run the workers, with "
+            words += "RunConfig(storage_path=storage)"
             refuse(case, [Broken("value:record", words)])
 
 

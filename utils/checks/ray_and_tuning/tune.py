@@ -140,7 +140,7 @@ def _run(answer: Any, address: str, storage: str, asked: Iterable[Any], argument
                 found["results"].append(answer(one, *others, folder))
             except Outcome as outcome:
                 if error := first_error(folder):  # the cause of what has come out
-                    outcome.record["sentence"] = f"a trial has raised {error}"
+                    outcome.record["sentence"] = f"a trial has raised {error.rstrip('.')}."
                 raise
             found["recorded"].append(trials_recorded(folder))
             found["errors"].append(first_error(folder))

@@ -108,6 +108,7 @@ def _asha_parts(case: Asha, book: Books, found: Found) -> Iterator[Iterable[Brok
     yield _judge_trials(case, book)
     yield _judge_recorded(found.recorded, case.trials)
     yield _judge_stops(case, book)
+    yield _judge_steps(book)
     yield _judge_rule(case, book)
     yield _judge_winner(case, book, found.result)
     yield _judge_processes(book)
@@ -160,7 +161,7 @@ def _judge_place(book: Books, pid: int) -> Iterator[Broken]:
 
 def _judge_recorded(recorded: int, trials: int) -> Iterator[Broken]:
     if recorded != trials:
-        words = "Tune's record of the trials must be in storage: RunConfig(storage_path=storage)"
+        words = "Tune's record of the trials must be in storage: let Tune run them, RunConfig(storage_path=storage)"
         yield Broken("value:record", words, f"{recorded} trials", f"{trials}")
 
 
@@ -211,6 +212,12 @@ def _judge_stops(case: Asha, book: Books) -> Iterator[Broken]:
         words = f"trials are stopped at other epochs: rungs are at 1, {tune.ETA}, {tune.ETA**2} … with "
         words += f"reduction_factor={tune.ETA} and grace_period=1"
         yield Broken("value:rungs", words, str(sorted(set(totals))), str(_rungs(case)))
+
+
+def _judge_steps(book: Books) -> Iterator[Broken]:
+    if (most := max(call.epochs for call in book.calls)) > 1:
+        words = "a trial trains one epoch at a time and reports after each, so that it can be stopped there"
+        yield Broken("value:steps", words, f"{most} epochs in one call", 1)
 
 
 def _judge_winner(case: Asha, book: Books, result: Any) -> Iterator[Broken]:
