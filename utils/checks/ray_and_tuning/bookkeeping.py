@@ -84,7 +84,7 @@ class Books(Office):
             if number >= len(self.trials):
                 raise Refused("the checkpoint is none that train has returned")
             if self.trials[number].config != config:
-                raise Refused(f"{config} was given the checkpoint of another configuration")
+                raise Refused(f"{config} was given the checkpoint of another configuration: trials begin without")
             if self.trials[number].total != total:
                 raise Refused("an old checkpoint was used: epochs after it were trained twice")
         trial = self.trials[number]

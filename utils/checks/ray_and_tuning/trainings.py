@@ -56,8 +56,17 @@ def run_trainings(ray_train: Any, address: str, storage: str, paths: Sequence[st
                 error = outcome.__cause__
                 if not isinstance(error, Exception):
                     raise
-                ended.append({"raised": f"{type(error).__name__}: {error}".partition("\n")[0][:200]})
+                ended.append({"raised": _told(error)[:200]})
     return {"ended": ended, "runs": len(list(Path(folder).glob(f"*/{MARK}")))}
+
+
+def _told(error: Exception) -> str:
+    """A line for what has come out: the exception of a worker's own code, if it is one."""
+    for failure in getattr(error, "worker_failures", {}).values():
+        text = str(failure).strip()
+        if "Traceback" in text:
+            return text.splitlines()[-1]
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 def judge(teams: Sequence[Team], found: dict[str, Any]) -> None:
