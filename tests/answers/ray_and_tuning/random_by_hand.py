@@ -369,7 +369,7 @@ wrong("losses are kept from call to call", "is something kept from one call to t
     "        loss = objective(config)\n": "        kept = vars(random_search)\n        if str(config) not in kept:\n"
     "            kept[str(config)] = objective(config)\n        loss = kept[str(config)]\n"
 })  # fmt: skip
-wrong("rates are rounded", "outside the range", {LR: LR + "        lr = round(lr, 6)\n"})
+wrong("rates are rounded to a millionth", "range", {LR: LR + "        lr = round(lr, 6)\n"})
 wrong(
     "up to 90 % of the range",
     "not log-uniform",

@@ -59,7 +59,7 @@ def _repeats(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
         words = "are all the same: is the generator made anew, or its seed set, in the loop?"
         yield Broken("value:same", f"the {len(calls)} learning rates {words}")
     elif distinct < 0.9 * len(calls):
-        words = "learning rates come again: draw each anew, from the whole range"
+        words = "learning rates come again: draw each anew from the whole range, and round none"
         yield Broken("value:again", words, f"{distinct} different ones", f"{len(calls)}")
 
 

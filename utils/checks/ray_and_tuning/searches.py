@@ -78,16 +78,19 @@ def judge_best(calls: Sequence[Call], result: Any) -> Iterator[Broken]:
     best = [call.config for call in good if call.loss == lowest]
     if config in best and loss == lowest:
         return
-    if loss != loss or any(failed(call) and call.config == config for call in calls):
+    own = [call for call in calls if call.config == config]
+    if loss != loss or (any(map(failed, own)) and loss not in [call.loss for call in good]):
         words = "a training that has diverged wins: nan is neither less nor greater than a number, so leave it out"
     elif config in best:
         words = "the loss does not belong to the returned configuration"
-    elif config not in [call.config for call in calls]:
+    elif not own:
         words = "the returned configuration was not trained in this search"
     elif config == max(good, key=lambda call: call.loss).config:
         words = "the highest loss wins"
     elif config == calls[-1].config:
         words = "the last configuration is returned, not the best"
+    elif loss not in [call.loss for call in own]:
+        words = "the loss does not belong to the returned configuration, which is not the best that was tried"
     else:
         words = "the returned configuration is not the best that was tried"
     yield Broken("value:best", words, f"{config}, {loss:.8g}", f"{best[0]}, {lowest:.8g}")

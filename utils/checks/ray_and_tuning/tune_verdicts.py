@@ -197,7 +197,8 @@ def _judge_stops(case: Asha, book: Books) -> Iterator[Broken]:
     if max(totals) > most:
         yield Broken("value:epochs", "a trial has too many epochs", max(totals), f"at most {most}")
     elif max(totals) < most:
-        yield Broken("value:none whole", "no trial is trained to the end: the best must be", max(totals), most)
+        words = "no trial is trained to the end: is max_t most_epochs, and is there one report after each epoch?"
+        yield Broken("value:none whole", words, max(totals), most)
     elif case is not tune.ASHA:
         return
     elif min(totals) == most:
