@@ -62,11 +62,10 @@ def run_trainings(ray_train: Any, address: str, storage: str, paths: Sequence[st
 
 def _told(error: Exception) -> str:
     """A line for what has come out: the exception of a worker's own code, if it is one."""
-    for failure in getattr(error, "worker_failures", {}).values():
-        text = str(failure).strip()
-        if "Traceback" in text:
-            return text.splitlines()[-1]
-    return f"{type(error).__name__}: {error}".partition("\n")[0]
+    failures = getattr(error, "worker_failures", {}).values()
+    own = [one for one in failures if not type(one).__module__.startswith("ray.")]
+    cause = own[0] if own else error
+    return f"{type(cause).__name__}: {cause}".partition("\n")[0].rstrip(":. ")
 
 
 def judge(teams: Sequence[Team], found: dict[str, Any]) -> None:

@@ -20,13 +20,15 @@ LATE = 3  # reports of others that may overtake one
 
 
 @contextlib.contextmanager
-def refused_first(cases: Sequence[Search | Asha], books: Sequence[Books]) -> Iterator[None]:
-    """What an office has refused is the cause of what comes out of the learner's function."""
+def causes_first(cases: Sequence[Search | Asha], books: Sequence[Books]) -> Iterator[None]:
+    """What an office has refused, or its books show, may be the cause of what comes out of the learner's function."""
     try:
         yield
     except Wrong:
         for case, book in zip(cases, books, strict=True):
-            refuse(_case(case), [Broken("value:refused", words) for words in book.refused[:1]])
+            parts = [[Broken("value:refused", words)] for words in book.refused[:1]]
+            samples = judge_samples(case, book.trials) if len(book.trials) == case.trials else ()
+            refuse(_case(case), _first([*parts, searches.judge_range(case, book.trials), samples]))
         raise
 
 
