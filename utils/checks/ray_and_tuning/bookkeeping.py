@@ -21,7 +21,7 @@ Curve = Callable[[Config, int], float]
 OUT_OF_MEMORY = "out of memory"
 _SECONDS = 30  # to wait for an answer
 _MOST_EPOCHS = 1_000_000  # of one trial
-ENDLESS = 8  # so many times the epochs that are wanted, and the search is ended
+ENDLESS = 5  # so many times the epochs that are wanted, and the search is ended
 
 
 @dataclass

@@ -42,7 +42,6 @@ def run_trainings(ray_train: Any, address: str, storage: str, paths: Sequence[st
     """In a rank: what each call returns or raises, and where Ray Train has written."""
     ended = []
     os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = "0.05"  # how soon it sees reports and deaths (2 s)
-    os.environ["RAY_TQDM_PATCH_PRINT"] = "0"  # it replaces Python's print
     folder = tempfile.mkdtemp(dir=storage)
     with tune.connected(address, storage):
         register(paths)

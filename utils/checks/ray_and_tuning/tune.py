@@ -102,6 +102,7 @@ def connected(address: str, storage: str) -> Iterator[None]:
 
     os.environ.update(ray_here.SETTINGS)
     os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "0"  # get_dataframe() reads their files
+    os.environ["RAY_TQDM_PATCH_PRINT"] = "0"  # Ray Train, and a Ray that an answer starts, replace Python's print
     os.environ["HOME"] = f"{storage}/home"  # where Tune writes to if it is given no storage_path
     with contextlib.redirect_stdout(StringIO()), contextlib.redirect_stderr(StringIO()):
         import ray
