@@ -147,3 +147,6 @@ wrong("the lowest loss", "is not the loss of the last epoch", {
     '{"loss": loss}': '{"loss": loss, "lowest": loss}',
     FIT: "    return min(metrics['loss'] for _, metrics in trainer.fit().best_checkpoints)",
 })  # fmt: skip
+wrong("the highest loss", "is not the loss of the last epoch", {
+    FIT: "    return max(metrics['loss'] for _, metrics in trainer.fit().best_checkpoints)",
+})  # fmt: skip
