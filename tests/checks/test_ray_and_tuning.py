@@ -319,7 +319,7 @@ def _search_books() -> tuple[list[Books], dict]:
             books._train({"lr": lr, "batch_size": size}, 1, None, pid=100 + number % 2)
         best = min((call for call in books.calls if call.loss == call.loss), key=lambda call: call.loss)
         results.append((best.config, best.loss))
-    return found, {"results": results, "recorded": [search.trials for search in tune.SEARCHES], "pid": 1}
+    return found, {"results": results, "recorded": [one.trials for one in tune.SEARCHES], "errors": [""] * 3, "pid": 1}
 
 
 def test_each_thing_that_a_search_with_tune_must_do_is_looked_at():
@@ -382,7 +382,7 @@ STOPPED = [9, *[1] * 17]  # each is worse than all before it
 )
 def test_what_a_scheduler_must_do_is_looked_at(totals, calls, sentence):
     books, small = _asha_books(totals, calls), _asha_books([3, 1, 1], case=tune.ASHAS[1])
-    found = {"results": [books.best, small.best, small.best], "recorded": [18, 3, 3], "pid": 1}
+    found = {"results": [books.best, small.best, small.best], "recorded": [18, 3, 3], "errors": [""] * 3, "pid": 1}
     with pytest.raises(Wrong, match=sentence):
         tune_verdicts.judge_ashas([books, small, small], found)
 
@@ -390,7 +390,7 @@ def test_what_a_scheduler_must_do_is_looked_at(totals, calls, sentence):
 def test_a_scheduler_that_does_it_right_passes():
     small = _asha_books([3, 1, 1], case=tune.ASHAS[1], place=0.3)
     books = [_asha_books(STOPPED), small, small]
-    found = {"results": [book.best for book in books], "recorded": [18, 3, 3], "pid": 1}
+    found = {"results": [book.best for book in books], "recorded": [18, 3, 3], "errors": [""] * 3, "pid": 1}
     tune_verdicts.judge_ashas(books, found)
     alike = _asha_books([3, 1, 1], case=tune.ASHAS[1])  # its places are three of the 18
     with pytest.raises(Wrong, match="another seed makes the same draws"):

@@ -124,6 +124,8 @@ class OpenAnswer:
             message, where = re.split(rf"\n\S*{kind}:? ?", trace)[-1], f", {where}"
             if kind == "NotImplementedError" and "raise NotImplementedError" in self._line(failure):
                 return Outcome("not started")
+        elif "Traceback (most recent call last)" in message:  # of another process: its last line says what happened
+            message = message.strip().splitlines()[-1]
         message = " ".join(message.split())[:300].rstrip(".")
         return Outcome(
             "wrong", f"{self.name} raised {kind}{': ' * bool(message)}{message}{where}{self._line(failure)}."

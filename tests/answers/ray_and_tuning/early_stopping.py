@@ -119,4 +119,17 @@ wrong(
     "a trial has too many epochs",
     {"train(config, 1, checkpoint)": "train(config, 2, checkpoint)"},
 )
+wrong("from rung to rung at once", "one epoch at a time", {
+    LOOP: "        had = 0\n        for goal in (1, 3, 9):\n            if goal <= most_epochs:\n"
+    "                loss, checkpoint = train(config, goal - had, checkpoint)\n                had = goal\n"
+    '                tune.report({"loss": loss, "epoch": goal})\n',
+    "ASHAScheduler(max_t": 'ASHAScheduler(time_attr="epoch", max_t',
+})  # fmt: skip
+wrong("a checkpoint that the next trial of the process finds", "the checkpoint of another configuration", {
+    "    def trial(config):\n        checkpoint = None\n": "    def trial(config, known=[None]):\n",
+    "loss, checkpoint = train(config, 1, checkpoint)": "loss, known[0] = train(config, 1, known[0])",
+})  # fmt: skip
+wrong("a trial that never ends", "does each trial end", {
+    SCHEDULER: "", "for _ in range(most_epochs)": "for _ in itertools.count()"
+})  # fmt: skip
 wrong("uniform", "uniform, not log-uniform", {"tune.loguniform": "tune.uniform"})

@@ -702,6 +702,12 @@ wrong(
     "Python's random numbers",
     {"    epochs, had = first, 0\n": "    epochs, had = first, 0\n    random.seed(0)\n"},
 )
+wrong("ends when one is left of many", "the last rung is missing", {"if len(rung) == 1:": "if len(trained) == 1:"})
+wrong("epochs are squared", "rungs are at", {"epochs, had = epochs * eta,": "epochs, had = max(eta, epochs**2),"})
+wrong("one more goes on", "of the n trials of a rung n // eta go on", {"// eta)": "// eta + 1)"})
+wrong("nan is the lowest loss", "a trial that has failed goes on", {
+    "if not math.isnan(loss):": "loss = -math.inf if math.isnan(loss) else loss\n            if True:"
+})  # fmt: skip
 wrong("eta is 3", "of the n trials of a rung n // eta go on", {"len(rung) // eta": "len(rung) // 3"})
 wrong("the first rung has one epoch", "epochs", {"epochs, had = first, 0": "epochs, had = 1, 0"})
 wrong("no memory is a failure too", "swallows a MemoryError of train", {
@@ -716,7 +722,7 @@ wrong(
 )
 wrong(
     "losses are rounded",
-    "not the right trials go on",
+    "losses that hardly differ count as equal",
     {SORT: "trained.sort(key=lambda trial: (round(trial[0], 6), trial[1]))"},
 )
 wrong(

@@ -108,7 +108,7 @@ def bases_mixed():
     return (random_search,)
 
 
-@wrong("batch sizes in turn", "dealt out in turn")
+@wrong("batch sizes in turn", "dealt out, in turn or in blocks")
 def batch_sizes_in_turn():
     def random_search(objective, low, high, batch_sizes, trials, rng):
         best = None, math.inf
@@ -130,7 +130,8 @@ def crowds_around_the_best():
         for number in range(trials):
             lr = low * (high / low) ** rng.random()
             if number > trials // 2:
-                lr = min(max(best[0]["lr"] * 2 ** rng.uniform(-1, 1), low), high)
+                near = best[0]["lr"] * 2 ** rng.uniform(-1, 1)
+                lr = near if low <= near <= high else lr
             config = {"lr": lr, "batch_size": rng.choice(batch_sizes)}
             loss = objective(config)
             if loss < best[1]:
@@ -356,6 +357,19 @@ wrong("the absolute loss", "the highest loss wins", {
 wrong("a normal distribution", "not log-uniform", {
     EXPONENT: "        middle, width = math.log10(low * high) / 2, math.log10(high / low)\n        exponent = rng.gauss(middle, width / 6)\n"
 })  # fmt: skip
+wrong("the highest rates never", "learning rates is in the range", {
+    "math.log10(high))\n": "math.log10(high) - 0.15)\n"
+})  # fmt: skip
+wrong("uniform between powers of ten", "each part of the exponents' range", {
+    EXPONENT: "        decades = math.log10(high / low)\n        parts = round(decades)\n        place = rng.randrange(parts)\n",
+    LR: "        start, ratio = low * (high / low) ** (place / parts), (high / low) ** (1 / parts)\n"
+    "        lr = min(start * rng.uniform(1, ratio), high)\n",
+})  # fmt: skip
+wrong("losses are kept from call to call", "is something kept from one call to the next", {
+    "        loss = objective(config)\n": "        kept = vars(random_search)\n        if str(config) not in kept:\n"
+    "            kept[str(config)] = objective(config)\n        loss = kept[str(config)]\n"
+})  # fmt: skip
+wrong("rates are rounded to a millionth", "range", {LR: LR + "        lr = round(lr, 6)\n"})
 wrong(
     "up to 90 % of the range",
     "not log-uniform",

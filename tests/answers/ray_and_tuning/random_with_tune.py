@@ -93,6 +93,11 @@ wrong("a step of the grid", "learning rates come again", {
 wrong("the last one", "is not the best that was tried", {
     "    best = tuner.fit().get_best_result()\n": "    best = list(tuner.fit())[0]\n"
 })  # fmt: skip
+wrong("a name that is not there", "a trial has raised NameError", {"objective(config)})": "objektive(config)})"})
+wrong("the exponent", "a learning rate is a logarithm", {LR: "tune.uniform(math.log10(low), math.log10(high))"})
+wrong("nothing is reported", "did not include the specified metric", {
+    'tune.report({"loss": objective(config)})': "objective(config)"
+})  # fmt: skip
 wrong("a process for each trial", "reuse_actors=True", {"            reuse_actors=True,\n": ""})
 wrong("one trial", "num_samples says how many", {"            num_samples=trials,\n": ""})
 wrong("the highest loss", "the highest loss wins", {'mode="min"': 'mode="max"'})

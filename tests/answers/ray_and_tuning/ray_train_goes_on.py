@@ -142,7 +142,11 @@ wrong("all epochs after each start", "epochs that were asked for", {LOOP: "     
 wrong("no Ray at all", "runs in your function's own process", {
     FIT: "    state = None\n    for _ in range(epochs):\n        loss, state = epoch(state)\n    return loss"
 })  # fmt: skip
+wrong("a name that is not there", "NameError: name 'stat' is not defined", {"epoch(state)": "epoch(stat)"})
 wrong("the lowest loss", "is not the loss of the last epoch", {
     '{"loss": loss}': '{"loss": loss, "lowest": loss}',
     FIT: "    return min(metrics['loss'] for _, metrics in trainer.fit().best_checkpoints)",
+})  # fmt: skip
+wrong("the highest loss", "is not the loss of the last epoch", {
+    FIT: "    return max(metrics['loss'] for _, metrics in trainer.fit().best_checkpoints)",
 })  # fmt: skip

@@ -32,9 +32,10 @@ def random_with_tune(tune_search: Any) -> dict[str, Any]:
     searches = tune.SEARCHES
     with contextlib.ExitStack() as stack:
         ray = stack.enter_context(ray_host.running())
-        books = [stack.enter_context(Books(tune.whole_training)) for _ in searches]
+        books = [stack.enter_context(Books(tune.whole_training, one.trials)) for one in searches]
         paths = [book.path for book in books]
-        found = run(tune.run_searches, tune_search, ray.address, ray.storage, paths, searches, timeout=400)
+        with tune_verdicts.causes_first(searches, books):
+            found = run(tune.run_searches, tune_search, ray.address, ray.storage, paths, searches, timeout=400)
     tune_verdicts.judge_searches(books, found)
     return {
         "searches": len(searches),
@@ -50,9 +51,10 @@ def early_stopping(asha_search: Any) -> dict[str, Any]:
     run(tune.started, asha_search, 8)
     with contextlib.ExitStack() as stack:
         ray = stack.enter_context(ray_host.running())
-        books = [stack.enter_context(Books(tune.LANDSCAPE)) for _ in tune.ASHAS]
+        books = [stack.enter_context(Books(tune.LANDSCAPE, one.whole)) for one in tune.ASHAS]
         paths = [book.path for book in books]
-        found = run(tune.run_ashas, asha_search, ray.address, ray.storage, paths, tune.ASHAS, timeout=400)
+        with tune_verdicts.causes_first(tune.ASHAS, books):
+            found = run(tune.run_ashas, asha_search, ray.address, ray.storage, paths, tune.ASHAS, timeout=400)
     tune_verdicts.judge_ashas(books, found)
     # (How many epochs exactly depends on which trial reports first.)
     return {

@@ -21,6 +21,7 @@ Curve = Callable[[Config, int], float]
 OUT_OF_MEMORY = "out of memory"
 _SECONDS = 30  # to wait for an answer
 _MOST_EPOCHS = 1_000_000  # of one trial
+ENDLESS = 5  # so many times the epochs that are wanted, and the search is ended
 
 
 @dataclass
@@ -50,9 +51,11 @@ class Books(Office):
 
     Args:
         curve: the function to search.
+        epochs_wanted: of the whole search; far more of them are refused.
     """
 
     curve: Curve
+    epochs_wanted: int = 1_000
     calls: list[Call] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)
 
@@ -71,6 +74,8 @@ class Books(Office):
 
     def _train(self, config: Any, epochs: Any, checkpoint: Any, pid: int) -> dict[str, Any]:
         _require(config, epochs)
+        if len(self.calls) >= ENDLESS * self.epochs_wanted:
+            raise Refused(f"{len(self.calls):,} trainings where {self.epochs_wanted} are enough: does each trial end?")
         if checkpoint is None:
             self.trials.append(Trial(config))
             number = len(self.trials) - 1
@@ -79,7 +84,7 @@ class Books(Office):
             if number >= len(self.trials):
                 raise Refused("the checkpoint is none that train has returned")
             if self.trials[number].config != config:
-                raise Refused(f"{config} was given the checkpoint of another configuration")
+                raise Refused(f"{config} was given the checkpoint of another configuration: trials begin without")
             if self.trials[number].total != total:
                 raise Refused("an old checkpoint was used: epochs after it were trained twice")
         trial = self.trials[number]

@@ -129,11 +129,9 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
         if "caught" in facts and not (facts["caught"] and case["raise"] in facts["caught"]["kinds"]):
             words = f"swallows a {case['raise']} of train: only a RuntimeError means that a trial has failed"
             yield Broken("value:swallowed", f"successive_halving {words}", "nothing came out", case["raise"])
-        return
-    if "result" not in facts:
-        return
-    right = laws.rungs_of(case)
-    yield from next((found for part in _PARTS if (found := list(part(case, facts, right)))), ())
+    elif "result" in facts:
+        right = laws.rungs_of(case)
+        yield from next((found for part in _PARTS if (found := list(part(case, facts, right)))), ())
 
 
 def _started(case: Case, facts: Facts, right: list[Rung]) -> Iterator[Broken]:
@@ -193,17 +191,16 @@ def _trained(case: Case, facts: Facts, right: list[Rung]) -> Iterator[Broken]:
         return
     flat = sorted(total for totals in found.values() for total in totals)
     sizes = [sum(total >= epochs for total in flat) for epochs in levels]
-    figures = f"rungs of {_listed(sizes)} trials", _listed([len(rung.trials) for rung in right])
+    wanted = [len(rung.trials) for rung in right]
+    usual = [case["first"] * case["eta"] ** k for k in range(20)]
+    figures = f"rungs of {_listed(sizes)} trials", _listed(wanted)
     ends = f"trials end after {_listed(sorted(set(flat)))} epochs", _listed(levels)
     for keep_or_rank, ways in (("keep", laws.SIZES), ("ranking", laws.CHOICES)):
         alike = [words for words, way in ways.items() if _same_rungs(case, found, **{keep_or_rank: way})]
         if alike:
             words = f"not the right trials go on: is it that {', or that '.join(alike[:3])}?"
-            yield (
-                Broken(f"value:{keep_or_rank}", words, *figures)
-                if keep_or_rank == "keep"
-                else Broken("value:ranking", words, *_went(case, found, right))
-            )
+            figures = figures if keep_or_rank == "keep" else _went(case, found, right)
+            yield Broken(f"value:{keep_or_rank}", words, *figures)
             return
     on_top = [case["first"] * sum(case["eta"] ** k for k in range(n + 1)) for n in range(len(right) + 1)]
     beyond = set(flat) - set(levels)
@@ -212,17 +209,19 @@ def _trained(case: Case, facts: Facts, right: list[Rung]) -> Iterator[Broken]:
     elif beyond and set(flat) <= set(on_top):
         words = "a rung says how many epochs a trial has had in all, and yours gets so many more"
         yield Broken("value:on top", f"{words}: train the difference only", *ends)
-    elif beyond == {case["first"] * case["eta"] ** len(right)}:
-        words = "the search ends when a rung with one trial is trained; yours trains it further"
-        yield Broken("value:end", words, *ends)
-    elif sizes[:-1] == [len(rung.trials) for rung in right][:-1] and not sizes[-1]:
-        yield Broken("value:last", "the last rung is missing: the trial that is left is trained there too", *figures)
-    elif beyond and not any(curve[4] < 10**9 for curve in case["curves"]):
-        yield Broken("value:levels", f"rungs are at {case['first']} · {case['eta']}ᵏ epochs", *ends)
     elif _failed_on(case, found):
         words = "a trial that has failed goes on: nan is neither less nor greater than a number, and sorting leaves it"
         yield Broken("value:failed", words, *figures)
-    elif sizes != [len(rung.trials) for rung in right]:
+    elif sizes == wanted and beyond == {usual[len(right)]} and any(one[2] == levels[-1] for one in facts["log"]):
+        words = "the search ends when a rung with one trial is trained; yours trains it further"
+        yield Broken("value:end", words, *ends)
+    elif sizes[:-1] == wanted[:-1] and not sizes[-1]:
+        yield Broken("value:last", "the last rung is missing: the trial that is left is trained there too", *figures)
+    elif (beyond - set(usual) or (beyond and sizes == wanted)) and not any(
+        curve[4] < 10**9 for curve in case["curves"]
+    ):
+        yield Broken("value:levels", f"rungs are at {case['first']} · {case['eta']}ᵏ epochs", *ends)
+    elif sizes != wanted:
         yield Broken("value:sizes", "of the n trials of a rung n // eta go on, and at least one", *figures)
     else:
         yield Broken("value:choice", "not the trials with the lowest losses go on", *_went(case, found, right))

@@ -61,8 +61,10 @@ def drawn(rng: random.Random, name: str) -> Case:
         case["checkpoints"] = rng.choice(("strings", "numbers", "dicts"))
         right = rungs_of(case)
         told_apart = all(rungs_of(case, CHOICES[words]) != right for words in APART.get(name, ()))
-        if "crash" in name:  # in some rung fewer are left than may go on
-            told_apart = any(sum(v == v for v in r.losses.values()) < len(r.trials) // eta_now for r in right)
+        if "crash" in name:  # in some rung fewer are left than may go on, and in some one is left of many
+            left = [(len(rung.trials), sum(v == v for v in rung.losses.values())) for rung in right]
+            told_apart = any(n < of // eta_now for of, n in left) and any(n == 1 < of for of, n in left)
+            told_apart &= rungs_of(case, keep=SIZES["trials that have failed are not counted for n"]) != right
         if told_apart and all(any(v == v for v in rung.losses.values()) for rung in right):
             return case
 
@@ -128,6 +130,9 @@ def budget(rungs: Sequence[Rung]) -> int:
 
 
 CHOICES: dict[str, Ranking] = {
+    "losses that hardly differ count as equal (are they rounded?)": lowest_first(
+        lambda place, losses: (round(losses[-1], 6), place)
+    ),
     "those with the highest losses go on": lowest_first(lambda place, losses: -losses[-1]),
     "the first ones in the list go on, whatever their losses are": lowest_first(lambda place, losses: place),
     "of equal losses the one that comes last in configs goes on": lowest_first(
@@ -154,4 +159,5 @@ APART = {
         "the sum of a trial's losses decides",
         "the lowest loss that a trial ever had decides",
     ),
+    "few, which hardly differ": ("losses that hardly differ count as equal (are they rounded?)",),
 }  # cases in which these mistakes make a difference

@@ -14,6 +14,7 @@ from utils.checks.contracts import Broken
 from utils.checks.ray_and_tuning.searches import Call, Search, place
 
 MANY = 200  # in fewer samples, everything may happen that looks like a grid or a pattern
+PARTS = 25  # with 40 of the 1,000 samples in each
 MOST_UNEVEN, LEAST_UNEVEN, MOST_CORRELATED = 2.8, 0.28, 5.0
 
 
@@ -58,7 +59,7 @@ def _repeats(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
         words = "are all the same: is the generator made anew, or its seed set, in the loop?"
         yield Broken("value:same", f"the {len(calls)} learning rates {words}")
     elif distinct < 0.9 * len(calls):
-        words = "learning rates come again: draw each anew, from the whole range"
+        words = "learning rates come again: draw each anew from the whole range, and round none"
         yield Broken("value:again", words, f"{distinct} different ones", f"{len(calls)}")
 
 
@@ -82,11 +83,35 @@ def _rates(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
             words = "later samples crowd in one place: in random search no sample depends on the losses of earlier ones"
             yield Broken("value:crowd", words, *figures)
         else:
-            words = "learning rates are not log-uniform: each power of ten should get its equal share"
+            words = "learning rates are not log-uniform: each part of the exponents' range should get its share"
             yield Broken("value:uneven", words, *figures)
     elif len(places) >= MANY and unevenness(places) < LEAST_UNEVEN:
         words = "learning rates have equal distances: that is a grid (or one sample in each of its parts), not "
         yield Broken("value:grid", words + "independent samples")
+    elif len(places) >= MANY:
+        yield from _parts(search, places)
+
+
+def _parts(search: Search, places: Sequence[float]) -> Iterator[Broken]:
+    """Holes, and lumps within a power of ten."""
+
+    def between(start: float, end: float) -> str:
+        return " to ".join(f"{search.low * (search.high / search.low) ** one:.3g}" for one in (start, end))
+
+    number = len(places)
+    width, start = max((later - one, one) for one, later in pairwise((0.0, *sorted(places), 1.0)))
+    if number * width > math.log(number) + 14:
+        words = (
+            f"none of {number:,} learning rates is in the range {between(start, start + width)}: draw from all of it"
+        )
+        yield Broken("value:hole", words, "none", f"about {number * width:.0f}")
+        return
+    counts = Counter(min(int(PARTS * value), PARTS - 1) for value in places)
+    if too_uneven([counts[part] for part in range(PARTS)]):
+        part = max(range(PARTS), key=lambda one: abs(counts[one] - number / PARTS))
+        words = "learning rates are not log-uniform: each part of the exponents' range should get its share"
+        figures = f"{counts[part]} in {between(part / PARTS, (part + 1) / PARTS)}", f"about {number / PARTS:.0f}"
+        yield Broken("value:lumps", words, *figures)
 
 
 def _sizes(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
@@ -112,7 +137,7 @@ def _independence(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
         return
     following = Counter(pairwise(indices))
     if too_uneven([following[one, other] for one in range(sizes) for other in range(sizes)]):
-        words = "batch sizes are dealt out in turn, not drawn: no sample depends on the one before"
+        words = "batch sizes are dealt out, in turn or in blocks, and not drawn: no sample depends on the one before"
         yield Broken("value:turn", words, f"{sum(n for (a, b), n in following.items() if a == b)} the same as before",
                      f"about {len(calls) / sizes:.0f}")  # fmt: skip
     if abs(correlation(places[:-1], places[1:])) > MOST_CORRELATED:

@@ -52,19 +52,18 @@ def judge_budget(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
 
 def judge_range(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
     """Learning rates between low and high, batch sizes of the list."""
-    for call in calls:
-        lr, batch_size = call.config["lr"], call.config["batch_size"]
-        if not search.low * (1 - ROUNDING) <= lr <= search.high * (1 + ROUNDING):
-            why = "a learning rate is outside the range"
-            if search.low <= 10 ** min(lr, 300) <= search.high or search.low <= math.exp(min(lr, 300)) <= search.high:
-                why = "a learning rate is a logarithm: draw the exponent, then raise to its power"
-            elif lr > 0 and abs(math.log(lr)) > 1.5 * abs(math.log(search.low)):
-                why += ": are natural logarithms and powers of ten mixed?"
-            yield Broken("value:range", why, f"{lr:g}", f"{search.low:g} to {search.high:g}")
-            return
-        if batch_size not in search.batch_sizes:
-            yield Broken("value:size", "a batch size is not in the list", batch_size, str(search.batch_sizes))
-            return
+    rates = [call.config["lr"] for call in calls]
+    outside = [lr for lr in rates if not search.low * (1 - ROUNDING) <= lr <= search.high * (1 + ROUNDING)]
+    if outside:
+        lr = max(outside, key=lambda lr: abs(place(search, max(lr, 1e-300)) - 0.5))  # the farthest
+        why = "a learning rate is outside the range"
+        if search.low <= 10 ** min(lr, 300) <= search.high or search.low <= math.exp(min(lr, 300)) <= search.high:
+            why = "a learning rate is a logarithm: draw the exponent, then raise to its power"
+        elif lr > 0 and abs(math.log(lr)) > 1.5 * abs(math.log(search.low)):
+            why += ": are natural logarithms and powers of ten mixed?"
+        yield Broken("value:range", why, f"{lr:g}", f"{search.low:g} to {search.high:g}")
+    elif wrong := [size for call in calls if (size := call.config["batch_size"]) not in search.batch_sizes]:
+        yield Broken("value:size", "a batch size is not in the list", wrong[0], str(search.batch_sizes))
 
 
 def judge_best(calls: Sequence[Call], result: Any) -> Iterator[Broken]:
@@ -73,21 +72,25 @@ def judge_best(calls: Sequence[Call], result: Any) -> Iterator[Broken]:
         yield Broken("value:pair", words, str(result)[:100])
         return
     config, loss = result
-    good = [call for call in calls if not failed(call)]
+    if not (good := [call for call in calls if not failed(call)]):
+        return
     lowest = min(call.loss for call in good)
     best = [call.config for call in good if call.loss == lowest]
     if config in best and loss == lowest:
         return
-    if loss != loss or any(failed(call) and call.config == config for call in calls):
+    own = [call for call in calls if call.config == config]
+    if loss != loss or (any(map(failed, own)) and loss not in [call.loss for call in good]):
         words = "a training that has diverged wins: nan is neither less nor greater than a number, so leave it out"
     elif config in best:
         words = "the loss does not belong to the returned configuration"
-    elif config not in [call.config for call in calls]:
-        words = "the returned configuration was never trained"
+    elif not own:
+        words = "the returned configuration was not trained in this search"
     elif config == max(good, key=lambda call: call.loss).config:
         words = "the highest loss wins"
     elif config == calls[-1].config:
         words = "the last configuration is returned, not the best"
+    elif loss not in [call.loss for call in own]:
+        words = "the loss does not belong to the returned configuration, which is not the best that was tried"
     else:
         words = "the returned configuration is not the best that was tried"
     yield Broken("value:best", words, f"{config}, {loss:.8g}", f"{best[0]}, {lowest:.8g}")

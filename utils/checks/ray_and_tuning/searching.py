@@ -19,21 +19,22 @@ RUNS = ("one seed", "the same seed", "another seed", "the same generator, furthe
 
 
 def draw(rng: random.Random) -> list[Case]:
+    """The first search has many samples; the losses of the second are very large, those of the last negative."""
     cases = []
-    for trials in (MANY, rng.randint(8, 30), 1, rng.randint(2, 60)):
-        low = float(f"{10 ** rng.uniform(-6, -2):.3g}")
-        sizes = rng.sample(
-            [4, 8, 12, 16, 32, 48, 64, 100, 128], rng.randint(3, 5) if trials == MANY else rng.randint(1, 3)
-        )
-        case = {"ranks": 1, "trials": trials, "low": low, "high": float(f"{low * 10 ** rng.uniform(0.3, 5):.3g}")}
-        more = {
-            "scale": rng.choice((1, 1000, 1e-3)),
-            "offset": rng.choice((0, 0, -5, 200)),
-            "digits": rng.choice((1, 9)),
-        }
-        if len(cases) == 1:  # all of its losses are very large
+    for trials in (MANY, rng.randint(8, 30), 1, rng.randint(3, 60)):
+        low, decades, most_sizes = 10 ** rng.uniform(-6, -2), rng.uniform(0.3, 5), 3
+        if trials == MANY:  # rates that are rounded to some digits, and mistakes within a power of ten, are seen
+            low, decades, most_sizes = 10 ** rng.uniform(-6, -5), rng.uniform(3, 5), 5
+        low = float(f"{low:.3g}")
+        sizes = rng.sample([4, 8, 12, 16, 32, 48, 64, 100, 128], rng.randint(3 if trials == MANY else 2, most_sizes))
+        more: dict[str, Any] = {"scale": rng.choice((1, 1000, 1e-3)), "offset": rng.choice((0, 0, -5, 200))}
+        more |= {"digits": rng.choice((1, 9))}
+        if len(cases) == 1:
             more |= {"scale": 1e9, "offset": 10.0 ** rng.randint(12, 15)}
-        more |= {"diverges": trials > 1 and rng.random() < 0.7, "best": rng.random()}
+        elif len(cases) == 3:
+            more |= {"scale": 1e-3, "offset": -5, "digits": 9}
+        more |= {"diverges": trials > 1 and (len(cases) == 1 or rng.random() < 0.7), "best": rng.random()}
+        case = {"ranks": 1, "trials": trials, "low": low, "high": float(f"{low * 10**decades:.3g}")}
         cases.append(case | {"batch sizes": str(tuple(sizes)), "seed": rng.getrandbits(30), "of": [more]})
     return cases
 
@@ -115,6 +116,9 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     for number, run in enumerate(runs):
         calls = _calls(run)
         found = [*searches.judge_budget(search, calls), *searches.judge_range(search, calls)]
+        if number and len(calls) < search.trials:
+            words = "a later search trains less: is something kept from one call to the next?"
+            found = [Broken("value:kept", words, f"{len(calls)} trainings", search.trials)]
         if not found and case["trials"] == MANY:
             found = list(judge_samples(search, calls))
         if not found and "result" in run:

@@ -53,8 +53,9 @@ class Team(Office):
         return f"state {hashlib.blake2b(f'{self.secret} {done}'.encode(), digest_size=8).hexdigest()}"
 
     def loss(self, done: int) -> float:
-        """After so many epochs; it may rise."""
-        return int(self.state(done)[-6:], 16) / 2**24 + 1 / done
+        """After so many epochs. That of the last one lies between those before: neither the lowest nor the highest."""
+        left = self.epochs - done
+        return int(self.state(done)[-6:], 16) / 2**24 + (1, 0, 2)[min(left, 2)]
 
     def answer(self, asked: Any, pid: int) -> dict[str, Any]:
         pid = pid or int(asked["pid"])

@@ -42,7 +42,6 @@ def run_trainings(ray_train: Any, address: str, storage: str, paths: Sequence[st
     """In a rank: what each call returns or raises, and where Ray Train has written."""
     ended = []
     os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = "0.05"  # how soon it sees reports and deaths (2 s)
-    os.environ["RAY_TQDM_PATCH_PRINT"] = "0"  # it replaces Python's print
     folder = tempfile.mkdtemp(dir=storage)
     with tune.connected(address, storage):
         register(paths)
@@ -56,8 +55,16 @@ def run_trainings(ray_train: Any, address: str, storage: str, paths: Sequence[st
                 error = outcome.__cause__
                 if not isinstance(error, Exception):
                     raise
-                ended.append({"raised": f"{type(error).__name__}: {error}".partition("\n")[0][:200]})
+                ended.append({"raised": _told(error)[:200]})
     return {"ended": ended, "runs": len(list(Path(folder).glob(f"*/{MARK}")))}
+
+
+def _told(error: Exception) -> str:
+    """A line for what has come out: the exception of a worker's own code, if it is one."""
+    failures = getattr(error, "worker_failures", {}).values()
+    own = [one for one in failures if not type(one).__module__.startswith("ray.")]
+    cause = own[0] if own else error
+    return f"{type(cause).__name__}: {cause}".partition("\n")[0].rstrip(":. ")
 
 
 def judge(teams: Sequence[Team], found: dict[str, Any]) -> None:
@@ -67,7 +74,8 @@ def judge(teams: Sequence[Team], found: dict[str, Any]) -> None:
         case |= {"ranks": 1, "call": number + 1, "drawn": tune.SEED_OF_CASES}
         refuse(case, _judge(training, team, ended))
         if not found["runs"]:
-            words = "Ray Train's record of the run must be in storage: RunConfig(storage_path=storage)"
+            words = "Ray Train's record of the run must be in storage: let it run the workers, with "
+            words += "RunConfig(storage_path=storage)"
             refuse(case, [Broken("value:record", words)])
 
 

@@ -9,13 +9,14 @@ import os
 import random
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from utils.checks.contracts.judging import SEED
+from utils.checks.inside import Outcome
 from utils.checks.ray_and_tuning.bookkeeping import Config, Objective, Training
 from utils.checks.ray_and_tuning.curves import Landscape
 from utils.checks.ray_and_tuning.searches import Search
@@ -101,6 +102,7 @@ def connected(address: str, storage: str) -> Iterator[None]:
 
     os.environ.update(ray_here.SETTINGS)
     os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "0"  # get_dataframe() reads their files
+    os.environ["RAY_TQDM_PATCH_PRINT"] = "0"  # Ray Train, and a Ray that an answer starts, replace Python's print
     os.environ["HOME"] = f"{storage}/home"  # where Tune writes to if it is given no storage_path
     with contextlib.redirect_stdout(StringIO()), contextlib.redirect_stderr(StringIO()):
         import ray
@@ -117,29 +119,41 @@ def connected(address: str, storage: str) -> Iterator[None]:
 def run_searches(
     tune_search: Any, address: str, storage: str, paths: Sequence[str], searches: Sequence[Search]
 ) -> dict[str, Any]:
-    """In a rank: what the learner's function returns for each search, and how many trials Tune knows of."""
-    results, recorded = [], []
-    with connected(address, storage):
-        for search, path in zip(searches, paths, strict=True):
-            folder = tempfile.mkdtemp(dir=storage)
-            arguments = search.low, search.high, list(search.batch_sizes), search.trials, search.seed
-            results.append(tune_search(Objective(path), *arguments, folder))
-            recorded.append(trials_recorded(folder))
-    return {"results": results, "recorded": recorded, "pid": os.getpid()}
+    """In a rank: what the learner's function returns for each search, and what Tune has written down of it."""
+    arguments = [(one.low, one.high, list(one.batch_sizes), one.trials, one.seed) for one in searches]
+    return _run(tune_search, address, storage, map(Objective, paths), arguments)
 
 
 def run_ashas(
     asha_search: Any, address: str, storage: str, paths: Sequence[str], cases: Sequence[Asha]
 ) -> dict[str, Any]:
     """In a rank: the same with a scheduler."""
-    results, recorded = [], []
+    arguments = [(one.low, one.high, list(one.batch_sizes), one.trials, one.most_epochs, one.seed) for one in cases]
+    return _run(asha_search, address, storage, map(Training, paths), arguments)
+
+
+def _run(answer: Any, address: str, storage: str, asked: Iterable[Any], arguments: Sequence[Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {"results": [], "recorded": [], "errors": [], "pid": os.getpid()}
     with connected(address, storage):
-        for case, path in zip(cases, paths, strict=True):
+        for one, others in zip(asked, arguments, strict=True):
             folder = tempfile.mkdtemp(dir=storage)
-            arguments = case.low, case.high, list(case.batch_sizes), case.trials, case.most_epochs, case.seed
-            results.append(asha_search(Training(path), *arguments, folder))
-            recorded.append(trials_recorded(folder))
-    return {"results": results, "recorded": recorded, "pid": os.getpid()}
+            try:
+                found["results"].append(answer(one, *others, folder))
+            except Outcome as outcome:
+                if error := first_error(folder):  # the cause of what has come out
+                    outcome.record["sentence"] = f"a trial has raised {error.rstrip('.')}."
+                raise
+            found["recorded"].append(trials_recorded(folder))
+            found["errors"].append(first_error(folder))
+    return found
+
+
+def first_error(storage: str) -> str:
+    """What a trial has raised, as Tune has written it down in a folder of experiments."""
+    for file in sorted(Path(storage).rglob("error.txt")):
+        if lines := file.read_text(encoding="utf-8").strip().splitlines():
+            return lines[-1].strip()[:200]
+    return ""
 
 
 def trials_recorded(storage: str) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from utils.checks.contracts import Broken, Case, refuse
@@ -13,24 +14,57 @@ from utils.checks.ray_and_tuning.bookkeeping import Books, Config
 from utils.checks.ray_and_tuning.samples import judge_samples
 from utils.checks.ray_and_tuning.searches import Search, place
 from utils.checks.ray_and_tuning.tune import Asha
+from utils.checks.verdicts import Wrong
 
 LATE = 3  # reports of others that may overtake one
 
 
+@contextlib.contextmanager
+def causes_first(cases: Sequence[Search | Asha], books: Sequence[Books]) -> Iterator[None]:
+    """What an office has refused, or its books show, may be the cause of what comes out of the learner's function."""
+    try:
+        yield
+    except Wrong:
+        for case, book in zip(cases, books, strict=True):
+            parts = [[Broken("value:refused", words)] for words in book.refused[:1]]
+            samples = judge_samples(case, book.trials) if len(book.trials) == case.trials else ()
+            refuse(_case(case), _first([*parts, searches.judge_range(case, book.trials), samples]))
+        raise
+
+
 def judge_searches(books: Sequence[Books], found: dict[str, Any]) -> None:
     """Trials in Ray, the budget, the samples, the best, and what the seeds make of them."""
-    for search, book, result, recorded in zip(tune.SEARCHES, books, found["results"], found["recorded"], strict=True):
-        refuse(_case(search), _judge_search(search, book, result, recorded, found["pid"]))
+    for number, (search, book) in enumerate(zip(tune.SEARCHES, books, strict=True)):
+        refuse(_case(search), _first(_search_parts(search, book, _of(found, number))))
     drawn = [[call.config for call in book.calls] for book in books]
     refuse(_case(tune.SEARCH), _judge_seeds(tune.SEARCHES, drawn))
 
 
 def judge_ashas(books: Sequence[Books], found: dict[str, Any]) -> None:
     """Trials in Ray, epochs, rungs, the best."""
-    for case, book, result, recorded in zip(tune.ASHAS, books, found["results"], found["recorded"], strict=True):
-        refuse(_case(case), _judge_asha(case, book, result, recorded, found["pid"]))
+    for number, (case, book) in enumerate(zip(tune.ASHAS, books, strict=True)):
+        refuse(_case(case), _first(_asha_parts(case, book, _of(found, number))))
     drawn = [[trial.config for trial in book.trials] for book in books]
     refuse(_case(tune.ASHA), _judge_seeds(tune.ASHAS, drawn))
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is known of one search beside its book: see ``tune.run_searches``."""
+
+    result: Any
+    recorded: int
+    error: str
+    pid: int
+
+
+def _of(found: dict[str, Any], number: int) -> Found:
+    return Found(found["results"][number], found["recorded"][number], found["errors"][number], found["pid"])
+
+
+def _first(parts: Iterable[Iterable[Broken]]) -> list[Broken]:
+    """Of the first part that is broken; those after it rely on it."""
+    return next((broken for part in parts if (broken := list(part))), [])
 
 
 def _case(search: Search | Asha) -> Case:
@@ -38,17 +72,22 @@ def _case(search: Search | Asha) -> Case:
     return shown | {"ranks": 1, "batch sizes": str(search.batch_sizes), "drawn": tune.SEED_OF_CASES}
 
 
-def _judge_search(search: Search, book: Books, result: Any, recorded: int, pid: int) -> Iterator[Broken]:
-    yield from _judge_place(book, pid)
+def _search_parts(search: Search, book: Books, found: Found) -> Iterator[Iterable[Broken]]:
+    yield _judge_place(book, found.pid)
+    yield _judge_error(book, search.trials, found.error)
     if len(book.calls) == 1 < search.trials:
-        yield Broken("value:one", "one trial only: num_samples says how many there are", 1, search.trials)
-    yield from searches.judge_budget(search, book.calls)
-    yield from searches.judge_range(search, book.calls)
-    yield from _judge_recorded(recorded, search.trials)
-    if len(book.calls) == search.trials:
-        yield from judge_samples(search, book.calls)
-    yield from searches.judge_best(book.calls, result) if book.calls else ()
-    yield from _judge_processes(book)
+        yield [Broken("value:one", "one trial only: num_samples says how many there are", 1, search.trials)]
+    yield searches.judge_budget(search, book.calls)
+    yield searches.judge_range(search, book.calls)
+    yield _judge_recorded(found.recorded, search.trials)
+    yield judge_samples(search, book.calls)
+    yield searches.judge_best(book.calls, found.result)
+    yield _judge_processes(book)
+
+
+def _judge_error(book: Books, trials: int, error: str) -> Iterator[Broken]:
+    if error and len(book.trials) != trials:
+        yield Broken("value:error", f"a trial has raised {error}")
 
 
 def _judge_seeds(cases: Sequence[Search | Asha], drawn: Sequence[Sequence[Config]]) -> Iterator[Broken]:
@@ -65,16 +104,16 @@ def _judge_seeds(cases: Sequence[Search | Asha], drawn: Sequence[Sequence[Config
         yield Broken("value:own seed", "another seed makes the same draws: is the seed that is given used?")
 
 
-def _judge_asha(case: Asha, book: Books, result: Any, recorded: int, pid: int) -> Iterator[Broken]:
-    yield from _judge_place(book, pid)
-    if broken := list(_judge_trials(case, book)):
-        yield from broken
-        return
-    yield from _judge_recorded(recorded, case.trials)
-    yield from _judge_stops(case, book)
-    yield from _judge_rule(case, book)
-    yield from _judge_winner(case, book, result)
-    yield from _judge_processes(book)
+def _asha_parts(case: Asha, book: Books, found: Found) -> Iterator[Iterable[Broken]]:
+    yield _judge_place(book, found.pid)
+    yield _judge_error(book, case.trials, found.error)
+    yield _judge_trials(case, book)
+    yield _judge_recorded(found.recorded, case.trials)
+    yield _judge_stops(case, book)
+    yield _judge_steps(book)
+    yield _judge_rule(case, book)
+    yield _judge_winner(case, book, found.result)
+    yield _judge_processes(book)
 
 
 def goes_on(loss: float, earlier: Sequence[float]) -> bool:
@@ -124,7 +163,7 @@ def _judge_place(book: Books, pid: int) -> Iterator[Broken]:
 
 def _judge_recorded(recorded: int, trials: int) -> Iterator[Broken]:
     if recorded != trials:
-        words = "Tune's record of the trials must be in storage: RunConfig(storage_path=storage)"
+        words = "Tune's record of the trials must be in storage: let Tune run them, RunConfig(storage_path=storage)"
         yield Broken("value:record", words, f"{recorded} trials", f"{trials}")
 
 
@@ -160,7 +199,8 @@ def _judge_stops(case: Asha, book: Books) -> Iterator[Broken]:
     if max(totals) > most:
         yield Broken("value:epochs", "a trial has too many epochs", max(totals), f"at most {most}")
     elif max(totals) < most:
-        yield Broken("value:none whole", "no trial is trained to the end: the best must be", max(totals), most)
+        words = "no trial is trained to the end: is max_t most_epochs, and is there one report after each epoch?"
+        yield Broken("value:none whole", words, max(totals), most)
     elif case is not tune.ASHA:
         return
     elif min(totals) == most:
@@ -175,6 +215,12 @@ def _judge_stops(case: Asha, book: Books) -> Iterator[Broken]:
         words = f"trials are stopped at other epochs: rungs are at 1, {tune.ETA}, {tune.ETA**2} … with "
         words += f"reduction_factor={tune.ETA} and grace_period=1"
         yield Broken("value:rungs", words, str(sorted(set(totals))), str(_rungs(case)))
+
+
+def _judge_steps(book: Books) -> Iterator[Broken]:
+    if (most := max(call.epochs for call in book.calls)) > 1:
+        words = "a trial trains one epoch at a time and reports after each, so that it can be stopped there"
+        yield Broken("value:steps", words, f"{most} epochs in one call", 1)
 
 
 def _judge_winner(case: Asha, book: Books, result: Any) -> Iterator[Broken]:
