@@ -78,8 +78,8 @@ def play(call: Any, world: Any, cases: Sequence[dict[str, Any]]) -> Facts:
         if other := [name for name, *_ in changed(before, surroundings()) if name in _STAYS]:
             raise Wrong(f"average leaves {other[0]} other than before: put back what you change")
         if len(members) > 1 and not noted["calls"]:  # told here, for where others take part it may wait for ever
-            words = f"worker {members.index(rank)} of {len(members)} says nothing on `world`, the communicator that is given"
-            raise Wrong(f"{words}: each of its workers has to take part")
+            words = f"worker {members.index(rank)} of {len(members)} says nothing on `world`, the communicator"
+            raise Wrong(f"{words} that is given: each of its workers has to take part")
         if any(noted["requests"]):  # (one that is over is null)
             raise Wrong("a request is never waited for: call Wait() before its buffer is used, or thrown away")
         models.append((len(found), model))
