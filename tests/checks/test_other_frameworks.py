@@ -33,10 +33,8 @@ def test_workers_that_wait_for_each_other_are_ended_and_named(monkeypatch):
     def average(world, parameters):
         world.recv(source=(world.Get_rank() + 1) % world.Get_size())
 
-    monkeypatch.setattr(launching, "STILL", 2.0)
-    with pytest.raises(
-        Wrong, match="worker 0 and worker 1 and worker 2 wait in a collective that not all workers call"
-    ):
+    monkeypatch.setattr(launching, "SPINNING", 2.0)
+    with pytest.raises(Wrong, match="worker 0 and worker 1 and worker 2 did not come to an end"):
         launching.start("mpi", Answer.of(average, "average"), other_frameworks.RANKS, CASES)
     assert processes.marked(launching.MARK, f"{os.getpid()}-") == []
 
@@ -113,7 +111,7 @@ def _judged(**changed) -> list[str]:
     for worker in range(3):
         firsts = [batch * (3 * step + worker) for step in range(case["steps"])]
         facts = {"reads": [list(range(first, first + batch)) for first in firsts], "weights": flat, "reduced": 40}
-        facts |= {"logged": [], "saved": [], "broadcast": 4, "elements": case["steps"] * 4810}
+        facts |= {"logged": [], "saved": [], "broadcast": 4, "elements": case["steps"] * 4810, "begun": START}
         if worker == 0:
             facts |= {"logged": [(step, [loss]) for step, loss in enumerate(losses)], "saved": [flat]} | changed
         found.append(facts)
@@ -135,7 +133,8 @@ START = [array.ravel().tolist() for array in weights()]
         ({"saved": []}, "nobody saves"),
         ({"weights": None}, "task.model"),
         ({"elements": 8, "weights": START}, "wrap the optimizer"),
-        ({"broadcast": 0, "weights": START}, "starts with other weights"),
+        ({"begun": [[one + 1 for one in array] for array in START], "weights": START}, "start with different weights"),
+        ({"elements": 4810, "weights": START}, "average every gradient in every step"),
         ({"weights": START}, "different weights at the end"),
         ({"saved": [START]}, "save after the last step"),
         ({"logged": [(0, [2.0])]}, "the loss of each of the"),

@@ -248,3 +248,11 @@ wrong("a barrier in front", "a barrier is a collective more", {REDUCE: "    worl
 wrong("unused parameters leave the list", "changes the list of parameters", {
     FLAT: FLAT + "    parameters[:] = [parameter for parameter in parameters if parameter.grad is not None]\n"
 })  # fmt: skip
+wrong(
+    "all workers there are",
+    "says nothing on `world`",
+    {REDUCE: "    MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, flat)\n"},
+)
+wrong("worker 0 alone calls", "each of its workers has to take part", {
+    REDUCE: "    if world.Get_rank() == 0:\n    " + REDUCE
+})  # fmt: skip

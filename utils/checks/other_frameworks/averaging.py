@@ -77,6 +77,9 @@ def play(call: Any, world: Any, cases: Sequence[dict[str, Any]]) -> Facts:
             raise Wrong("average changes the list of parameters, and whoever calls it still needs that list")
         if other := [name for name, *_ in changed(before, surroundings()) if name in _STAYS]:
             raise Wrong(f"average leaves {other[0]} other than before: put back what you change")
+        if len(members) > 1 and not noted["calls"]:  # told here, for where others take part it may wait for ever
+            words = f"worker {members.index(rank)} of {len(members)} says nothing on `world`, the communicator"
+            raise Wrong(f"{words} that is given: each of its workers has to take part")
         if any(noted["requests"]):  # (one that is over is null)
             raise Wrong("a request is never waited for: call Wait() before its buffer is used, or thrown away")
         models.append((len(found), model))
@@ -194,8 +197,6 @@ def _judge_talk(calls: list[tuple[str, int]], wanted: int, size: int) -> Iterato
     elif pickled := [name for name in names if name[0].islower()]:
         words = f"{pickled[0]} pickles what it sends, and makes new objects of it at the other end: take "
         yield Broken("value:pickled", f"{words}{pickled[0].capitalize()}, which sends the memory as it is")
-    elif not names and size > 1 and wanted:
-        yield Broken("value:silent", "nothing is said on `world`: call a function of the communicator that is given")
     elif len(names) > 1 and set(map(str.lower, names)) <= _THROUGH_ONE:
         words = "everything goes through one worker, which receives it from all others: let Allreduce share the work"
         yield Broken("value:through one", words, ", ".join(sorted(set(names))))

@@ -21,6 +21,7 @@ from utils.launchers.frameworks import tf_roles
 MARK = "COURSE_OTHER_FRAMEWORKS"  # this environment variable holds the pid of whoever started it all, and a random part
 SECONDS = 250.0  # for all; five are enough on a quiet machine, and those that wait for each other are found by then
 STILL = 12.0  # seconds without a sign of life from any worker, nor work for the processor: they wait for each other
+SPINNING = 24.0  # the same for MPI, whose workers keep the processor busy while they wait
 MIRRORED = "the process with several replicas"
 DIED = "died"  # this file says that the accident has happened
 GRACE = 1.0  # seconds for the others, when one has failed
@@ -40,6 +41,8 @@ _COMMANDS = {
     ],
     "tensorflow": [],
 }
+_WAITING = "nobody moves any more, for {} wait{s} in a collective that not all workers call"
+_BUSY = "{} did not come to an end: either in a collective that not all workers call, or in a loop without end"
 Facts = dict[str, Any]
 
 
@@ -96,16 +99,16 @@ def start_twice(
             raise
 
 
-def _started(folder: str, how: str, answer: Answer, names: list[str], given: Any) -> tuple[dict[str, Any], bool]:
+def _started(folder: str, how: str, answer: Answer, names: list[str], given: Any) -> tuple[dict[str, Any], str]:
     program = Path(folder, "program.py")
     program.write_text(f"from utils.checks.other_frameworks import worker\n\nworker.{how}()\n", encoding="utf-8")
     Path(folder, "answer.json").write_text(json.dumps([answer.name, answer.to_json()]), encoding="utf-8")
     Path(folder, "given.json").write_text(json.dumps(given), encoding="utf-8")
     command = [part.format(ranks=len(names)) for part in _COMMANDS[how]]
-    return _watch([*command, sys.executable, str(program), folder], Path(folder), names)
+    return _watch([*command, sys.executable, str(program), folder], Path(folder), names, spins=how == "mpi")
 
 
-def _facts(folder: str, answer: Answer, names: list[str], ends: dict[str, Any], still: bool) -> list[Facts]:
+def _facts(folder: str, answer: Answer, names: list[str], ends: dict[str, Any], still: str) -> list[Facts]:
     said = Path(folder, "said").read_text(encoding="utf-8", errors="replace")
     for end in ends.values():  # the first to fail comes first: others often fail because of it
         if outcome := end.get("outcome"):
@@ -113,21 +116,18 @@ def _facts(folder: str, answer: Answer, names: list[str], ends: dict[str, Any], 
     missing = [name for name in names if name not in ends]
     if missing and still:
         back = f"; returned: {', '.join(sorted(ends))}" if ends else ""
-        raise Wrong(
-            f"nobody moves any more, for {' and '.join(missing)} wait{'s' * (len(missing) == 1)} in a collective "
-            f"that not all workers call{back}"
-        )
+        raise Wrong(still.format(" and ".join(missing), s="s" * (len(missing) == 1)) + back)
     if missing:
         last = [line for line in said.splitlines() if line.strip()][-5:]
         raise Wrong(f"{answer.name} ended its process in {' and '.join(missing)}", details="\n".join(last))
     return [ends[name]["facts"] for name in names]
 
 
-def _watch(command: list[str], folder: Path, names: list[str]) -> tuple[dict[str, Any], bool]:
+def _watch(command: list[str], folder: Path, names: list[str], spins: bool) -> tuple[dict[str, Any], str]:
     """Start it, wait until all workers have written their ends, none moves, or it is over; then kill what is left.
 
     Returns:
-        What the workers have written, by name; whether those that have not stood still.
+        What the workers have written, by name; what those have done that did not come to their end, if known.
     """
     mark, environment = processes.new_mark(), tf_roles.environment(folder)
     with (
@@ -136,7 +136,7 @@ def _watch(command: list[str], folder: Path, names: list[str]) -> tuple[dict[str
         open(folder / "said", "wb") as output,
         processes.launched(here, MARK, mark, environment, output) as launcher,
     ):
-        end, still = time.monotonic() + SECONDS, False
+        end, still = time.monotonic() + SECONDS, ""
         work = processes.Activity(MARK, mark)
         while time.monotonic() < end and launcher.poll() is None and not still:
             ends = _ends(folder)
@@ -144,9 +144,14 @@ def _watch(command: list[str], folder: Path, names: list[str]) -> tuple[dict[str
                 break
             if any("outcome" in one for one in ends.values()):
                 end = min(end, time.monotonic() + GRACE)
-            still = min(_last_sign(folder, len(names)), work.seconds_ago()) > STILL
+            silent = _last_sign(folder, len(names))
+            if spins and silent > SPINNING:
+                still = _BUSY
+            elif min(silent, work.seconds_ago()) > STILL:
+                still = _WAITING
             time.sleep(0.02)
-        still = still or time.monotonic() >= end
+        if not still and time.monotonic() >= end:
+            still = _BUSY
     return _ends(folder), still
 
 
