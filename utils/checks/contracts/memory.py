@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 import tracemalloc
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 from utils.checks.contracts.events import parts_of
 
 PYTHONS_OWN = 250_000  # bytes that a call of a learner's function needs on its way through the check
+LETS_GO, PATIENCE = 0.05, 0.3  # seconds that are waited for a tensor of which nothing is left here: each time, in all
 
 
 class _Storages(TorchDispatchMode):
@@ -25,6 +27,7 @@ class _Storages(TorchDispatchMode):
         super().__init__()
         self.given, self.most = given, 0
         self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
+        self._patience = PATIENCE
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -32,13 +35,27 @@ class _Storages(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        for key in [key for key, (storage, _) in self._alive.items() if storage.expired()]:
-            del self._alive[key]
+        self._forget_expired()
+        here = set()
         for used in tree_leaves((args, kwargs, result)):
             if isinstance(used, torch.Tensor) and (storage := used.untyped_storage())._cdata not in self.given:
                 self._alive[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
-        self.most = max(self.most, sum(nbytes for _, nbytes in self._alive.values()))
+                here.add(storage._cdata)
+        # A thread of gloo lets go of a message's tensor a moment after the wait for it is over.
+        until = time.monotonic() + LETS_GO
+        while self._sum() > self.most and set(self._alive) - here and self._patience > 0 and time.monotonic() < until:
+            time.sleep(0.001)
+            self._patience -= 0.001
+            self._forget_expired()
+        self.most = max(self.most, self._sum())
         return result
+
+    def _forget_expired(self) -> None:
+        for key in [key for key, (storage, _) in self._alive.items() if storage.expired()]:
+            del self._alive[key]
+
+    def _sum(self) -> int:
+        return sum(nbytes for _, nbytes in self._alive.values())
 
     def now(self, *beside: torch.Tensor) -> int:
         """The bytes that live at this moment, without the storages of these tensors."""
