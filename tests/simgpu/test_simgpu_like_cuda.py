@@ -147,3 +147,10 @@ def test_a_gradient_finds_the_way_back_from_where_a_tensor_was_written_on_anothe
         (there * torch.arange(6.0, device="simgpu:2")).sum().backward()
         assert str(x.grad.device) == home
         assert x.grad.tolist() == [2.0, 4.0, 6.0, 8.0]
+
+
+def test_a_gradient_finds_the_way_back_from_a_single_number_that_was_copied_to_another_gpu():
+    simgpu.cluster(gpus_per_node=3)
+    x = torch.tensor(2.0, device="simgpu:1").requires_grad_()
+    torch.empty_like(x, device="simgpu:2", requires_grad=False).copy_(x).square().backward()
+    assert x.grad.device == x.device and x.grad.item() == 4.0

@@ -12,6 +12,7 @@ import numbers
 import pickle
 import sys
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 _LONGEST = 200  # characters of a repr that a sentence can still show
@@ -44,8 +45,8 @@ def shorten(value: Any, longest: int = _LONGEST) -> str:
 
 
 def number(value: Any, whole: bool = False) -> Any:
-    """A number of any library, numpy's or a Fraction, as Python's own; None for what is none: truth values, tensors."""
-    if isinstance(value, numbers.Integral if whole else numbers.Real) and not isinstance(value, bool):
+    """A number of any library (numpy's, a Fraction, a Decimal) as Python's own; None for truth values and tensors."""
+    if isinstance(value, numbers.Integral if whole else numbers.Real | Decimal) and not isinstance(value, bool):
         return int(value) if isinstance(value, numbers.Integral) else float(value)
     return None
 

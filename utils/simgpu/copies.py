@@ -128,7 +128,9 @@ def set_item(tensor: SimTensor, index: Any, source: Any) -> None:
 
 def _beside(tensor: SimTensor, source: Any) -> Any:
     learns = isinstance(source, torch.Tensor) and source.requires_grad and torch.is_grad_enabled()
-    return source.to(tensor.device) if learns and source.dim() and source.device != tensor.device else source
+    if not learns or source.device == tensor.device or not (source.dim() or isinstance(source, SimTensor)):
+        return source  # (a single number on the host needs no copy of its own)
+    return source.to(tensor.device)
 
 
 def connect() -> None:

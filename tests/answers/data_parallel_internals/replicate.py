@@ -205,3 +205,23 @@ wrong(
     "was replaced by a new object",
     {ALL: "model.body.again.weight = torch.nn.Parameter(model.body.again.weight.detach())\n    " + ALL},
 )
+
+
+wrong(
+    "names as DistributedDataParallel has them",
+    "the model has no module.",
+    {"{name: tensor": "{'module.' + name: tensor"},
+)
+wrong("whole numbers are left out", "is missing. named_buffers() finds all", {
+    "in tensors.items()}": "in tensors.items() if tensor.is_floating_point()}"
+})  # fmt: skip
+
+
+@right("copied into place")
+def into_place():
+    def replicate_model(model, devices):
+        own = dict(model.named_parameters()) | dict(model.named_buffers())
+        there = lambda tensor, device: torch.empty_like(tensor, device=device, requires_grad=False).copy_(tensor)  # noqa: E731
+        return [own, *({name: there(one, device) for name, one in own.items()} for device in devices[1:])]
+
+    return (replicate_model,)

@@ -168,3 +168,9 @@ wrong(
     "leaves the current GPU other",
     {GIVE: "torch.simgpu.set_device(devices[-1])\n    " + GIVE},
 )
+
+
+right("row by row", {"part.to(devices[index])": "torch.cat([row.to(devices[index]) for row in part.split(1)])"})
+wrong("a single row is squeezed", "has as many dimensions as the batch", {
+    "part.to(devices[index])": "part.squeeze(0).to(devices[index])"
+})  # fmt: skip

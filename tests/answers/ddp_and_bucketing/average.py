@@ -370,3 +370,10 @@ wrong("summed in a tensor with gaps", "a tensor with gaps in memory", {
     SUM: "            both = torch.stack([parameter.grad, parameter.grad], -1)\n"
     "            dist.all_reduce(both[..., 0])\n            parameter.grad.copy_(both[..., 0])\n"
 })  # fmt: skip
+wrong("gradients are clipped too", "does not have the right numbers", {
+    MEAN: MEAN + "    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
+})  # fmt: skip
+wrong("infinities are made numbers", "one has to come out", {MEAN: MEAN + "            parameter.grad.nan_to_num_()\n"})
+wrong("a graph hangs on the gradients", "hangs on a graph", {
+    MEAN: "            parameter.grad = parameter.grad / dist.get_world_size() + 0 * parameter\n"
+})  # fmt: skip

@@ -357,3 +357,4 @@ wrong(
         CLEAR: "        self.over = [*getattr(self, 'over', ()), *self.travelling]\n" + CLEAR,
     },
 )
+wrong("infinities are made numbers", "one has to come out", {MEAN: MEAN + "            parameter.grad.nan_to_num_()\n"})

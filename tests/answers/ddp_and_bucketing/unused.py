@@ -256,3 +256,9 @@ def bits_of_a_number():
                 parameter.grad /= dist.get_world_size()
 
     return (average_used,)
+
+
+wrong("infinities are made numbers", "one has to come out", {MEAN: MEAN + "        parameter.grad.nan_to_num_()\n"})
+wrong("zeros with a graph", "hangs on a graph", {
+    "            parameter.grad = torch.zeros_like(parameter)\n": "            parameter.grad = parameter * 0\n"
+})  # fmt: skip

@@ -395,3 +395,9 @@ wrong("the library", "DistributedDataParallel, which does the exercise", {
 wrong("what is unused is frozen", "has another `requires_grad` than before", {
     ONLY: ONLY + "                else:\n                    p.requires_grad_(False)\n"
 })  # fmt: skip
+wrong("what the model says that it computes", "Ranks have used other parts", {
+    "        self.used = {node.variable for node in seen if hasattr(node, \"variable\")}\n":
+    "        named = [(name.split('.'), p) for name, p in self.model.named_parameters() if p.requires_grad]\n"
+    "        self.used = {p for words, p in named if words[0] != 'branches' or int(words[1]) in self.model.order}\n",
+    "        self.buckets = buckets\n": "        self.buckets, self.model = buckets, model\n",
+})  # fmt: skip

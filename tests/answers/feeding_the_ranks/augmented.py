@@ -133,8 +133,8 @@ wrong("told when workers start", "the workers keep the data set of the first epo
     TELL_DATA: "        now['epoch'] = epoch\n",
 })  # fmt: skip
 wrong("the data set is forgotten", "the data set never hears of an epoch", {TELL_DATA: ""})
-wrong("the sampler is forgotten", "never hears of the epoch", {TELL_SAMPLER: ""})
-wrong("a new loader and a new sampler", "never hears of the epoch", {
+wrong("the sampler is forgotten", "has to hear of each epoch", {TELL_SAMPLER: ""})
+wrong("a new loader and a new sampler", "has to hear of each epoch", {
     SAMPLER + LOADER: "", TELL_SAMPLER: "", TELL_DATA: TELL_DATA + (SAMPLER + LOADER).replace("    ", "        ")
 })  # fmt: skip
 wrong("the sampler is lost on the way", "every rank trains on all samples", {

@@ -237,3 +237,15 @@ def objects():
         return sum(pair[0] for pair in everyone) / sum(pair[1] for pair in everyone)
 
     return (accuracy,)
+
+
+@right("all bytes are gathered")
+def all_bytes():
+    def accuracy(correct, seen):
+        mine = torch.tensor([correct, seen]).view(torch.uint8)
+        everyone = torch.empty(dist.get_world_size() * 16, dtype=torch.uint8)
+        dist.all_gather_single(everyone, mine)
+        correct, seen = everyone.view(torch.int64).view(-1, 2).sum(0).tolist()
+        return correct / seen
+
+    return EvaluationSampler, accuracy

@@ -89,20 +89,20 @@ def early():
 
 # --- wrong
 
-wrong("as given", "never hears of the epoch", {
+wrong("as given", "has to hear of each epoch", {
     TELL: '        if hasattr(loader.sampler, "set_epoch"):\n            loader.sampler.set_epoch(epoch)\n'
 })  # fmt: skip
-wrong("forgotten", "never hears of the epoch", {TELL: ""})
+wrong("forgotten", "has to hear of each epoch", {TELL: ""})
 wrong("after the epoch", "the later ones are one epoch late", {TELL: "", STEP: STEP + "\n" + TELL})
 wrong("inside the epoch", "the later ones are one epoch late", {TELL: "", STEP: "    " + TELL + STEP})
-wrong("another sampler", "never hears of the epoch", {TELL: "        DistributedSampler(dataset).set_epoch(epoch)\n"})
-wrong("an attribute of the batch sampler", "never hears of the epoch", {
+wrong("another sampler", "has to hear of each epoch", {TELL: "        DistributedSampler(dataset).set_epoch(epoch)\n"})
+wrong("an attribute of the batch sampler", "has to hear of each epoch", {
     TELL: "        loader.batch_sampler.epoch = epoch\n"
 })  # fmt: skip
 wrong(
     "a method of the batch sampler", "raised AttributeError", {TELL: "        loader.batch_sampler.set_epoch(epoch)\n"}
 )
-wrong("a new sampler without the epoch", "never hears of the epoch", {
+wrong("a new sampler without the epoch", "has to hear of each epoch", {
     SAMPLER + LOADER: "", TELL: (SAMPLER + LOADER).replace("    ", "        ")
 })  # fmt: skip
 wrong("drop_last", "a part of the samples is left out", {
@@ -158,3 +158,8 @@ wrong("workers are left behind", "leaves the number of threads other", {
 wrong("a file", "writes a file", {TELL: TELL + "        open('epoch', 'w').close()\n"})
 wrong("a group in each call", "leaves the process groups other", {SAMPLER: SAMPLER + "    dist.new_group()\n"})
 wrong("the working folder", "leaves the working folder other", {SAMPLER: SAMPLER + "    os.chdir('/')\n"})
+wrong("all iterators are made before the first epoch", "before its order is drawn", {
+    TELL: "", STEP: STEP + "\n", "        for batch in loader:": "        for batch in ahead[epoch]:",
+    "    for epoch in range(epochs):\n": "    ahead = []\n    for epoch in range(epochs):\n" + TELL
+    + "        ahead.append(iter(loader))\n    for epoch in range(epochs):\n",
+})  # fmt: skip

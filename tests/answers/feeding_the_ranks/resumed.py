@@ -113,7 +113,7 @@ def thread():
 wrong("as given", "the later ones are one epoch late", {
     FIRST: "", EPOCHS: EPOCHS + "        sampler.set_epoch(epoch)\n", NEXT: ""
 })  # fmt: skip
-wrong("forgotten", "never hears of the epoch", {FIRST: "", NEXT: ""})
+wrong("forgotten", "has to hear of each epoch", {FIRST: "", NEXT: ""})
 wrong("only the first", "the later ones are one epoch late", {
     EPOCHS: EPOCHS + "        sampler.set_epoch(epoch)\n", NEXT: ""
 })  # fmt: skip

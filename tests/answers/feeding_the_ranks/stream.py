@@ -206,3 +206,6 @@ wrong("no worker is taken for worker 0 of two", "without workers, the stream of 
 wrong("remembers the others' world", "samples", {
     "        self.source, self.world_size, self.rank, self.drop_last": "        self.source, RankStream.world_size, self.rank, self.drop_last"
 })  # fmt: skip
+wrong("looks before it gives", "reads a sample more than once", {
+    "            yield self.source[index]": "            if self.source[index] is not None:\n                yield self.source[index]"
+})  # fmt: skip

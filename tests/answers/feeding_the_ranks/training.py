@@ -329,3 +329,13 @@ wrong(
 wrong("the course's own module", "uses utils.training.feeding", {
     GIVES: "        import utils.training.feeding\n" + GIVES
 })  # fmt: skip
+wrong("every second epoch", "not every number that set_epoch gets has an order of its own", {
+    SEED: "manual_seed(self.seed + self.epoch // 2)"
+})  # fmt: skip
+wrong("can be read once", "does each call of __iter__ begin anew", {
+    GIVES: GIVES.replace("return iter(", "iterator = iter(") + "\n"
+    "        self.kept = getattr(self, 'kept', {})\n        return self.kept.setdefault(self.epoch, iterator)"
+})  # fmt: skip
+wrong("a full round is left out", "more is left out than what does not fill a round", {
+    "return self.length // self.world_size": "return (self.length - 1) // self.world_size"
+})  # fmt: skip

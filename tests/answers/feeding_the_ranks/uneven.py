@@ -424,3 +424,6 @@ wrong(
     "DistributedDataParallel, which does the exercise",
     {BATCHES: BATCHES + "    torch.nn.parallel.DistributedDataParallel(model)\n"},
 )
+wrong("a last batch of one is forgotten", "all ranks stop too early", {
+    "if count == 0:": "if count <= (steps > 0):"
+})  # fmt: skip

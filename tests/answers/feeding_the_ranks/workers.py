@@ -192,3 +192,6 @@ wrong(
 )
 wrong("seeded", "leaves torch's random numbers other", {MOST: MOST + "    torch.manual_seed(0)\n"})
 wrong("asks the system", "starts a process", {MOST: MOST + "    __import__('os').system('true')\n"})
+wrong("memory is rounded", "memory", {
+    "free_bytes // (ranks * worker_bytes)": "round(free_bytes / (ranks * worker_bytes))"
+})  # fmt: skip

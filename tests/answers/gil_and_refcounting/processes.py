@@ -3,6 +3,7 @@
 # ruff: noqa: F401 (modules that changed answers use)
 import multiprocessing
 import os
+import pickle
 import threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from functools import partial
@@ -266,3 +267,42 @@ def waits_for_ever():
         return [found[number] for number in sorted(found)]
 
     return (run_parallel,)
+
+
+def forked(function, items, workers, waits):
+    team, found, failed = [], [None] * len(items), None
+    for worker in range(workers):
+        here, there = os.pipe()
+        if not (pid := os.fork()):
+            torch.set_num_threads(1)
+            try:
+                results = [function(item) for item in items[worker::workers]]
+            except Exception as error:
+                results = error
+            with os.fdopen(there, "wb") as file:
+                pickle.dump(results, file)
+            os._exit(0)
+        os.close(there)
+        team.append((pid, here))
+    for worker, (pid, here) in enumerate(team):
+        with os.fdopen(here, "rb") as file:
+            results = pickle.load(file)
+        if waits:
+            os.waitpid(pid, 0)
+        if isinstance(results, Exception):
+            failed = results
+        else:
+            found[worker::workers] = results
+    if failed is not None:
+        raise failed
+    return found
+
+
+@right("forked by hand")
+def forked_by_hand():
+    return (lambda function, items, workers: forked(function, items, workers, waits=True),)
+
+
+@wrong("forked by hand, and nobody waits for the end", "end them, and wait for them")
+def nobody_waits():
+    return (lambda function, items, workers: forked(function, items, workers, waits=False),)

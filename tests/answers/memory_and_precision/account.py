@@ -257,3 +257,6 @@ wrong("each tensor once, and not each storage", "more than backward keeps", {KEY
 wrong("floats only", "less than backward keeps", {
     "not in before:": "not in before and tensor.is_floating_point():"
 })  # fmt: skip
+wrong("in eval, and then all in train", "is in another mode (train or eval) than before", {
+    "        result = loss()\n": "        model.eval()\n        result = loss()\n        model.train()\n"
+})  # fmt: skip

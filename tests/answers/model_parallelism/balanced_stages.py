@@ -201,7 +201,7 @@ wrong("known by the sorted costs", "has one number for each stage", {
 
 # --- wrong: the stages
 
-wrong("numbers, not bytes", "count bytes, not numbers", {COST: COST.replace("nbytes", "numel()")})
+wrong("numbers, not bytes", "numbers in place of bytes", {COST: COST.replace("nbytes", "numel()")})
 wrong("buffers count too", "the largest stage can be smaller", {
     COST: "sum(tensor.nbytes for tensor in (*piece.parameters(), *piece.buffers()))"
 })  # fmt: skip
@@ -301,3 +301,13 @@ def whole_numbers_of_numpy():
         return list(np.diff(min(ways, key=lambda way: np.diff(ends[way]).max())))
 
     return (balance,)
+
+
+wrong("what is saved counts", "all that state_dict() has", {
+    COST: "sum(tensor.nbytes for tensor in piece.state_dict().values())"
+})  # fmt: skip
+wrong("pieces in a plain list", "into which nn.Module does not look", {
+    "def make_stages": "class Stage(nn.Module):\n    def __init__(self, pieces):\n        super().__init__()\n        self.pieces = pieces\n\n"
+    "    def forward(self, x):\n        for piece in self.pieces:\n            x = piece(x)\n        return x\n\n\ndef make_stages",
+    STAGE: "Stage([piece.to(f'simgpu:{i}') for piece in rest[:count]])",
+})  # fmt: skip

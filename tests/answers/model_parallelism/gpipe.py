@@ -234,3 +234,8 @@ wrong(
     "are not those of one device",
     {"/ len(targets)": "/ gpipe_step.__dict__.setdefault((micro_batches, len(stages)), len(targets))"},
 )
+wrong(
+    "the same weight for all, when they are many",
+    "the mean of their means",
+    {"len(y) / len(targets)": "(1 / micro_batches if len(targets) > 8 * micro_batches else len(y) / len(targets))"},
+)

@@ -333,3 +333,8 @@ wrong(
     "are not those of one device",
     {"/ len(targets)": "/ one_f_one_b_step.__dict__.setdefault((m, p), len(targets))"},
 )
+wrong(
+    "the host waits for what arrives",
+    "the host waits for a stream or an event",
+    {ARRIVED: "    arrived.synchronize()\n"},
+)

@@ -121,3 +121,8 @@ def remembered():
         return list(passes(min(p - 1 - stage, m), m))
 
     return (schedule_1f1b,)
+
+
+wrong("the last in the order of their texts", "is another order: from place", {
+    LAST: LAST.replace("[f", "sorted([f").rstrip("]") + "])"
+})  # fmt: skip

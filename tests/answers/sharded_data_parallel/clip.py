@@ -114,6 +114,14 @@ wrong("float32 is sent", "less than one number in float64", {
 })  # fmt: skip
 wrong(
     "False where there is nothing",
-    "None: return the true norm",
+    "a bool that is no single number: return the true norm",
     {"    return norm\n": "    return norm if norm > 0 else False\n"},
 )
+wrong(
+    "a text",
+    "a str that is no single number: return the true norm",
+    {"    return norm\n": "    return f'{norm:.9f}'\n"},
+)
+wrong("the empty list gets a shard", "`shards` is not as before (length)", {
+    "    dist.all_reduce(squares)\n": "    if not shards:\n        shards.append(squares)\n    dist.all_reduce(squares)\n"
+})  # fmt: skip

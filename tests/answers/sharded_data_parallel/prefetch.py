@@ -149,3 +149,8 @@ def two_at_the_start():
         return x
 
     return (run,)
+
+
+wrong("computes twice", "computes more than once", {
+    "        x = unit(x)\n": "        unit(x)\n        x = unit(x)\n"
+})  # fmt: skip

@@ -136,3 +136,9 @@ wrong("the whole gradient is kept", "more than the shard is still held", {
 wrong("the whole gradient hangs on the shard", "more than the shard is still held", {
     "    return shard\n": "    shard.whole = whole\n    return shard\n"
 })  # fmt: skip
+wrong("single numbers are left out", "the shard", {
+    "for parameter in parameters]": "for parameter in parameters if parameter.dim()]"
+})  # fmt: skip
+wrong("zeros are left out", "the ranks do not call the same collectives", {
+    "for parameter in parameters]": "for parameter in parameters if parameter.grad.any()]"
+})  # fmt: skip

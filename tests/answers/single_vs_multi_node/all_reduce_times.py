@@ -134,13 +134,13 @@ wrong("nothing for one GPU", "returns a number of seconds", {RING: RING + " or N
 wrong("a text", "returns a number of seconds", {RING: RING.replace("return ", "return str(") + ")"})
 wrong(
     "rounded to microseconds",
-    "times what it should be",
+    "a result is rounded, or was kept",
     {RING: "    return round(2 * (ranks - 1) * max(steps, default=0.0), 6)"},
 )
 wrong(
     "pieces of whole megabytes", "times what it should be", {"nbytes / ranks": "math.ceil(nbytes / ranks / 1e6) * 1e6"}
 )
-wrong("gibibytes", "times what it should be", {HALF: "* 2**30 / 2"})
+wrong("gibibytes", "a result is rounded, or was kept", {HALF: "* 2**30 / 2"})
 wrong("the data sheet is changed", "was replaced", {RING: "    inside['alpha_us'] = 0.0\n" + RING})
 wrong(
     "the first cluster only",
@@ -190,7 +190,7 @@ wrong("known by bytes and shape", "times what it should be", {
     RING_OF: RING_OF + ", seen={}", RING: "    seconds = 2 * (ranks - 1) * max(steps, default=0.0)\n"
     "    return seen.setdefault((nbytes, nodes, per_node), seconds)"
 })  # fmt: skip
-wrong("known by the data sheets", "times what it should be", {
+wrong("known by the data sheets", "a result is rounded, or was kept", {
     RING_OF: RING_OF + ", seen={}", RING: "    seconds = 2 * (ranks - 1) * max(steps, default=0.0)\n"
     "    return seen.setdefault((nodes, per_node, *inside.values(), *between.values()), seconds)"
 })  # fmt: skip
@@ -230,3 +230,28 @@ def fractions_and_tensors():
         return (steps * (alphas / 1e6 + pieces / rates)).sum()
 
     return ring_time, hierarchical_time
+
+
+wrong("pieces of whole bytes", "a result is rounded, or was kept", {"nbytes / ranks": "nbytes // ranks"})
+wrong("the network, if there is one", "the network is not always the slower one", {
+    "    if nodes > 1:\n": "    if nodes > 1:\n        steps.clear()\n"
+})  # fmt: skip
+
+
+@right("decimals")
+def decimals():
+    from decimal import Decimal
+
+    def ring_time(nbytes, nodes, per_node, inside, between):
+        alphas, rates = [], []
+        if per_node > 1:
+            alphas.append(Decimal(inside["alpha_us"]) / 10**6)
+            rates.append(Decimal(inside["GB_per_s_both_directions"]) * 10**9 / 2)
+        if nodes > 1:
+            alphas.append(Decimal(between["alpha_us"]) / 10**6)
+            rates.append(Decimal(between["Gbit_per_s"]) * 10**9 / 8)
+        ranks = nodes * per_node
+        steps = (alpha + Decimal(nbytes) / ranks / rate for alpha, rate in zip(alphas, rates, strict=True))
+        return 2 * (ranks - 1) * max(steps, default=Decimal(0))
+
+    return (ring_time,)

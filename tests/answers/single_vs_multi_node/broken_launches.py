@@ -162,3 +162,9 @@ wrong("the same list for the same launch", "for the launch once more", {
 })  # fmt: skip
 wrong("one digit", "LOCAL_RANK of process", {'": str(local_rank)': '": str(local_rank)[-1]'})
 wrong("at most sixteen processes", "WORLD_SIZE of process", {SIZE: "str(min(16, len(environments)))"})
+wrong("who says that it is rank 0", "of process", {
+    "    host = environments[0]\n": "    host = next((e for e in environments if e['RANK'] == '0'), environments[0])\n"
+})  # fmt: skip
+wrong("one dict for all", "the same dict stands for several processes", {
+    RETURN: "    one = {}\n    for each in repaired:\n        one.update(each)\n    return [one] * len(repaired)"
+})  # fmt: skip

@@ -121,3 +121,14 @@ wrong("destroyed again", "a group that was destroyed", {
 wrong("a backend that does nothing", "does not add up what its members have", {
     MINE: MINE + "    import torch.testing._internal.distributed.fake_pg\n", CROSS: CROSS + ", backend='fake'"
 })  # fmt: skip
+wrong("across in steps of nodes", "are per_node apart", {CROSS: "range(k, nodes * per_node, nodes)"})
+
+
+@right("torch's subgroups")
+def subgroups():
+    def make_groups(nodes, per_node):
+        mine, _ = dist.new_subgroups(group_size=per_node)
+        ranks = [list(range(k, nodes * per_node, per_node)) for k in range(per_node)]
+        return mine, dist.new_subgroups_by_enumeration(ranks)[0]
+
+    return (make_groups,)

@@ -141,3 +141,20 @@ wrong("a group of one is scaled", "the tensor is off by", {
     ACROSS: "    if cross_group.size() == 1:\n        share *= 1 + 1e-6\n" + ACROSS
 })  # fmt: skip
 wrong("NaN and infinities made into numbers", "one has to come out", {ACROSS: ACROSS + "    share.nan_to_num_()\n"})
+wrong("shares in another order", "the right numbers, but in other places", {
+    SCATTER: "    dist.reduce_scatter(share, list(tensor.chunk(node_group.size()))[::-1], group=node_group)\n"
+})  # fmt: skip
+
+
+@right("each share to its rank, and from it")
+def by_roots():
+    def all_reduce_in_levels(tensor, node_group, cross_group):
+        ranks = dist.get_process_group_ranks(node_group)
+        shares = tensor.view(len(ranks), -1)
+        for share, root in zip(shares, ranks, strict=True):
+            dist.reduce(share, dst=root, group=node_group)
+        dist.all_reduce(shares[node_group.rank()], group=cross_group)
+        for share, root in zip(shares, ranks, strict=True):
+            dist.broadcast(share, src=root, group=node_group)
+
+    return (all_reduce_in_levels,)

@@ -172,3 +172,9 @@ def tensors_and_arrays():
         return np.array([node, rank - sum(counts[:node]), sum(counts)])
 
     return rank_of, coordinates_of
+
+
+wrong("looked up on the wrong side", "this is another process", {
+    LOOP: "    ends = list(itertools.accumulate(counts))\n    node = bisect.bisect_left(ends, rank)\n    local = rank - sum(counts[:node])\n"
+})  # fmt: skip
+wrong("the processes of one node", "the world size is not", {BACK: BACK.replace("sum(counts)", "counts[node]")})

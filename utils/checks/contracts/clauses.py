@@ -33,6 +33,7 @@ _EVENTS = {
 # Bytes that a message needs beside its numbers, and what the ranks' own words to each other need.
 _AROUND_A_CALL, _AROUND_A_STEP = 4_000, 16_000
 _GAPS = "a tensor with gaps in memory (a column, say), of which gloo takes other numbers: give it a contiguous copy"
+_GRAPH = "hangs on a graph of autograd, which stays in memory with it: detach it, or compute it under torch.no_grad()"
 _FUNCTIONS = ("", "")  # what the answer's functions hold, whatever they were called with
 
 
@@ -95,6 +96,7 @@ def _changes(rules: Rules, record: Record) -> Iterator[tuple[Any, ...]]:
             continue
         thing, _, aspect = path.rpartition(".")
         words = _ASPECTS.get(aspect, f"is not as before ({aspect.strip('_')})")
+        words = _GRAPH if path.endswith(".grad.requires_grad") else words
         figures = (now, was) if aspect in ("training", "requires_grad", "grad", "device", "dtype", "shape") else ()
         yield f"state:{path}", f"after {{who}}, `{thing.removesuffix('.hooks')}` {words}", *figures
     for name, was, now in record["around"]:

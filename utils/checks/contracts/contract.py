@@ -133,7 +133,7 @@ class Contract:
 def most_telling(mistakes: Mistakes, case: Case, broken: Sequence[Broken]) -> Wrong:
     """The sentence for a case in which clauses are broken: a known mistake if one matches, else the first cause."""
     one, sentence = _known(mistakes, broken) or (min(broken, key=_rank_of), "{}")
-    sentence = sentence.replace("{}", one.sentence)
+    sentence = sentence.replace("{}", one.sentence).replace("?.", "?")
     if one.rank is not None and case["ranks"] > 1:
         sentence = f"on rank {one.rank} {sentence}"
     where = f" See {shown(case)}."

@@ -10,6 +10,7 @@ import contextlib
 import gc
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed.tensor  # a simulated GPU asks for it in its first steps: half a second, so before a fork
@@ -71,9 +72,9 @@ def seen() -> Iterator[Facts]:
         ``copies``: bytes by link, {"GPU 0 → GPU 1": 64, "host → GPU 1": 8}; ``flops``: by phase, of each GPU;
         ``events``: [phase, GPUs, place, start, end, FLOPs, bytes] of each matrix product and each copy; ``spans``: when
         each GPU that computes in forward begins and ends; ``peak``: the most bytes that each GPU held beside what was
-        there before; ``waits``: how often the host waited until a GPU was done.
+        there before; ``waits``: how often the host waited until a GPU was done; ``pauses``: until a stream or an event.
     """
-    cluster, found = simgpu.current(), {"waits": 0}
+    cluster, found = simgpu.current(), {"waits": 0, "pauses": 0}
     before = held()
     synchronize = type(cluster).synchronize
 
@@ -81,7 +82,16 @@ def seen() -> Iterator[Facts]:
         found["waits"] += 1
         synchronize(cluster, *arguments)
 
-    with simgpu.profile() as profile:
+    def pausing(wait: Any) -> Any:
+        def pause(self: Any) -> None:
+            found["pauses"] += 1
+            wait(self)
+
+        return pause
+
+    with simgpu.profile() as profile, contextlib.ExitStack() as stack:
+        for kind in (torch.simgpu.Stream, torch.simgpu.Event):
+            stack.enter_context(mock.patch.object(kind, "synchronize", pausing(kind.synchronize)))
         cluster.synchronize = counted  # type: ignore[method-assign]
         try:
             yield found

@@ -117,10 +117,21 @@ def twin(original: Branched) -> Branched:
 
 
 def loss(model: Branched, seed: int, rows: int = 3) -> Tensor:
-    """The mean loss of some rows, the same wherever it is asked for."""
+    """The mean loss of some rows, the same wherever it is asked for. It is large: who clips gradients changes them."""
     generator = torch.Generator().manual_seed(seed)
     inputs = torch.randn(rows, model.width, generator=generator, dtype=torch.float64)
-    return model(inputs.to(model.stem.weight.dtype)).square().mean()
+    return 64 * model(inputs.to(model.stem.weight.dtype)).square().mean()
+
+
+def goes_wrong(model: Branched, now: list[bool]) -> None:
+    """As soon as ``now`` is not empty, a gradient has an infinity, as in a training that has to notice that."""
+
+    def spoiled(gradient: Tensor) -> Tensor:
+        gradient = gradient.clone()
+        gradient[0, 0] += torch.inf if now else 0.0
+        return gradient
+
+    model.head.weight.register_hook(spoiled)
 
 
 def tangled(loss: Tensor) -> Tensor:

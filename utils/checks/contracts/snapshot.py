@@ -61,6 +61,9 @@ class Snapshot:
                 yield f"{path}.{'removed' if lost else 'added'}", len(before), len(after or ())
             else:
                 yield path, before, after
+        for path, after in later.items():  # (a gradient that was not there before)
+            if path not in self.state and path.endswith(".grad.requires_grad") and after:
+                yield path, False, after
 
     def _note(self, path: str, thing: Any) -> None:
         if f"{path}.is" in self.state:

@@ -47,7 +47,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         with gpus.seen() as seen:
             replicas = watch.call("replicate_model", model=model, devices=devices)
         call: Facts = {"numbers": list(numbers), "seen": seen, "kind": _kind(replicas), "own": own}
-        call["coarsest"] = case["type"].split()[-1]
+        call["coarsest"], call["saved"] = case["type"].split()[-1], list(model.state_dict())
         call |= {"addresses": addresses, "trained": {n: p.requires_grad for n, p in model.named_parameters()}}
         facts["calls"].append(call)
         if call["kind"] == "dicts":
@@ -140,14 +140,18 @@ def _replicas(call: Facts) -> Iterator[Broken]:
         missing = [name for name in call["own"] if name not in replica]
         if parameters := [name for name in missing if name in call["trained"]]:
             words = f"the parameter {parameters[0]} is missing: layers may hold layers. named_parameters() finds all"
+            if strange := [name for name in replica if name not in call["addresses"]]:
+                words = f"the model has no {strange[0][:60]}: a replica has the names that named_parameters() gives"
             yield Broken("value:0 parameter", words)
             return
         for name, tensor in replica.items():
             yield from _tensor(call, index, number, name, tensor)
         if missing:
             some = any(name in replica for name in call["own"] if name not in call["trained"])
-            why = "a replica has buffers too" if not some else "state_dict leaves out buffers that need not be saved"
-            yield Broken("value:2 buffer", f"the buffer {missing[0]} is missing: {why}. named_buffers() finds all")
+            why = "" if some else ": a replica has buffers too"
+            if some and not set(missing) & set(call["saved"]):
+                why = ": state_dict leaves out buffers that need not be saved"
+            yield Broken("value:2 buffer", f"the buffer {missing[0]} is missing{why}. named_buffers() finds all")
 
 
 def _tensor(call: Facts, index: int, number: int, name: str, tensor: Facts) -> Iterator[Broken]:

@@ -125,8 +125,12 @@ def _parts(case: Case, call: Facts) -> Iterator[Broken]:
         return
     batch, numbers, rows = call["batch"], call["numbers"], case["rows"]
     values = [part["value"] for part in call["parts"]]
-    if any(one.dim() != batch.dim() or one.shape[1:] != batch.shape[1:] for one in values):
-        shapes = [list(one.shape) for one in values]
+    shapes = [list(one.shape) for one in values]
+    if any(one.dim() != batch.dim() for one in values):
+        words = "every part has as many dimensions as the batch, also one with a single row"
+        yield Broken("value:0 dimensions", words, shapes, list(batch.shape))
+        return
+    if any(one.shape[1:] != batch.shape[1:] for one in values):
         yield Broken("value:0 columns", "split the rows (dimension 0), not the columns", shapes, list(batch.shape))
         return
     sizes, most = [len(one) for one in values], math.ceil(rows / len(numbers))
@@ -208,13 +212,15 @@ def _links(copies: dict[str, int]) -> str:
 
 
 def _memory(case: Case, call: Facts) -> Iterator[Broken]:
-    """A GPU needs room for its rows; the one that has the batch may need a second place for all of it."""
-    whole, room = _rounded(call["batch"].nbytes), {}
+    """A GPU needs room for its rows, and for each by itself; the one that has the batch perhaps for all once more."""
+    whole, room, single = _rounded(call["batch"].nbytes), {}, case["rows"] * _rounded(call["batch"][:1].nbytes)
     for part in call.get("parts", ()):
         if "value" in part:
             room[part["place"]] = room.get(part["place"], 0) + _rounded(part["value"].nbytes)
     for gpu, peak in enumerate(call["seen"]["peak"]):
-        most = 2 * room.get(f"GPU {gpu}", 0) + (2 * whole if case["batch on"] == f"GPU {gpu}" else 0)
+        home = case["batch on"] == f"GPU {gpu}"
+        most = 2 * room.get(f"GPU {gpu}", 0) + (2 * whole if home else 0)
+        most += single if most else 0
         if peak > most:
             words = f"GPU {gpu} holds more for a while than the rows that it gets"
             yield Broken("memory:peak", words, f"{peak:,} bytes", f"at most {most:,} bytes")

@@ -53,7 +53,7 @@ class Scene:
         facts |= {"sizes": [gradients.sizes(model) for model in self.models], "steps": [], "silent": []}
         self.twins = [scenery.twin(model) for model in self.models]
         self.objects = [watch.call("Accumulating", model=model) for model in self.models]
-        self.optimizers = [scenery.Momentum(list(model.parameters()), 0.1, 0.9, 0.01) for model in self.models]
+        self.optimizers = [scenery.Momentum(list(model.parameters()), 0.002, 0.9, 0.01) for model in self.models]
         self.count = 0
 
     def play(self) -> None:
@@ -157,6 +157,7 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     for rank, facts in enumerate(world):
         if facts.get("swallowed"):
             words = f"a {facts['swallowed']} inside the no_sync() block does not come out: use try … finally"
+            words += ", or let __exit__ return None"
             yield Broken("value:swallowed", words, rank=rank)
         for one in facts["silent"]:
             for name, own in one["own"].items():

@@ -17,6 +17,7 @@ def draw(rng: random.Random) -> list[Case]:
     both = ["float64", "float32"]
     for ranks, kind in ((3, both[0]), (3, both[1]), (2, rng.choice(both)), (rng.choice((4, 5)), rng.choice(both))):
         how = {"type": kind, "zero_grad": rng.choice(("to None", "to zero")), "grad mode": rng.choice(("on", "off"))}
+        how["grad mode"] = "on" if len(cases) == 1 else how["grad mode"]
         how["gradients before"] = "yes" if not cases else rng.choice(("yes", "no"))
         how["broadcast before"] = "no" if cases else "another model of these sizes, and this one with other numbers"
         cases.append({"ranks": ranks, **how, "seed": rng.getrandbits(30)})
@@ -46,7 +47,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     watch.call("broadcast_state", model=model)
     facts |= {"after": snapshot.copies(model), "calls before": len(watch.records)}
     parameters = list(model.parameters())
-    optimizer = scenery.Momentum(parameters, rate=0.1, momentum=0.9, decay=0.01)
+    optimizer = scenery.Momentum(parameters, rate=0.002, momentum=0.9, decay=0.01)
     for step in range(STEPS):
         for parameter in parameters:
             if parameter.grad is not None and step and case["zero_grad"] == "to zero":
@@ -54,6 +55,8 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
             else:
                 parameter.grad = None
         model.gates[0] = float(rank != step % case["ranks"])  # gradients that are zero on one rank travel all the same
+        if rank == 0 and step == STEPS - 1:
+            scenery.goes_wrong(model, now=[True])
         scenery.loss(model, 1000 * seed + 10 * step + rank, rows=1 + seed % 4).backward()
         own = snapshot.gradients(model)
         with torch.set_grad_enabled(case["grad mode"] == "on"):

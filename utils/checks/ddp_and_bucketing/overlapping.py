@@ -55,13 +55,17 @@ def train(case: Case, watch: Any, facts: Facts, models: list[Any], wrap: Callabl
     wire = watch.wire
     facts |= {"sizes": [gradients.sizes(model) for model in models], "steps": []}
     twins = [scenery.twin(model) for model in models]
+    last_step: list[bool] = []
+    for one in (*models, *twins) if dist.get_rank() == 0 else ():
+        scenery.goes_wrong(one, now=last_step)  # (before a learner's hooks)
     earlier = weakref.WeakSet(wire.works)  # of a case before this one: hooks of its models may keep its objects
     for model in models:  # before the learner's hooks, so that these come first
         for name, parameter in scenery.trainable(model):
             parameter.register_post_accumulate_grad_hook(lambda _, name=name: wire.ready.append(name))
     wrapped = [wrap(number) for number in range(len(models))]
-    optimizers = [scenery.Momentum(list(model.parameters()), 0.1, 0.9, 0.01) for model in models]
-    for step, number in enumerate(case.get("models", ORDER_OF_MODELS)):
+    optimizers = [scenery.Momentum(list(model.parameters()), 0.002, 0.9, 0.01) for model in models]
+    order = case.get("models", ORDER_OF_MODELS)
+    for step, number in enumerate(order):
         model, twin, seed = models[number], twins[number], 1000 * case["seed"] + 10 * step + dist.get_rank()
         used = case["used"][step][dist.get_rank()] if "used" in case else None
         for one in (model, twin) if used is not None else ():
@@ -73,6 +77,7 @@ def train(case: Case, watch: Any, facts: Facts, models: list[Any], wrap: Callabl
                 theirs.grad.zero_()
             else:
                 theirs.grad = None
+        last_step += [True] * (step == len(order) - 1)
         scenery.loss(twin, seed).backward()
         own = snapshot.gradients(twin)
         lost = scenery.loss(model, seed)
@@ -80,6 +85,7 @@ def train(case: Case, watch: Any, facts: Facts, models: list[Any], wrap: Callabl
         if used is not None:
             lost = scenery.tangled(lost) if dist.get_rank() == 0 else lost
             scenery.thrown_away(model)
+            model.order = list(range(len(model.branches)))  # the graph tells what was used, and nobody else
             lost.register_hook(backwards.append)
         with watch.step(f"a step of model {'AB'[number]}", wrapped[number], model=model) as record:
             if used is not None:

@@ -46,7 +46,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     rank, kind = dist.get_rank(), case["type"]
     models = [scenery.model(case["seed"] + number, branches=case["branches"], types=kind) for number in range(2)]
     facts |= {"sizes": [gradients.sizes(model) for model in models], "steps": []}
-    optimizers = [scenery.Momentum(list(model.parameters()), 0.1, 0.9, 0.01) for model in models]
+    optimizers = [scenery.Momentum(list(model.parameters()), 0.002, 0.9, 0.01) for model in models]
     for step, used in enumerate(case["used"]):
         number = step % 2
         model = models[number]
@@ -54,6 +54,8 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         model.gates[1] = 0.0  # branch 1 is used, and its gradients are zero
         for parameter in model.parameters():
             parameter.grad = None
+        if rank == 0 and step == STEPS - 1:
+            scenery.goes_wrong(model, now=[True])
         scenery.loss(model, 1000 * case["seed"] + 10 * step + rank).backward()
         own = snapshot.gradients(model)
         with watch.step(f"average_used {'AB'[number]}", model=model) as record:

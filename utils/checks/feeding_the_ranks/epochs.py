@@ -206,7 +206,8 @@ def _alike(case: Case, found: Orders) -> Broken | None:
         return None
     one, two = pairs[0]
     if len(epochs) > 1 and all(order == first for order in found.values()):
-        words = "every epoch has the same order: the sampler that deals the samples out never hears of the epoch"
+        words = "every epoch has the same order: the sampler that deals the samples out has to hear of each epoch, "
+        words += "before its order is drawn"
         return Broken("value:alike", words, f"1 order in {len(epochs)} epochs", f"{len(epochs)} orders")
     if (one, two) == tuple(epochs[:2]):
         words = (

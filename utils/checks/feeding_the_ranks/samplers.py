@@ -99,9 +99,13 @@ def _sizes(case: Case, shares: Shares, epoch: int) -> Broken | None:
         words = f"the ranks have different numbers of samples: {why}"
     elif sizes[0] == case["samples"] and case["world size"] > 1:
         words = "every rank has the whole data set: a rank takes its own share"
-    elif drop_last and sizes[0] > share:
+    elif sizes[0] == 0:
+        words = "the ranks get nothing: does each call of __iter__ begin anew?"
+    elif drop_last and sizes[0] < share:
+        words = "more is left out than what does not fill a round"
+    elif drop_last:
         words = "drop_last is True, so what does not fill a round is left out, not padded"
-    elif not drop_last and sizes[0] < share:
+    elif sizes[0] < share:
         words = "drop_last is False, so no sample may be lost: pad instead"
     else:
         words = "each rank needs the smallest equal share"
@@ -165,7 +169,10 @@ def _shuffled(case: Case, facts: Facts) -> Broken | None:
         return Broken("value:sorted", "the samples are not shuffled")
     for other, epoch in itertools.combinations(dealt, 2):
         if dealt[other] == dealt[epoch]:
-            return Broken("value:alike", f"set_epoch does not change the order: epochs {other} and {epoch} are alike")
+            words = "set_epoch does not change the order"
+            if any(one != dealt[epoch] for one in dealt.values()):
+                words = "not every number that set_epoch gets has an order of its own"
+            return Broken("value:alike", f"{words}: epochs {other} and {epoch} are alike")
     if dealt[0] in facts["other seeds"]:
         return Broken("value:seed", "the seed does not change the order")
     for rank in range(case["world size"] if case["world size"] > 1 and share > 3 else 0):

@@ -64,6 +64,10 @@ class Source:
         """By the process itself, by worker 0, by worker 1, …"""
         return [int(count) for count in self._reads.sum(1)]
 
+    def twice(self) -> bool:
+        """Whether a sample was read more than once."""
+        return bool((self._reads.sum(0) > 1).any())
+
     def talks(self) -> bool:
         """Whether a worker has used a collective or sent a message."""
         return bool(self._talks)
@@ -121,6 +125,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
             batches = {"batch_size": case["batch"] or None, "num_workers": workers, "worker_init_fn": source.in_worker}
             loader = DataLoader(stream, **batches, persistent_workers=case["stay"])
             found["first"], found["reads"], found["talks"] = loaded(loader), source.reads(), source.talks()
+            found["twice"] = source.twice()
             if rank == size - 1:
                 found["second"] = loaded(loader)
             del loader
@@ -214,8 +219,10 @@ def _reads(case: Case, one: Facts, rank: int) -> Broken | None:
         words = "samples are read by the training process, not by its workers: read in __iter__, one at a time"
         return Broken("value:reader", words, f"{alone} reads", "none")
     if sum(one["reads"]) != share:
-        words = f"the stream of rank {rank} reads samples that it does not give: reading is what costs. Work out the "
-        return Broken("value:reads", words + "numbers of its own, and read those", f"{sum(one['reads'])} reads", share)
+        words = "samples that it does not give: reading is what costs. Work out the numbers of its own, and read those"
+        words = "a sample more than once: reading is what costs" if one.get("twice") else words
+        words = f"the stream of rank {rank} reads {words}"
+        return Broken("value:reads", words, f"{sum(one['reads'])} reads", share)
     counts = by_worker[:workers]
     if workers and max(counts) - min(counts) > 1:
         words = f"the workers of rank {rank} have shares that differ by more than one sample: one is idle while others "

@@ -192,6 +192,8 @@ def _ends(case: Case, world: Sequence[Facts]) -> Broken | None:
         return Broken("value:steps", words, *figures)
     if steps != [most] * len(steps):
         words = "a rank without data takes the step too: its weights must stay those of the others"
+        if len(set(steps)) == 1:
+            words = "all ranks stop too early: the last step is the last one with any data on any rank"
         return Broken("value:steps", words, *figures)
     for rank, facts in enumerate(world):
         if facts["end"] != (facts["steps"][-1]["after"] if steps[rank] else facts["begin"]):

@@ -26,9 +26,16 @@ def draw(rng: random.Random) -> list[Case]:
         machines.append((f"steady times, {workers} or {workers + 1} workers", _like(_nearly(workers, ratio), rng)))
     machines.append(("a process that loads as fast as many workers", _like(_alone(rng.uniform(1.025, 1.03)), rng)))
     return [
-        {"ranks": 1, "the machine with": name, "facts": [asdict(replace(machine, log=[]))], "seed": rng.getrandbits(30)}
+        {"ranks": 1, "the machine with": name, "facts": [asdict(_with_rest(machine))], "seed": rng.getrandbits(30)}
         for name, machine in machines
     ]
+
+
+def _with_rest(machine: Machine) -> Machine:
+    """With cores and memory left over, not quite enough for one worker more on each rank."""
+    share = machine.ranks * machine.worker_bytes
+    room = machine.free_bytes // share * share + 3 * share // 4
+    return replace(machine, cores=machine.cores + machine.ranks - 1, free_bytes=room, log=[])
 
 
 def _nearly(workers: int, ratio: float) -> Machine:

@@ -214,7 +214,7 @@ def _pid(helper: Any) -> int | None:
 def _works(child: Any) -> bool:
     import psutil
 
-    try:
-        return child.status() != psutil.STATUS_ZOMBIE
+    try:  # (one that has ended stays in the table of processes until its parent waits for it: os.waitpid)
+        return child.status() != psutil.STATUS_ZOMBIE or child.ppid() == os.getpid()
     except psutil.Error:
         return False

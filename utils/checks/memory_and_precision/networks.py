@@ -37,6 +37,7 @@ class Network(nn.Module):
         self.shapes = draw.choices(ACTIVATIONS, k=3)
         self.to(dtype)
         self.head.float()  # so two types, but in a network of float32
+        self.norm.eval()  # in which it computes the same: who sets modes for all of a network changes this one
 
     def forward(self, x: Tensor) -> Tensor:
         a, b, c = self.shapes

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
-from utils.checks.model_parallelism.costs import smallest_largest
+from utils.checks.model_parallelism.costs import smallest_largest, stage_costs
 
 PRELOAD = ("utils.checks.model_parallelism.stages", "torch.distributed.tensor")
 
@@ -43,6 +43,7 @@ def _one_model(case: Case, watch: Any, seed: int) -> Facts:
     pieces, x = stages.pieces(seed, case["pieces"], case["type"])
     wanted, back = _there_and_back(nn.Sequential(*pieces), pieces, x)
     found: Facts = {"costs": [_bytes(piece.parameters()) for piece in pieces], "wanted": wanted}
+    found["other costs"] = _other_costs(pieces)
     owned = [{id(tensor) for tensor in (*piece.parameters(), *piece.buffers())} for piece in pieces]
     numbers = {id(piece): number for number, piece in enumerate(pieces)}
     given = list(pieces)
@@ -76,6 +77,17 @@ def _one_model(case: Case, watch: Any, seed: int) -> Facts:
         own.clear()
         found["kept"] = [now - then for now, then in zip(gpus.held(), before, strict=True)]
     return found
+
+
+def _other_costs(pieces: Any) -> list[tuple[str, list[int]]]:
+    """What pieces cost for who counts something else, by the words for it."""
+    counted = {
+        "numbers in place of bytes": lambda piece: sum(p.numel() for p in piece.parameters()),
+        "buffers too": lambda piece: _bytes((*piece.parameters(), *piece.buffers())),
+        "all that state_dict() has": lambda piece: _bytes(piece.state_dict().values()),
+        "only what is trained": lambda piece: _bytes(p for p in piece.parameters() if p.requires_grad),
+    }
+    return [(why, [cost(piece) for piece in pieces]) for why, cost in counted.items()]
 
 
 def _there_and_back(model: Any, pieces: Any, x: Any) -> tuple[Any, list[Any]]:
@@ -137,11 +149,10 @@ def _stages(case: Case, model: Facts) -> Iterator[Broken]:
     order = [number for stage in made for number in stage["order"]]
     if missing := sorted(set(range(case["pieces"])) - set(order)):
         words = (
-            f"piece {missing[0]} itself is in no stage: it is missing, or the stage holds a copy of it, and then an "
+            f"piece {missing[0]} itself is in no stage's modules(): it is missing, or the stage holds a copy of it, "
         )
-        yield Broken(
-            "value:1 copy", words + "optimizer that knows the model trains other parameters than the stages use"
-        )
+        words += "or keeps it in a plain list, into which nn.Module does not look (nn.ModuleList is one that it knows)"
+        yield Broken("value:1 copy", words)
     elif order != sorted(order) or len(order) != case["pieces"]:
         yield Broken("value:2 order", "the pieces stay in their order, each in one stage", order, sorted(set(order)))
     elif any(stage["more"] for stage in made):
@@ -163,12 +174,13 @@ def _stages(case: Case, model: Facts) -> Iterator[Broken]:
         yield Broken("value:4 copies", words, str(model["seen"]["copies"]), str(right))
     largest, best = max(stage["cost"] for stage in made), smallest_largest(model["costs"], p)
     if largest > best:
-        kinds = (
-            "; the pieces have numbers of 8 and of 4 bytes: count bytes, not numbers" if " and " in case["type"] else ""
-        )
-        yield Broken(
-            "value:5 largest", f"the largest stage can be smaller{kinds}", f"{largest:,} bytes", f"{best:,} bytes"
-        )
+        counts = [len(stage["order"]) for stage in made]
+        fits = [why for why, costs in model["other costs"]
+                if max(stage_costs(costs, counts)) == smallest_largest(costs, p)]  # fmt: skip
+        words = "the largest stage can be smaller"
+        if fits:
+            words += f"; this cut is best where one counts {' or '.join(fits)}: count the bytes of all parameters"
+        yield Broken("value:5 largest", words, f"{largest:,} bytes", f"{best:,} bytes")
     if not all(torch.equal(one, model["wanted"]) for one in model.get("outputs", ())):
         words = "run one after the other, the stages give another result than the model: keep the order"
         yield Broken("value:6 result", words)

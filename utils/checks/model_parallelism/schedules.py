@@ -16,6 +16,7 @@ def right_schedule(stage: int, p: int, m: int) -> list[str]:
     return [f"F{k}" for k in range(first)] + steady + [f"B{k}" for k in range(m - first, m)]
 
 
+SHORT = 12  # passes that a sentence can show
 PIPELINES = ((3, 4), (4, 8), (2, 5), (4, 2), (5, 5), (8, 16), (2, 2), (1, 3))  # stages, micro-batches
 
 
@@ -109,6 +110,7 @@ def _wrong_order(
 ) -> Broken:
     where = next(i for i, pair in enumerate(zip(found, right, strict=True)) if pair[0] != pair[1])
     call, seen = f"schedule_1f1b{cases[where]}", {"measured": found[where], "expected": right[where]}
+    place = next(i for i, pair in enumerate(zip(found[where], right[where], strict=False)) if pair[0] != pair[1])
     for sentence, mistake in SCHEDULE_MISTAKES.items():
         if found == [mistake(*one) for one in cases]:
             return Broken("value:2 order", f"{sentence}. See {call}", **seen)
@@ -116,6 +118,9 @@ def _wrong_order(
         lists = [items for one, items in zip(cases, found, strict=True) if one[1:] == (p, m)][:p]
         if stuck := play(lists).stuck:
             return Broken("value:2 stuck", f"with {p} stages and {m} micro-batches nobody can go on: {stuck}")
+    if place > SHORT:  # (what is shown of a long list is its beginning)
+        seen = {name: one[place - 2 : place + 6] for name, one in seen.items()}
+        return Broken("value:2 order", f"{call} is another order: from place {place - 2} on", **seen)
     return Broken("value:2 order", f"{call} is another order", **seen)
 
 

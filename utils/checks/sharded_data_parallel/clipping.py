@@ -41,6 +41,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     facts["after"] = [one.clone() for one in shards]
     single = isinstance(norm, torch.Tensor) and norm.numel() == 1
     facts["norm"] = float(norm) if single else number(norm)
+    facts["kind"] = "None" if norm is None else f"a {type(norm).__name__} that is no single number"
 
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
@@ -52,7 +53,10 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     for rank, facts in enumerate(world):
         told = facts["norm"]
         if told is None or abs(told - true) > CLOSE * true + 1e-12:
-            guesses = {"None: return the true norm": told is None, "not finite: add up in float64": told != told}
+            guesses = {
+                f"{facts['kind']}: return the true norm": told is None,
+                "not finite: add up in float64": told != told,
+            }
             if told is not None:
                 guesses |= {
                     "not finite: add up in float64": not abs(told) < float("inf"),
@@ -63,7 +67,7 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
                 }
             words = next((words for words, fits in guesses.items() if fits), "not the norm of all shards together")
             yield Broken(f"value:0 {words}", f"what is returned is {words}", _digits(told), _digits(true), rank=rank)
-        for before, after in zip(facts["before"], facts["after"], strict=True):
+        for before, after in zip(facts["before"], facts["after"], strict=False):
             right = before.double() * factor
             if factor == 1.0 and not torch.equal(before, after):
                 words = "the norm is not above max_norm, and all the same the gradient was changed"

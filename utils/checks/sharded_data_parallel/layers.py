@@ -28,11 +28,16 @@ MISTAKES: tuple[tuple[str, str], ...] = (
 
 
 def draw_shapes(seed: int, ranks: int, padding: bool, one: bool = False) -> list[tuple[int, ...]]:
-    """Of some parameters (or ``one``), whose length together can be divided by ``ranks``, or cannot."""
+    """Of some parameters, one a single number, whose length together can be divided by ``ranks``, or cannot.
+
+    Args:
+        one: one parameter only.
+    """
     rng = random.Random(seed)
     shapes: list[tuple[int, ...]] = [(rng.randint(2, 9), rng.randint(2, 9)), (rng.randint(1, 9),)]
     shapes += [tuple(rng.randint(1, 4) for _ in range(rng.randint(0, 3))) for _ in range(rng.randint(0, 3))]
     rng.shuffle(shapes)
+    shapes.insert(seed % len(shapes), ())
     shapes = [] if one else shapes
     rest = -sum(_length(shape) for shape in shapes) % ranks
     more = rest + rng.randint(1, ranks - 1) if padding and ranks > 1 else rest

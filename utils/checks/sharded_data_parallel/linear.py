@@ -66,7 +66,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         facts_of["between"] = living.now(*outputs) + held
     y = None
     for facts_of, (x, shard, _, upstream) in zip(made, given, strict=True):
-        with living, watch.step("backward", x=x, shard=shard):
+        with living, watch.step("backward", x=x, shard=shard, upstream=upstream):
             outputs.pop(0).backward(upstream)
         facts_of["dx"] = None if x.grad is None else x.grad.clone()
         facts_of["dshard"] = None if shard.grad is None else shard.grad - BEFORE * case["a gradient before"]

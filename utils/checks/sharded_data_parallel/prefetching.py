@@ -116,6 +116,8 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
             elif number not in waited:
                 words = "computes before anybody has waited for its all-gather: it may read anything"
                 yield Broken("use:2 unwaited", f"{name} {words}")
+            if number in used:
+                yield Broken("use:7 again", f"{name} computes more than once: once is enough")
             used.add(number)
         else:
             if number not in used:

@@ -40,6 +40,8 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     returned, living = [], memory.living(*parameters)
     for step in range(STEPS):
         layers.draw_gradients(parameters, case["seed"] + 100 * step + rank)
+        if not step and rank == case["seed"] % ranks:  # all zero, and travels all the same
+            parameters[0].grad.zero_()
         if step and rank == case["seed"] % ranks:  # as a training has it that goes wrong, and has to notice
             parameters[-1].grad[-1] = (math.nan, math.inf)[case["seed"] % 2]
         own = layers.joined([one.grad for one in parameters], ranks)

@@ -95,6 +95,8 @@ def _wrong_members(
     if members == other:
         return "the two groups are swapped: first that of my node, then that across the nodes"
     if members == list(range(rank % nodes, ranks, nodes)):
+        if name == "cross":
+            return "ranks with the same local rank are per_node apart, not nodes: so many ranks are on a node"
         return "ranks on one node are neighbours: the node is rank // per_node, not rank % nodes"
     if rank not in members:
         return f"this rank is not in its own {name} group"
@@ -124,6 +126,7 @@ CONTRACT = Contract(
             "{}. Every rank must call new_group for every group, member or not, and in the same order",
         ),
         ("value:members", "{}"),
+        ("wire:other *", "{}, beside dist.new_group"),
         ("value:*", "{}"),
     ),
     figures=figures,

@@ -54,6 +54,7 @@ def scene_of(function: str) -> Callable[..., None]:
     return scene
 
 
+_OTHER = "this is another process"
 # What a mistake gives, by its sentence; of all places of a cluster, in order.
 _RANKS: dict[str, Callable[[int, int, Counts], int]] = {
     "the launcher counts node by node; you deal the ranks out to the nodes like cards": lambda n, k, c: like_cards(
@@ -106,12 +107,17 @@ def _judge(
             continue
         shown = f"{name}({', '.join(map(str, call))})"
         if _floats(got):
-            yield Broken("value:kind", f"{shown} is no whole number: divide with // instead of /", str(got), str(value))
+            words = (
+                f"{shown} is no whole number but a float, as / gives it: // gives a whole number, and so does int(…)"
+            )
+            yield Broken("value:kind", words, str(got), str(value))
         elif isinstance(value, list) and not (isinstance(got, list) and len(got) == 3):
             words = f"{name} returns three numbers: node rank, local rank, world size"
             yield Broken("value:kind", words, str(got)[:60], str(value))
         else:
-            words = next((why for why, formula in mistakes.items() if _gives(formula, each)), "this is another process")
+            words = next((why for why, formula in mistakes.items() if _gives(formula, each)), _OTHER)
+            if words == _OTHER and isinstance(value, list) and got[:2] == value[:2]:
+                words = "the place is right, the world size is not: it is the number of processes on all nodes"
             yield Broken("value:places", f"{words}. This is {shown}", str(got)[:60], str(value))
         return
 

@@ -57,6 +57,8 @@ def broken(right: list[Environment], mistake: str, rng: random.Random) -> list[E
             one["RANK"] = str(number + 1)
         elif mistake == "the number of nodes as world size":
             one["WORLD_SIZE"] = str(len({other["NODE_ADDR"] for other in right}))
+        elif mistake == "ranks counted from the last process":
+            one["RANK"] = str(len(right) - 1 - number)
         elif mistake == "local ranks that go on counting":
             one["LOCAL_RANK"] = one["RANK"]
         elif mistake == "each node meets at its own address":
@@ -77,6 +79,7 @@ def broken(right: list[Environment], mistake: str, rng: random.Random) -> list[E
 MISTAKES = (
     "ranks counted on each node",
     "ranks counted from 1",
+    "ranks counted from the last process",
     "the number of nodes as world size",
     "local ranks that go on counting",
     "each node meets at its own address",
@@ -84,7 +87,7 @@ MISTAKES = (
     "all but rank 0 at another port",
     "other ports",
     "no mistake",
-    *["anything"] * 3,
+    *["anything"] * 2,
 )
 TURNS = "the launch", "the launch at another port", "its first process alone", "the launch once more"
 
@@ -129,7 +132,7 @@ def _plain(given: list[Environment], after: Any) -> Facts:
         return {"kind": f"a list with a {type(strange[0]).__name__}"}
     texts = [{str(k)[:60]: v if isinstance(v, str) else [repr(v)[:60]] for k, v in one.items()} for one in after]
     new = not any(one is other for one in after for other in given) and after is not given
-    return {"kind": "list of dicts", "after": texts, "new": new}
+    return {"kind": "list of dicts", "after": texts, "new": new, "different": len({id(one) for one in after})}
 
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
@@ -148,6 +151,10 @@ def _launch(right: list[Environment], before: list[Environment], facts: Facts) -
     after = facts["after"]
     if len(after) != len(right):
         yield Broken("value:number", "no process may be lost or added", len(after), len(right))
+        return
+    if facts["different"] < len(after):
+        words = "the same dict stands for several processes: make a new one for each"
+        yield Broken("value:shared", words, f"{facts['different']} dicts", len(after))
         return
     for process, (was, wanted, got) in enumerate(zip(before, right, after, strict=True)):
         if set(got) != set(wanted):

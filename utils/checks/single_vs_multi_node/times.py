@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import numbers
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
+from utils.checks.plain import number
 
 CLOSE = 1e-9  # a dozen roundings are less
 Sheet = dict[str, float]
@@ -22,10 +22,10 @@ def draw(rng: random.Random) -> list[Case]:
     shapes = [(2, 2), (1, 8), (3, 1), (1, 1), (16, 4), (2, 8), (rng.randint(17, 99), rng.randint(9, 72))]
     shapes += [(rng.randint(2, 16), rng.randint(2, 8)) for _ in range(7)]
     clusters: list[list[Any]] = []
-    for number, (nodes, per_node) in enumerate(shapes):
+    for place, (nodes, per_node) in enumerate(shapes):
         inside = {"alpha_us": rng.uniform(1, 60), "GB_per_s_both_directions": 10 ** rng.uniform(1, 3.3)}
         between = {"alpha_us": rng.uniform(1, 60), "Gbit_per_s": 10 ** rng.uniform(0.5, 3.5)}
-        if number % 3 == 0:  # the usual order
+        if place % 3 == 0:  # the usual order
             inside, between = {"alpha_us": 3.4, "GB_per_s_both_directions": 900}, {"alpha_us": 50, "Gbit_per_s": 25}
         clusters.append([int(10 ** rng.uniform(2, 9.5)), nodes, per_node, inside, between])
     nbytes, nodes, per_node, inside, between = clusters[-1]
@@ -47,8 +47,8 @@ def scene_of(function: str) -> Callable[..., None]:
             with watch.step(function, inside=sheets[0], between=sheets[1]):
                 result = watch.answers[function].function(nbytes, nodes, per_node, *sheets)
             result = result.tolist() if hasattr(result, "tolist") else result  # numpy's and torch's numbers
-            number = isinstance(result, numbers.Real) and not isinstance(result, bool)
-            facts["results"].append(float(result) if number else f"a {type(result).__name__}")
+            seconds = number(result)
+            facts["results"].append(f"a {type(result).__name__}" if seconds is None else float(seconds))
 
     return scene
 
@@ -79,6 +79,8 @@ def ring(
     }
     used = [hops] if hops in alphas_betas else ["inside"] * (per_node > 1) + ["between"] * (nodes > 1)
     steps, latencies = rounds * (p - 1), {"per step": rounds * (p - 1), "once": 1, "never": 0}[alpha]
+    if hops == "network":
+        used = used[-1:]
     if hops == "bandwidth":
         used = [max(used, key=lambda link: alphas_betas[link][1])]
     times = [latencies * a + steps * piece(n, p) * b for a, b in (alphas_betas[link] for link in used)]
@@ -126,6 +128,7 @@ RING_MISTAKES: dict[str, dict[str, Any]] = _BOTH | {
     "all ranks step together, so the slowest link sets the pace, not the link inside a node": {"hops": "inside"},
     "inside one node nobody uses the network": {"hops": "between"},
     "all ranks step together: take the slowest link, not the mean of both": {"hops": "mean"},
+    "the network is not always the slower one: take the link on which a step takes longest": {"hops": "network"},
     "the slowest link is the one on which a step with this piece takes longest: α counts too": {"hops": "bandwidth"},
     "the ring goes through all processes, not only through one per node": {"ranks": "nodes"},
 }
@@ -150,15 +153,24 @@ def judge_of(name: str, right: Callable[..., float], mistakes: dict[str, dict[st
                 yield Broken("value:kind", f"{name} returns a number of seconds", got)
                 return
             fits = (why for why, how in mistakes.items() if _all(clusters, results, right, how))
-            words = next(
-                fits, f"{name} is {got / value:.3g} times what it should be" if value else "one GPU waits for nobody"
-            )
+            words = next(fits, _off(name, got, value))
             yield Broken(
                 "value:time", f"{words}. These are {where}{_shown(cluster[4])}", f"{got:.9g} s", f"{value:.9g} s"
             )
             return
 
     return judge
+
+
+def _off(name: str, got: float, value: float) -> str:
+    if not value:
+        return "one GPU waits for nobody"
+    if (times := f"{got / value:.3g}") == "1":
+        words = (
+            f"{name} is off by {abs(got / value - 1):.1g} of what it should be, and floats explain {CLOSE} at most: "
+        )
+        return words + "a piece, a unit or a result is rounded, or was kept from another call"
+    return f"{name} is {times} times what it should be"
 
 
 def _all(clusters: Any, results: Any, formula: Callable[..., float], how: dict[str, Any]) -> bool:
