@@ -34,6 +34,12 @@ class Opaque:
         return f"a {self.kind}"
 
 
+def kind_of(value: Any) -> str:
+    """What it is, in words: "a str", "a tuple of int, str"."""
+    parts = ", ".join(type(one).__name__ for one in value[:4]) if isinstance(value, tuple | list) else ""
+    return f"a {type(value).__name__}{' of ' * bool(parts)}{parts}"
+
+
 def shorten(value: Any, longest: int = _LONGEST) -> str:
     """A repr for a sentence: never long, never an exception."""
     try:

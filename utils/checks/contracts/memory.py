@@ -41,14 +41,18 @@ class _Storages(TorchDispatchMode):
             if isinstance(used, torch.Tensor) and (storage := used.untyped_storage())._cdata not in self.given:
                 self._alive[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
                 here.add(storage._cdata)
-        # A thread of gloo lets go of a message's tensor a moment after the wait for it is over.
+        if self._sum() > self.most:
+            self._wait_for_others(here)
+            self.most = max(self.most, self._sum())
+        return result
+
+    def _wait_for_others(self, here: set[int]) -> None:
+        """A thread of gloo lets go of a message's tensor a moment after the wait for it is over."""
         until = time.monotonic() + LETS_GO
         while self._sum() > self.most and set(self._alive) - here and self._patience > 0 and time.monotonic() < until:
             time.sleep(0.001)
             self._patience -= 0.001
             self._forget_expired()
-        self.most = max(self.most, self._sum())
-        return result
 
     def _forget_expired(self) -> None:
         for key in [key for key, (storage, _) in self._alive.items() if storage.expired()]:

@@ -157,7 +157,9 @@ def trainable(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 class Momentum:
     """SGD with momentum and weight decay, as torch.optim.SGD does it. (To import that one takes a second.)"""
 
-    def __init__(self, parameters: list[nn.Parameter], rate: float, momentum: float, decay: float) -> None:
+    def __init__(
+        self, parameters: list[nn.Parameter], rate: float = 0.002, momentum: float = 0.9, decay: float = 0.01
+    ) -> None:  # (a small rate, for ``loss`` is large)
         self.parameters, self.rate, self.momentum, self.decay = parameters, rate, momentum, decay
         self.moving: dict[nn.Parameter, Tensor] = {}
 

@@ -53,7 +53,7 @@ class Scene:
         facts |= {"sizes": [gradients.sizes(model) for model in self.models], "steps": [], "silent": []}
         self.twins = [scenery.twin(model) for model in self.models]
         self.objects = [watch.call("Accumulating", model=model) for model in self.models]
-        self.optimizers = [scenery.Momentum(list(model.parameters()), 0.002, 0.9, 0.01) for model in self.models]
+        self.optimizers = [scenery.Momentum(list(model.parameters())) for model in self.models]
         self.count = 0
 
     def play(self) -> None:

@@ -47,7 +47,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     watch.call("broadcast_state", model=model)
     facts |= {"after": snapshot.copies(model), "calls before": len(watch.records)}
     parameters = list(model.parameters())
-    optimizer = scenery.Momentum(parameters, rate=0.002, momentum=0.9, decay=0.01)
+    optimizer = scenery.Momentum(parameters)
     for step in range(STEPS):
         for parameter in parameters:
             if parameter.grad is not None and step and case["zero_grad"] == "to zero":

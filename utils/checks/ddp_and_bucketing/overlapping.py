@@ -63,7 +63,7 @@ def train(case: Case, watch: Any, facts: Facts, models: list[Any], wrap: Callabl
         for name, parameter in scenery.trainable(model):
             parameter.register_post_accumulate_grad_hook(lambda _, name=name: wire.ready.append(name))
     wrapped = [wrap(number) for number in range(len(models))]
-    optimizers = [scenery.Momentum(list(model.parameters()), 0.002, 0.9, 0.01) for model in models]
+    optimizers = [scenery.Momentum(list(model.parameters())) for model in models]
     order = case.get("models", ORDER_OF_MODELS)
     for step, number in enumerate(order):
         model, twin, seed = models[number], twins[number], 1000 * case["seed"] + 10 * step + dist.get_rank()

@@ -46,7 +46,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     rank, kind = dist.get_rank(), case["type"]
     models = [scenery.model(case["seed"] + number, branches=case["branches"], types=kind) for number in range(2)]
     facts |= {"sizes": [gradients.sizes(model) for model in models], "steps": []}
-    optimizers = [scenery.Momentum(list(model.parameters()), 0.002, 0.9, 0.01) for model in models]
+    optimizers = [scenery.Momentum(list(model.parameters())) for model in models]
     for step, used in enumerate(case["used"]):
         number = step % 2
         model = models[number]

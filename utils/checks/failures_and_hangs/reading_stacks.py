@@ -9,7 +9,7 @@ from typing import Any
 
 from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
 from utils.checks.failures_and_hangs.drawn_standstills import PROGRAM, drawn
-from utils.checks.plain import number
+from utils.checks.plain import kind_of, number
 
 
 def draw(rng: random.Random) -> list[Case]:
@@ -29,10 +29,7 @@ def _plain(found: Any) -> Any:
     pair = [number(one, whole=True) for one in found] if isinstance(found, tuple | list) and len(found) == 2 else [None]
     if None not in pair:
         return pair
-    parts = (
-        f" of {', '.join(type(one).__name__ for one in found[:4])}" if isinstance(found, tuple | list) and found else ""
-    )
-    return f"a {type(found).__name__}{parts}"
+    return kind_of(found)
 
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from utils.checks.contracts import Broken, Case, Facts
+from utils.checks.contracts.events import is_torchs_folder
 
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
@@ -14,7 +15,7 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
         if broken := judged(case, facts):
             yield broken
             return
-    if strays := [name for name in facts["strays"] if not name.startswith("torchinductor_")]:
+    if strays := [name for name in facts["strays"] if not is_torchs_folder(name)]:
         yield Broken(
             "value:strays", "files are left elsewhere than in the folder of the checkpoints", ", ".join(strays)
         )
