@@ -3,11 +3,12 @@
 Each row of ``published.py`` is simulated and printed with its error. What the simulated GPUs were fitted to (shares of
 their peaks, see ``utils/simgpu/hardware/known.py``) is marked "fitted" and counts in no median.
 
-    python benchmarks/simgpu_vs_published.py
+    python benchmarks/simgpu_vs_published.py [--quick]
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import itertools
 import statistics
@@ -19,7 +20,7 @@ import torch
 from layouts import simulate_layout
 from many_gpus import RESNETS, length_of, network_options, seconds_of_a_step, simulate_many
 from published import Collective, Copy, Step
-from published_many import LAYOUTS, MANY_GPUS, WORST_LAYOUT
+from published_many import LAYOUTS, MANY_GPUS, WORST_LAYOUT, ManyGPUs
 from published_models import BERT, VGG16, GPTByHand, ViT
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -210,14 +211,19 @@ def in_order(times: Sequence[tuple[Hashable, float, float]]) -> str:
     )
 
 
-def several() -> None:
-    """Print the rows with several GPUs."""
+def one_of_each(rows: Sequence[ManyGPUs]) -> list[ManyGPUs]:
+    """The first row of each family of models."""
+    return list({row.model.split()[0]: row for row in reversed(rows)}.values())
+
+
+def several(quick: bool) -> None:
+    """Print the rows with several GPUs; quick: few of them."""
     head = ("model", "GPUs", "batch", "numbers")
     many = Report("Training steps on several GPUs (DistributedDataParallel, FSDP2), in ms", *head, "recomputed")
     reserved = Report("Reserved memory of GPU 0 (torch's caching allocator, expandable segments), in GiB", *head)
     times: list[tuple[Hashable, float, float]] = []
     too_large: list[str] = []
-    for row in MANY_GPUS:
+    for row in one_of_each(MANY_GPUS) if quick else MANY_GPUS:
         with tf32(row.precision == "tf32"):
             found, kept = simulate_many(row)
         measured = seconds_of_a_step(row, row.rate)
@@ -235,7 +241,7 @@ def several() -> None:
     head = ("data", "tensor", "pipeline", "batch")
     layouts = Report("Llama 1B on 8 × H100, ranks of each kind of parallelism, in s a step", *head)
     memory = Report("Peak memory of rank 0, in GiB", *head)
-    for layout in LAYOUTS:
+    for layout in LAYOUTS[::3] if quick else LAYOUTS:
         taken, peak = simulate_layout(layout)
         where = [str(n) for n in (layout.data, layout.tensor, layout.pipeline, layout.batch)]
         source = f"{layout.source} ({layout.year})"
@@ -247,8 +253,8 @@ def several() -> None:
     print(memory.text(TARGETS["reserved"]))
 
 
-def main() -> None:
-    """Print every row."""
+def main(quick: bool) -> None:
+    """Print every row; quick: few of those with several GPUs, which take four fifths of the time."""
     print(here.header(here.facts([])), end="\n\n")
     steps = Report("Training steps on one GPU, in ms", "model", "GPU", "batch", "numbers", "layout")
     memory = Report("Peak memory, in GiB (measured: what torch reserved)", "model", "GPU", "batch", "numbers")
@@ -263,7 +269,7 @@ def main() -> None:
             memory.add(where, row.peak_gib, peak, 2, "", source)
     print(steps.text(TARGETS["step"]))
     print(memory.text(TARGETS["memory"]))
-    several()
+    several(quick)
     collectives = Report("Collectives of NCCL, in µs", "collective", "GPUs", "MiB")
     for each in published.COLLECTIVES:
         where = [each.name, f"{each.nodes} × {each.per_node} {each.gpu}", str(each.nbytes // 2**20)]
@@ -278,4 +284,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="few of the rows with several GPUs")
+    main(parser.parse_args().quick)

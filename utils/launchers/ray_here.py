@@ -38,6 +38,8 @@ SETTINGS = {
     "AUTOSCALER_METRIC_PORT": "0",  # a free port: with a fixed one, two Rays on a machine would clash
     "RAY_gcs_server_port_wait_time_s": "180",  # seconds; the usual 30 are few on a machine that is very busy
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "180",  # the same, for 60
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # and not 2: so soon it notices that a worker has died or is done
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # a process more for each attempt; nobody takes this machine away
 }
 _LONGEST_TEMPORARY = 20  # characters: a socket's whole path may have 107 (Linux) or 103 (macOS), and Ray adds about 70
 _PATIENCE = 90  # seconds for a node to start

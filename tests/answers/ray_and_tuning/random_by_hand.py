@@ -357,6 +357,9 @@ wrong("the absolute loss", "the highest loss wins", {
 wrong("a normal distribution", "not log-uniform", {
     EXPONENT: "        middle, width = math.log10(low * high) / 2, math.log10(high / low)\n        exponent = rng.gauss(middle, width / 6)\n"
 })  # fmt: skip
+wrong("a slight slope", "not log-uniform", {
+    LR: "        place = math.log(10**exponent / low) / math.log(high / low)\n        lr = min(max(low * (high / low) ** max(place, 0) ** 1.3, low), high)\n"
+})  # fmt: skip
 wrong("the highest rates never", "learning rates is in the range", {
     "math.log10(high))\n": "math.log10(high) - 0.15)\n"
 })  # fmt: skip
