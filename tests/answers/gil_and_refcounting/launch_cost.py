@@ -1,6 +1,7 @@
 """Exercise 7 of the lab on the GIL: what launches cost, and how many kernels a graph needs."""
 
 # ruff: noqa: F401 (modules that changed answers use)
+import bisect
 import heapq
 from fractions import Fraction
 from itertools import accumulate, pairwise
@@ -112,6 +113,19 @@ def sums():
     return (smallest_graph,)
 
 
+@right("bisection: larger graphs are never slower")
+def bisection():
+    def smallest_graph(kernels, launch, held, gpus, slack):
+        def quick(size):
+            graphs = [sum(kernels[first : first + size]) for first in range(0, len(kernels), size)]
+            return step_time(graphs, launch, held, gpus) <= slack * sum(kernels)
+
+        found = bisect.bisect_left(range(1, len(kernels) + 1), True, key=quick) + 1
+        return found if found <= len(kernels) else None
+
+    return (smallest_graph,)
+
+
 # --- wrong
 
 wrong("a thread waits for its kernel", "a thread does not wait for its kernel", {
@@ -203,4 +217,7 @@ wrong(
 )
 wrong("powers of two", "smallest_graph(", {"range(1, len(kernels) + 1)": "(1, 2, 4, 8, 16, 32, 64)"})
 wrong("the longest of a graph", "smallest_graph(", {"[sum(kernels[first": "[max(kernels[first"})
-wrong("never exactly at the limit", "there is such a number", {"<= slack": "< slack"})
+wrong("never exactly at the limit", "kernels in a graph are enough", {"<= slack": "< slack"})
+wrong(
+    "an empty graph at the end", "smallest_graph(", {"range(0, len(kernels), size)": "range(0, len(kernels) + 1, size)"}
+)

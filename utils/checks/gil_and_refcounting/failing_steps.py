@@ -22,7 +22,7 @@ class BrokenBatch(ValueError):
         self.row = row
 
     def __str__(self) -> str:
-        return f"row {self.row} is broken\nand so is the batch"
+        return f"row {self.row} is broken\nand so is the batch\n"
 
 
 ERRORS: tuple[Callable[[int], ValueError], ...] = (
