@@ -118,7 +118,7 @@ def test_numbers_of_another_place_are_noticed():
     after = [[0] * 4 for _ in range(4)]
     for rank, i in itertools.product(range(4), range(4)):
         after[rank][i] = sum((FIRST + (i + (q == 2)) % 4) * BASE**q for q in range(4))
-    assert "is made of numbers of other places" in what_was_added(after, None, nodes_talked=False)
+    assert "is no sum of numbers of this place" in what_was_added(after, None, nodes_talked=False)
 
 
 # ---------------------------------------------------------------------- the server
