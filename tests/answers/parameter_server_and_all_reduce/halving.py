@@ -249,7 +249,7 @@ wrong("the average", "this is the average", {GIVE: "    tensor.copy_((tensor / s
 wrong("two rounds always", "the messages are not S/2, then S/4", {
     "    while distance > 0:\n": "    for distance in (2, 1)[-(power.bit_length() - 1) :] if power > 1 else ():\n",
 })  # fmt: skip
-wrong("an even length", "has not the sum, digit by digit", {
+wrong("an even length", "does a chunk hold every element", {
     FIRST: FIRST.replace("[], tensor,", "[], tensor[: len(tensor) // power * power],"),
 })  # fmt: skip
 wrong("integers as float64", "has not the sum, digit by digit", {
@@ -324,7 +324,7 @@ def tree():
     return (halving_all_reduce,)
 
 
-wrong("all ranks beyond go to rank 0", "which has returned: it would wait for ever", {
+wrong("all ranks beyond go to rank 0", "ranks wait for each other, and nobody comes", {
     "dist.send(tensor, rank - power)": "dist.send(tensor, 0)"
 })  # fmt: skip
 

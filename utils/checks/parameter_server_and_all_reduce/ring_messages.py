@@ -147,12 +147,12 @@ def judge_sum(
     total = sum(one.long() for one in before).to(before[0].dtype)
     if all(torch.equal(facts["after"], total) for facts in world):
         return
-    if case["type"] == "trace":
+    others = {dtype for facts in world for *_, dtype in facts["messages"] if "float" in dtype}
+    if case["type"] == "trace" and not others:
         what = traces.what_was_added([facts["after"].tolist() for facts in world], shape, talked)
         yield Broken("value:trace", what)
         return
     rank = next(rank for rank, facts in enumerate(world) if not torch.equal(facts["after"], total))
-    others = {dtype for facts in world for *_, dtype in facts["messages"]} - {str(total.dtype).removeprefix("torch.")}
     place = int((world[rank]["after"] != total).nonzero()[0])
     got, right = int(world[rank]["after"][place]), int(total[place])
     words = f"integers travel as {min(others)}, and " if others else ""
