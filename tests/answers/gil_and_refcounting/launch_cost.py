@@ -30,12 +30,12 @@ def smallest_graph(kernels, launch, held, gpus, slack):
 
 
 EQUAL = {
-    "8: 0.0 → -1.0": "nothing begins before 0, and no kernel before its launch is over",
-    "8: 0.0 → 1.0": "no kernel begins before its launch is over, which takes more than 1",
-    "11: arguments of `max(gil, ready[gpu])` swapped": "the larger of two",
-    "14: arguments of `max(done[gpu], ready[gpu])` swapped": "the larger of two",
-    "19: 1 → 2": "a graph of one kernel more than there are is one of all",
-    "18: without `return None`": "a function that ends returns None",
+    "17: 0.0 → -1.0": "nothing begins before 0, and no kernel before its launch is over",
+    "17: 0.0 → 1.0": "no kernel begins before its launch is over, which takes more than 1",
+    "20: arguments of `max(gil, ready[gpu])` swapped": "the larger of two",
+    "23: arguments of `max(done[gpu], ready[gpu])` swapped": "the larger of two",
+    "28: 1 → 2": "a graph of one kernel more than there are is one of all",
+    "27: without `return None`": "a function that ends returns None",
 }
 BEGIN = "begin = max(gil, ready[gpu])"
 DONE = "done[gpu] = max(done[gpu], ready[gpu]) + kernel"
