@@ -17,7 +17,7 @@ from utils.checks import Wrong, run
 from utils.checks.answers import Answer
 from utils.checks.contracts import Amount, Broken, Contract, Rules, compare, judge
 from utils.checks.contracts.contract import LONGEST, most_telling
-from utils.checks.contracts.memory import not_tensors
+from utils.checks.contracts.memory import held, not_tensors
 from utils.checks.contracts.snapshot import Snapshot
 from utils.checks.contracts.wire import Stop, Wire
 
@@ -242,6 +242,16 @@ def test_where_an_infinity_or_nan_goes_in_one_has_to_come_out():
     assert _clauses(right / 2, terms, 1.0, {"is the mean": right / 2}) == ["value:is the mean"]
 
 
+def test_right_numbers_in_other_places_are_told_from_rounding():
+    right = torch.arange(1000, 1100, dtype=torch.float32)
+    for got, words in (
+        (right.flip(0), "but in other places"),
+        (right + 0.5, "rounding explains: is all of it computed"),
+    ):
+        (broken,) = compare("value", "it", got, [right])
+        assert words in broken.sentence
+
+
 class _Keeps(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, kept):
@@ -272,6 +282,16 @@ def test_what_an_answer_holds_is_found_though_it_is_no_tensor(kept):
     for holder in (Object(), _Keeps.apply(x, kept).sum(), tensor, Object.step):
         assert not_tensors(holder) >= 8000
     assert not_tensors(_Keeps.apply(x, None).sum(), x, "text", 5, None, lambda: x) == 0
+
+
+def test_a_tensor_in_the_given_ones_memory_is_nothing_held():
+    given = torch.zeros(9000)
+    with held(given) as found:
+        views = [torch.from_numpy(view).add_(1) for view in numpy.split(given.numpy(), 3)]
+    assert len(views) == 3 and found["tensors"] == 0
+    with held(given[:3]) as found:
+        given.clone()
+    assert found["tensors"] == given.nbytes
 
 
 def test_a_wrong_number_is_named_if_a_mistake_explains_it():

@@ -503,6 +503,15 @@ def test_each_gpu_draws_its_own_random_numbers():
     assert torch.equal(torch.randn(3, device="simgpu:1"), drawn)
 
 
+@pytest.mark.parametrize("gpu", [0, 1])
+def test_seeding_all_gpus_seeds_each_of_them(gpu):
+    drawn = []
+    for _ in range(2):
+        torch.simgpu.manual_seed_all(4)
+        drawn.append(torch.randn(3, device=f"simgpu:{gpu}"))
+    assert torch.equal(*drawn)
+
+
 def test_threads_on_several_gpus_draw_the_same_numbers_every_time():
     def draw(gpu, into):
         x = torch.ones(50, device=f"simgpu:{gpu}")

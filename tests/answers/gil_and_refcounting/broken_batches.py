@@ -79,7 +79,7 @@ wrong("the error refers to itself", HOLDS, {KEEP: KEEP + "            error.me =
 wrong("swept up although nothing leaks", "calls gc.collect()", {KEEP: KEEP + "            gc.collect()\n"})
 wrong(
     "only the last error's text lives",
-    "other batches are broken",
+    "these are not the numbers of the broken batches",
     {KEEP: "            errors = [(number, str(error))]\n"},
 )
 wrong("the last error lives on", HOLDS, {
@@ -87,14 +87,21 @@ wrong("the last error lives on", HOLDS, {
 })  # fmt: skip
 wrong("counted from one", "batches are counted from 0", {"enumerate(batches)": "enumerate(batches, 1)"})
 wrong(
-    "all numbers", "other batches are broken", {RETURN: "    return [(n, text) for n, (_, text) in enumerate(errors)]"}
+    "all numbers",
+    "these are not the numbers of the broken batches",
+    {RETURN: "    return [(n, text) for n, (_, text) in enumerate(errors)]"},
 )
 wrong("the kind", "what str(error) gives", {"str(error)": "type(error).__name__"})
 wrong("repr", "what str(error) gives", {"str(error)": "repr(error)"})
 wrong("the first argument", "what str(error) gives", {"str(error)": "str((*error.args, '')[0])"})
 wrong("the first line", "what str(error) gives", {"str(error)": "str(error).split('\\n')[0]"})
 wrong("without spaces at the ends", "what str(error) gives", {"str(error)": "str(error)[:20]"})
-wrong("only errors that have a text", "other batches are broken", {KEEP: "            if str(error):\n    " + KEEP})
+wrong("stripped", "what str(error) gives", {"str(error)": "str(error).strip()"})
+wrong(
+    "only errors that have a text",
+    "these are not the numbers of the broken batches",
+    {KEEP: "            if str(error):\n    " + KEEP},
+)
 wrong("only numbers", "a list of pairs", {"(number, str(error))": "number"})
 wrong("a dict", "a list of pairs", {RETURN: "    return dict(errors)"})
 wrong("a generator", "a list of pairs", {RETURN: "    return (pair for pair in errors)"})

@@ -1,6 +1,7 @@
 """Exercise 7 of the lab on the GIL: what launches cost, and how many kernels a graph needs."""
 
 # ruff: noqa: F401 (modules that changed answers use)
+import bisect
 import heapq
 from fractions import Fraction
 from itertools import accumulate, pairwise
@@ -29,12 +30,12 @@ def smallest_graph(kernels, launch, held, gpus, slack):
 
 
 EQUAL = {
-    "8: 0.0 → -1.0": "nothing begins before 0, and no kernel before its launch is over",
-    "8: 0.0 → 1.0": "no kernel begins before its launch is over, which takes more than 1",
-    "11: arguments of `max(gil, ready[gpu])` swapped": "the larger of two",
-    "14: arguments of `max(done[gpu], ready[gpu])` swapped": "the larger of two",
-    "19: 1 → 2": "a graph of one kernel more than there are is one of all",
-    "18: without `return None`": "a function that ends returns None",
+    "17: 0.0 → -1.0": "nothing begins before 0, and no kernel before its launch is over",
+    "17: 0.0 → 1.0": "no kernel begins before its launch is over, which takes more than 1",
+    "20: arguments of `max(gil, ready[gpu])` swapped": "the larger of two",
+    "23: arguments of `max(done[gpu], ready[gpu])` swapped": "the larger of two",
+    "28: 1 → 2": "a graph of one kernel more than there are is one of all",
+    "27: without `return None`": "a function that ends returns None",
 }
 BEGIN = "begin = max(gil, ready[gpu])"
 DONE = "done[gpu] = max(done[gpu], ready[gpu]) + kernel"
@@ -108,6 +109,19 @@ def sums():
             return step_time([upto[b] - upto[a] for a, b in pairwise(cuts)], launch, held, gpus)
 
         return next((m for m in range(1, count + 1) if seconds(m) <= slack * upto[-1]), None)
+
+    return (smallest_graph,)
+
+
+@right("bisection: larger graphs are never slower")
+def bisection():
+    def smallest_graph(kernels, launch, held, gpus, slack):
+        def quick(size):
+            graphs = [sum(kernels[first : first + size]) for first in range(0, len(kernels), size)]
+            return step_time(graphs, launch, held, gpus) <= slack * sum(kernels)
+
+        found = bisect.bisect_left(range(1, len(kernels) + 1), True, key=quick) + 1
+        return found if found <= len(kernels) else None
 
     return (smallest_graph,)
 
@@ -203,4 +217,7 @@ wrong(
 )
 wrong("powers of two", "smallest_graph(", {"range(1, len(kernels) + 1)": "(1, 2, 4, 8, 16, 32, 64)"})
 wrong("the longest of a graph", "smallest_graph(", {"[sum(kernels[first": "[max(kernels[first"})
-wrong("never exactly at the limit", "there is such a number", {"<= slack": "< slack"})
+wrong("never exactly at the limit", "kernels in a graph are enough", {"<= slack": "< slack"})
+wrong(
+    "an empty graph at the end", "smallest_graph(", {"range(0, len(kernels), size)": "range(0, len(kernels) + 1, size)"}
+)

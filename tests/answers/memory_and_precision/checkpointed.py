@@ -249,7 +249,7 @@ wrong(
 )
 wrong(
     "one seed for all",
-    "does not have the right numbers",
+    "leaves the seed of torch's random numbers other than before",
     {
         RUN: "        torch.simgpu.manual_seed_all(0)\n        return function(*tensors)\n",
         SET: "        torch.simgpu.manual_seed_all(0)\n",
@@ -257,4 +257,10 @@ wrong(
 )
 wrong("a third tensor gets no gradient", "is every tensor's gradient returned", {
     RETURN: "return None, *([one.grad for one in tensors][:2] + [None] * (len(tensors) - 2))"
+})  # fmt: skip
+wrong("the second graph is kept", "of more than one piece are there at the same time", {
+    BACKWARD: "torch.autograd.backward(result, gradient, retain_graph=True)\n        ctx.again = result"
+})  # fmt: skip
+wrong("grad mode is switched on", "under torch.no_grad()", {
+    APPLY: "    with torch.enable_grad():\n        return Again.apply(function, *tensors)"
 })  # fmt: skip

@@ -187,6 +187,43 @@ def slices():
     return (halving_all_reduce,)
 
 
+@right("views of numpy's, in the tensor's own memory")
+def views():
+    def swap(outgoing, incoming, other):
+        sending = dist.isend(torch.from_numpy(outgoing), other)
+        dist.recv(torch.from_numpy(incoming), other)
+        sending.wait()
+
+    def halving_all_reduce(tensor):
+        rank, size, numbers = dist.get_rank(), dist.get_world_size(), tensor.numpy()
+        power = 2 ** (len(bin(size)) - 3)
+        if rank >= power:
+            dist.send(tensor, rank - power)
+            dist.recv(tensor, rank - power)
+            return
+        if rank + power < size:
+            came = numpy.empty_like(numbers)
+            dist.recv(torch.from_numpy(came), rank + power)
+            numbers += came
+            del came
+        rounds, part = [], numbers
+        for bit in range(power.bit_length() - 1):
+            partner, half = rank ^ 2**bit, len(part) // 2
+            keep, give = (part[half:], part[:half]) if rank < partner else (part[:half], part[half:])
+            came = numpy.empty_like(keep)
+            swap(give, came, partner)
+            keep += came
+            del came
+            rounds.insert(0, (keep, give, partner))
+            part = keep
+        for keep, give, partner in rounds:
+            swap(keep, give, partner)
+        if rank + power < size:
+            dist.send(tensor, rank + power)
+
+    return (halving_all_reduce,)
+
+
 # --- wrong: what is summed
 
 wrong(
@@ -207,15 +244,15 @@ wrong("adds on the way back", "numbers 2 times in element", {
     COPY + "        sending.wait()\n": "        came = torch.empty_like(give)\n        dist.recv(came, partner)\n"
     "        sending.wait()\n        give += came\n",
 })  # fmt: skip
-wrong("both keep the lower half", "is made of numbers of other places", {KEEP: "        keep, give = halves\n"})
+wrong("both keep the lower half", "is no sum of numbers of this place", {KEEP: "        keep, give = halves\n"})
 wrong("the average", "this is the average", {GIVE: "    tensor.copy_((tensor / size).to(tensor.dtype))\n" + GIVE})
 wrong("two rounds always", "the messages are not S/2, then S/4", {
     "    while distance > 0:\n": "    for distance in (2, 1)[-(power.bit_length() - 1) :] if power > 1 else ():\n",
 })  # fmt: skip
-wrong("an even length", "it has not the sum, digit by digit", {
+wrong("an even length", "does a chunk hold every element", {
     FIRST: FIRST.replace("[], tensor,", "[], tensor[: len(tensor) // power * power],"),
 })  # fmt: skip
-wrong("integers as float64", "it has not the sum, digit by digit", {
+wrong("integers as float64", "has not the sum, digit by digit", {
     "    rank, size": "    given, tensor = tensor, tensor.double() if tensor.dtype == torch.int64 else tensor\n    rank, size",
     "        return\n": "        given.copy_(tensor)\n        return\n", GIVE: GIVE + "    given.copy_(tensor)\n",
 })  # fmt: skip
@@ -285,6 +322,11 @@ def tree():
                 dist.send(tensor, rank + distance)
 
     return (halving_all_reduce,)
+
+
+wrong("all ranks beyond go to rank 0", "ranks wait for each other, and nobody comes", {
+    "dist.send(tensor, rank - power)": "dist.send(tensor, 0)"
+})  # fmt: skip
 
 
 # --- wrong: memory, and what else is changed

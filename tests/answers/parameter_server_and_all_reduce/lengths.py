@@ -167,6 +167,11 @@ def whole_list():
     return (check_length,)
 
 
+wrong(
+    "numbers that are not 0", "should hold the lengths of all ranks", {"tensor.numel()": "int(tensor.count_nonzero())"}
+)
+
+
 # --- wrong: who raises what
 
 wrong("raises too early", "First all ranks learn all lengths, then all of them raise, or none", {

@@ -142,12 +142,10 @@ def batches():
 # --- wrong: phases
 
 wrong("the phase between the nodes is missing", "the phase between the nodes is missing", {BETWEEN: ""})
-wrong("half of the phase between", "which hands the finished chunks out, is missing or too short", {
+wrong("half of the phase between", "does the last phase hand all finished chunks out?", {
     "    around(chunks, partners, node + 1, add=False)\n": ""
 })  # fmt: skip
-wrong(
-    "the last phase is missing", "the last phase, which hands the finished chunks out, is missing", {LAST: "    return"}
-)
+wrong("the last phase is missing", "does the last phase hand all finished chunks out?", {LAST: "    return"})
 wrong("another share is exchanged", "the share that they exchange must be the one that they have finished", {
     "shares[(local + 1) % per_node]": "shares[local]"
 })  # fmt: skip

@@ -140,6 +140,25 @@ def one_round():
     return (ring_all_reduce,)
 
 
+@right("views of numpy's, in the tensor's own memory")
+def views():
+    def ring_all_reduce(tensor):
+        rank, size = dist.get_rank(), dist.get_world_size()
+        views = numpy.array_split(tensor.numpy(), size)
+        buffer = numpy.empty_like(views[0])
+        for copies in (0, 1):
+            for step in range(size - 1):
+                target = views[(rank - step - 1 + copies) % size]
+                incoming = target if copies else buffer[: len(target)]
+                sending = dist.isend(torch.from_numpy(views[(rank - step + copies) % size]), (rank + 1) % size)
+                dist.recv(torch.from_numpy(incoming), (rank - 1) % size)
+                sending.wait()
+                if not copies:
+                    target += incoming
+
+    return (ring_all_reduce,)
+
+
 # --- wrong: what is summed
 
 wrong("adds in the second phase", "only overwrite in the second phase", {
@@ -149,7 +168,7 @@ wrong("the average", "this is the average", {SECOND: SECOND + "    tensor.copy_(
 wrong("the first phase is too short", "numbers are missing in element", {
     "range(size - 1):  # r": "range(size - 2):  # r"
 })  # fmt: skip
-wrong("the second phase is too short", "which hands the finished chunks out, is missing or too short", {
+wrong("the second phase is too short", "does the last phase hand all finished chunks out?", {
     STEPS: STEPS.replace("size - 1", "size - 2")
 })  # fmt: skip
 wrong("one chunk off in the second phase", "numbers are missing in element", {
@@ -165,7 +184,7 @@ wrong("in float32", "times what rounding explains", {
     "target += buffer[: len(target)]": "target.copy_(target.float() + buffer[: len(target)].float() if target.dtype == "
     "torch.float64 else target + buffer[: len(target)])"
 })  # fmt: skip
-wrong("integers as float64", "it has not the sum, digit by digit", {
+wrong("integers as float64", "has not the sum, digit by digit", {
     "    rank, size": "    given, tensor = tensor, tensor.double() if tensor.dtype == torch.int64 else tensor\n    rank, size",
     SECOND: SECOND + "    given.copy_(tensor)\n",
 })  # fmt: skip
@@ -250,6 +269,12 @@ def all_to_rank_0():
             dist.send(tensor, other)
 
     return (ring_all_reduce,)
+
+
+wrong("two ranks swap whole tensors", "sends the whole tensor in one message", {
+    CUT: "    if size == 2:\n        other = torch.empty_like(tensor)\n        sending = dist.isend(tensor, right)\n"
+    "        dist.recv(other, left)\n        sending.wait()\n        tensor += other\n        return\n" + CUT
+})  # fmt: skip
 
 
 # --- wrong: memory, and what else is changed

@@ -6,7 +6,7 @@ import contextlib
 import sys
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -23,9 +23,10 @@ LETS_GO, PATIENCE = 0.05, 0.3  # seconds that are waited for a tensor of which n
 class _Storages(TorchDispatchMode):
     """The bytes of all storages that operators have met and that are still there."""
 
-    def __init__(self, given: set[int]) -> None:
+    def __init__(self, given: Sequence[torch.Tensor]) -> None:
         super().__init__()
-        self.given, self.most = given, 0
+        self.given, self.most = {one.untyped_storage()._cdata for one in given}, 0
+        self._theirs = [_addresses(one.untyped_storage()) for one in given]
         self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
         self._patience = PATIENCE
 
@@ -38,13 +39,18 @@ class _Storages(TorchDispatchMode):
         self._forget_expired()
         here = set()
         for used in tree_leaves((args, kwargs, result)):
-            if isinstance(used, torch.Tensor) and (storage := used.untyped_storage())._cdata not in self.given:
+            if isinstance(used, torch.Tensor) and not self._is_given(storage := used.untyped_storage()):
                 self._alive[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
                 here.add(storage._cdata)
         if self._sum() > self.most:
             self._wait_for_others(here)
             self.most = max(self.most, self._sum())
         return result
+
+    def _is_given(self, storage: torch.UntypedStorage) -> bool:
+        """Whether it is one of the given ones, or lies in one: a tensor made of a view of numpy's does."""
+        here = _addresses(storage)
+        return storage._cdata in self.given or any(here and here[0] in theirs for theirs in self._theirs)
 
     def _wait_for_others(self, here: set[int]) -> None:
         """A thread of gloo lets go of a message's tensor a moment after the wait for it is over."""
@@ -72,9 +78,15 @@ class _Storages(TorchDispatchMode):
         return sum(storage.nbytes() for storage in living)
 
 
+def _addresses(storage: torch.UntypedStorage) -> range:
+    """Where its bytes are; nowhere if they are only counted."""
+    first = storage.data_ptr()
+    return range(first, first + storage.nbytes() if first else 0)
+
+
 def living(*given: torch.Tensor) -> _Storages:
     """For ``with``, as often as one likes: ``now()`` says how many bytes beside these are still there."""
-    return _Storages({one.untyped_storage()._cdata for one in given})
+    return _Storages(given)
 
 
 def not_tensors(*things: Any) -> int:
@@ -115,7 +127,7 @@ def held(*given: torch.Tensor, python: bool = False) -> Iterator[dict[str, int]]
     if python:
         count_pythons_bytes()
     try:
-        with _Storages({one.untyped_storage()._cdata for one in given}) as mode:
+        with _Storages(given) as mode:
             yield found
     finally:
         found["tensors"] = mode.most

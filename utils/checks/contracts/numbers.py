@@ -75,10 +75,12 @@ def compare(
         yield Broken(f"{clause}:off", f"{what} has numbers that are not finite", **where)
         return
     times = float((off / bound).max())
-    if float(off.norm()) <= 1e-2 * float(right.norm()):
-        words = f"is off by {times:.2g} times what rounding explains: is all of it computed in {_name(got)}?"
-    elif _in_other_places(got.double(), right, float(bound.max())):
+    if float(off.max()) > 8 * (worst := float(bound.max())) and _in_other_places(got.double(), right, worst):
         words = "has the right numbers, but in other places"
+    elif float(off.norm()) <= 1e-2 * float(right.norm()):
+        words = (
+            f"is off by {times:.2g} times what rounding explains: is all of it computed in {coarsest or _name(got)}?"
+        )
     else:
         words = "does not have the right numbers"
     yield Broken(f"{clause}:off", f"{what} {words}", _norm(got), _norm(right), **where)

@@ -22,7 +22,7 @@ class BrokenBatch(ValueError):
         self.row = row
 
     def __str__(self) -> str:
-        return f"row {self.row} is broken\nand so is the batch"
+        return f"row {self.row} is broken\nand so is the batch\n"
 
 
 ERRORS: tuple[Callable[[int], ValueError], ...] = (
@@ -167,7 +167,9 @@ def _result(result: Any, right: list[tuple[int, str]]) -> Iterator[Broken]:
     numbers, wanted = [number for number, _ in result], [number for number, _ in right]
     if numbers != wanted:
         counted = wanted and numbers == [number + 1 for number in wanted]
-        words = "batches are counted from 0, yours from 1" if counted else "other batches are broken"
+        words = (
+            "batches are counted from 0, yours from 1" if counted else "these are not the numbers of the broken batches"
+        )
         yield Broken("value:5 numbers", words, numbers[:12], wanted[:12])
         return
     for (number, text), (_, other) in zip(result, right, strict=True):

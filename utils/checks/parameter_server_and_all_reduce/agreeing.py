@@ -50,7 +50,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     import torch.distributed as dist
 
     length, dtype = _numbers(case)[dist.get_rank()], getattr(torch, case["type"])
-    tensor = torch.ones(2 * length, dtype=dtype)[::2] if case["strided"] else torch.ones(length, dtype=dtype)
+    tensor = torch.arange(2 * length).to(dtype)[:: 2 if case["strided"] else 1][:length]
     facts["caught"] = watch.attempt("check_length", tensor=tensor)
     facts["messages"] = ring_messages.messages(watch.records[-1])
 
@@ -69,7 +69,7 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
         if caught := facts["caught"]:
             text = caught["text"]
             if equal:
-                words = f"raises {caught['kinds'][0]} ({text[:80]}) though all lengths are equal"
+                words = f"it raises {caught['kinds'][0]} ({text[:80]}) though all lengths are equal"
                 yield Broken("value:complains", words, rank=rank)
             elif "ValueError" not in caught["kinds"]:
                 words = f"{caught['sentence'].rstrip('.')}: raise ValueError, so that a caller can tell it from others"
@@ -79,7 +79,7 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
                 yield Broken("value:text", words, repr(text[:80]), f"{lengths} in it", rank=rank)
         for name, _, nbytes, _ in facts["messages"]:
             if name == "send" and nbytes != INT64:
-                words = f"sends {'more' if nbytes > INT64 else 'less'} than a number: a length is one int64"
+                words = f"it sends {'more' if nbytes > INT64 else 'less'} than a number: a length is one int64"
                 yield Broken("value:large", words, f"a message of {nbytes} bytes", f"{INT64} bytes", rank=rank)
                 break
     yield from ring_messages.judge_direction(world)

@@ -74,11 +74,13 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     for rank, facts in enumerate(world):
         partners = {to for to, _ in abroad[rank]}
         if any(to % per_node != rank % per_node for to in partners):
-            words = "sends to another local rank of another node: its partners there are the ranks with its own local "
+            words = (
+                "it sends to another local rank of another node: its partners there are the ranks with its own local "
+            )
             words += "rank, which hold the same share"
             yield Broken("value:2 partners", words, f"it sends to {sorted(partners)}", rank=rank)
         if (carried := sum(size for _, size in abroad[rank])) > across / per_node + within:
-            words = "carries more than its share between the nodes, while the others of its node wait: "
+            words = "it carries more than its share between the nodes, while the others of its node wait: "
             words += f"each of the {per_node} ranks takes S/L"
             yield Broken(
                 "value:3 share", words, f"{carried:,} bytes", f"about {across / per_node:,.0f} bytes", rank=rank
@@ -86,7 +88,8 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
         inside = sum(size for _, size in sends_of(facts)) - carried
         target = 2 * (per_node - 1) / per_node * whole
         if abs(inside - target) > inside_within:
-            words = f"sends inside its node {'more' if inside > target else 'less'} than it should, 2(L − 1)/L · S"
+            much = "more" if inside > target else "less"
+            words = f"it sends inside its node {much} than it should, 2(L − 1)/L · S"
             yield Broken(
                 "value:4 inside",
                 words,
@@ -118,7 +121,7 @@ CONTRACT = Contract(
         ("value:0 *", "{}"),
         ("value:[a-z]*", "{}"),
         ("value:*", "{}"),
-        ("state:around*", "writes beyond the ends of its tensor, where other numbers are"),
+        ("state:around*", "it writes beyond the ends of its tensor, where other numbers are"),
     ),
     figures=figures,
 )

@@ -12,8 +12,8 @@ from utils.checks.parameter_server_and_all_reduce.ring_messages import chunk_byt
 
 
 def draw(rng: random.Random) -> list[Case]:
-    sizes = (rng.choice((4, 5)), rng.choice((2, 3)), 1)
-    return [case for ranks in sizes for case in ring_messages.draw_tensors(rng, ranks, ranks > 3)]
+    sizes = {rng.choice((4, 5)): 6, 3: 3, 2: 3, 1: 2}  # and how many cases
+    return [case for ranks, few in sizes.items() for case in ring_messages.draw_tensors(rng, ranks, ranks > 3)[:few]]
 
 
 def scene(case: Case, watch: Any, facts: Facts) -> None:
@@ -39,7 +39,7 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
         if sent and max(sent) > chunk:
             whole = case["length"] * ring_messages.item(case)
             what = "the whole tensor" if max(sent) >= whole else "more than one chunk"
-            words = f"sends {what} in one message: cut the tensor into {n} chunks and send one in each step"
+            words = f"it sends {what} in one message: cut the tensor into {n} chunks and send one in each step"
             seen = f"{max(sent):,} bytes in a message, {sum(sent):,} in all"
             right = f"at most {chunk:,} in a message, about {2 * (n - 1) * whole / n:,.0f} in all"
             yield Broken("value:0 whole", words, seen, right, rank=rank)
@@ -68,9 +68,9 @@ CONTRACT = Contract(
         *ring_messages.MESSAGES,
         ("value:0 *", "{}"),
         ("value:*", "{}"),
-        ("wire:pieces send", "sends more often than a ring needs: N − 1 messages to add up, N − 1 to hand out"),
+        ("wire:pieces send", "it sends more often than a ring needs: N − 1 messages to add up, N − 1 to hand out"),
         ("wire:more send", "{}: 2(N − 1)/N · S"),
-        ("state:around*", "writes beyond the ends of its tensor, where other numbers are"),
+        ("state:around*", "it writes beyond the ends of its tensor, where other numbers are"),
     ),
     figures=figures,
 )

@@ -36,11 +36,11 @@ def what_was_added(after: list[list[int]], shape: tuple[int, int] | None, nodes_
     alone = {(r, i) for (r, i), count in counts.items() if count == [int(q == r) for q in range(n)]}
     if (left := set(counts) - whole) and left <= alone and min(i for _, i in left) >= length - length % n:
         lost = sorted({i for _, i in left})
-        return f"the last elements are not added: {lost}, because {length} is no multiple of {n}"
+        return f"the last elements are not added: {lost}. The length does not divide evenly, and no chunk holds them"
     if mixed := [key for key, count in counts.items() if count is None]:
         rank, i = mixed[0]
         return (
-            f"element {i} of rank {rank} is made of numbers of other places: what a rank sends in a step must be the "
+            f"element {i} of rank {rank} is no sum of numbers of this place: what a rank sends in a step must be the "
             "chunk that the other rank wants in that step"
         )
     for (rank, i), count in counts.items():
@@ -63,8 +63,8 @@ def what_was_added(after: list[list[int]], shape: tuple[int, int] | None, nodes_
         return "every rank has the sum of its own node only: the phase between the nodes is missing"
     if all(complete) and length >= n:
         return (
-            f"rank 0 has the sum in {complete[0]} of {length} elements only: the last phase, which hands the finished "
-            "chunks out, is missing or too short"
+            f"rank 0 has the sum in {complete[0]} of {length} elements only: does a chunk hold every element, and "
+            "does the last phase hand all finished chunks out?"
         )
     (rank, i), count = next((key, count) for key, count in counts.items() if key not in whole)
     return (
