@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 import tracemalloc
@@ -17,7 +18,8 @@ from torch.utils._pytree import tree_leaves
 from utils.checks.contracts.events import parts_of
 
 PYTHONS_OWN = 250_000  # bytes that a call of a learner's function needs on its way through the check
-LETS_GO, PATIENCE = 0.05, 0.3  # seconds that are waited for a tensor of which nothing is left here: each time, in all
+# Seconds that are waited for a tensor of which nothing is left here: each time, and in all; longer on a busy machine.
+LETS_GO, PATIENCE = 0.05, 0.3
 
 
 class _Storages(TorchDispatchMode):
@@ -28,7 +30,8 @@ class _Storages(TorchDispatchMode):
         self.given, self.most = {one.untyped_storage()._cdata for one in given}, 0
         self._theirs = [_addresses(one.untyped_storage()) for one in given]
         self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
-        self._patience = PATIENCE
+        self._busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # processes that want each core
+        self._patience = PATIENCE * self._busy
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -54,7 +57,7 @@ class _Storages(TorchDispatchMode):
 
     def _wait_for_others(self, here: set[int]) -> None:
         """A thread of gloo lets go of a message's tensor a moment after the wait for it is over."""
-        until = time.monotonic() + LETS_GO
+        until = time.monotonic() + LETS_GO * self._busy
         while self._sum() > self.most and set(self._alive) - here and self._patience > 0 and time.monotonic() < until:
             time.sleep(0.001)
             self._patience -= 0.001
