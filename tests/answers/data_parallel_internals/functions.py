@@ -259,7 +259,7 @@ wrong(
     "the parts are kept in ctx", "Gather keeps tensors for its backward", {KEEP: KEEP + "        ctx.parts = parts\n"}
 )
 wrong(
-    "the tensor is kept", "Broadcast keeps tensors for its backward", {COPY: "        ctx.kept = tensor + 0\n" + COPY}
+    "the tensor is kept", "Broadcast keeps what it has returned alive", {COPY: "        ctx.kept = tensor + 0\n" + COPY}
 )
 wrong("adds into what it gets", "has other numbers than before", {
     SUM: "        total = gradients[0]\n        for gradient in gradients[1:]:\n            total += gradient.to(ctx.device)\n"
@@ -269,4 +269,7 @@ wrong("sizes are kept in the class", "the backward of Gather ended with RuntimeE
 })  # fmt: skip
 wrong("devices are kept in the class", "the backward of Broadcast ended with RuntimeError", {
     "ctx.device": "Broadcast.device",
+})  # fmt: skip
+wrong("what was made is kept", "keeps what it has returned alive", {
+    CAT: CAT.replace("return ", "ctx.made = ") + "        return ctx.made\n"
 })  # fmt: skip

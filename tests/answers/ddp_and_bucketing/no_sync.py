@@ -322,3 +322,8 @@ wrong("an exception in an inner block switches on", "in a block whose inner bloc
     BLOCK: "        try:\n            yield\n        except BaseException:\n            self.synchronise = True\n"
     "            raise\n        self.synchronise = before\n"
 })  # fmt: skip
+wrong("an attribute of the model stays", "has attributes that were added or replaced", {
+    "before, self.synchronise = self.synchronise, False": "before, self.model.synchronise = self.synchronise, False",
+    "self.model, self.synchronise = model, True": "self.model = model",
+    "self.synchronise": "getattr(self.model, 'synchronise', True)", "getattr(self.model, 'synchronise', True) = before": "self.model.synchronise = before",
+})  # fmt: skip

@@ -401,3 +401,7 @@ wrong("what the model says that it computes", "Ranks have used other parts", {
     "        self.used = {p for words, p in named if words[0] != 'branches' or int(words[1]) in self.model.order}\n",
     "        self.buckets = buckets\n": "        self.buckets, self.model = buckets, model\n",
 })  # fmt: skip
+wrong("all nodes that were ever seen", "its whole graph with it", {
+    "        seen, to_visit = set(), [loss.grad_fn]\n":
+    "        self.nodes = getattr(self, 'nodes', [])\n        seen, to_visit = set(), [loss.grad_fn]\n        self.nodes += to_visit\n",
+})  # fmt: skip

@@ -175,3 +175,9 @@ wrong("the data set is marked", "`dataset` has attributes", {FIRST: FIRST + "   
 wrong("workers are left behind", "leaves the number of threads other", {
     "def train_resumed": "kept = []\n\n\ndef train_resumed", EVALUATE: "        kept.append(batches)\n" + EVALUATE
 })  # fmt: skip
+wrong("a thread that nobody waits for", "and is over before the loop goes on", {
+    EVALUATE: "        threading.Thread(target=evaluate, args=(epoch,)).start()\n"
+})  # fmt: skip
+right("a thread that is waited for", {
+    EVALUATE: "        thread = threading.Thread(target=evaluate, args=(epoch,))\n        thread.start()\n        thread.join()\n"
+})  # fmt: skip

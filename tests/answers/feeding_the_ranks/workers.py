@@ -139,7 +139,7 @@ wrong(
     "fewer workers are within 5 % of the fastest",
     {"return min(workers": "return min(most, 1 + min(workers", "min(seconds))": "min(seconds)))"},
 )
-wrong("down from the fastest", "this is not the smallest number", {
+wrong("down from the fastest", "fewer workers are within 5 %", {
     CHOSEN: "    best = seconds.index(min(seconds))\n    while best and seconds[best - 1] <= 1.05 * min(seconds):\n        best -= 1\n    return best"
 })  # fmt: skip
 wrong("powers of two", "5 workers are never tried", {

@@ -335,3 +335,7 @@ wrong("sent a pass late", "begins another pass first", {
     "y = stage(x)\n": "y = stage(x)\n            flush()\n", "x, y = kept.pop(k)\n": "flush()\n            x, y = kept.pop(k)\n",
     OUT: "                waiting.append((y.detach(), rank + 1))\n",
 })  # fmt: skip
+wrong("a warm-up longer than there are micro-batches", "IndexError", {"min(p - 1 - stage, m)": "p - 1 - stage"})
+wrong("the last input stays", "is still held: nothing of them may stay", {
+    "            kept[k] = x, y\n": "            kept[k] = x, y\n            pipeline_step.last = x\n"
+})  # fmt: skip

@@ -87,7 +87,7 @@ wrong(
 )
 wrong(
     "the largest",
-    "the norm of this rank's shards alone",
+    "the largest of the ranks' norms",
     {"all_reduce(squares)": "all_reduce(squares, dist.ReduceOp.MAX)"},
 )
 wrong("no root", "the square of the norm", {"    return norm\n": "    return squares\n"})
@@ -124,4 +124,11 @@ wrong(
 )
 wrong("the empty list gets a shard", "`shards` is not as before (length)", {
     "    dist.all_reduce(squares)\n": "    if not shards:\n        shards.append(squares)\n    dist.all_reduce(squares)\n"
+})  # fmt: skip
+wrong("what came before is kept", "keeps more tensors after every call", {
+    "def clip_shards": "before = []\n\n\ndef clip_shards",
+    "    return norm\n": "    before.append([shard.clone() for shard in shards])\n    return norm\n",
+})  # fmt: skip
+wrong("only the ranks that are above it themselves", "times max_norm over the true norm", {
+    "    if norm > max_norm:\n": "    if sum(float(shard.double().square().sum()) for shard in shards) ** 0.5 > max_norm:\n"
 })  # fmt: skip

@@ -268,3 +268,11 @@ wrong("the weight is kept as bytes", "the gathered weight is still held", {
 wrong("takes the gradient's memory as it lies", "the gradient of", {
     "        dx = upstream @": "        upstream = upstream.as_strided(upstream.shape, (upstream.shape[1], 1))\n        dx = upstream @"
 })  # fmt: skip
+wrong("as many columns as the shards have room for", "RuntimeError", {
+    "gathered(shard, rows, x.shape[1]).t()": "gathered(shard, rows, shard.numel() * dist.get_world_size() // rows).t()"
+})  # fmt: skip
+wrong(
+    "small numbers in the padding",
+    "is not 0 in the padding",
+    {"dw.new_zeros(padding)": "dw.new_full((padding,), 1e-3)"},
+)

@@ -204,10 +204,18 @@ wrong("an optimizer of its own", "no optimizer of make_optimizer", {
 
 wrong(
     "all optimizers have one shard",
-    "the flat tensor of all parameters",
+    "RuntimeError",
     {"self.shard": "ShardedOptimizer.shard"},
 )
 wrong("all objects have the sizes of the last one", "RuntimeError", {"self.sizes": "type(self).sizes"})
 wrong("a copy of numpy's is kept", "more is held beside the parameters", {
     "        for parameter, part in zip": "        self.copy = whole.numpy().copy()\n        for parameter, part in zip"
+})  # fmt: skip
+right("makes its optimizer when the first step comes", {
+    "        self.optimizer = make_optimizer([self.shard])\n": "        self.make, self.optimizer = make_optimizer, None\n",
+    "        self.optimizer.step()\n": "        self.optimizer = self.optimizer or self.make([self.shard])\n        self.optimizer.step()\n",
+})  # fmt: skip
+wrong("an optimizer for each step", "is kept that has done a step", {
+    "self.optimizer = make_optimizer([self.shard])": "self.make = make_optimizer",
+    "self.optimizer.step()": "self.make([self.shard]).step()",
 })  # fmt: skip

@@ -241,3 +241,8 @@ def a_module():
             return SumOverRanks.apply(linear((scores.softmax(-1) @ v).transpose(1, 2).flatten(2), self.out))
 
     return (ParallelAttention,)
+
+
+wrong("all objects have the heads of the last one", "in the second round", {
+    "        self.heads = heads // ranks\n": "        type(self).heads = heads // ranks\n"
+})  # fmt: skip

@@ -149,7 +149,7 @@ def _one_kind(
         kind = "more" if moved > amount.bytes else "fewer" if moved < least else "pieces"
         words = {
             "more": f"sends more than it has to with {name}",
-            "fewer": f"sends less than it has to with {name}: something never travels",
+            "fewer": f"sends less than it has to with {name}: something never travels, or in a smaller type",
             "pieces": f"sends the right bytes with {name}, in more pieces than there are tensors",
         }[kind]
         if why := next((why for why, extra in surplus.items() if extra and moved - amount.bytes == extra), ""):

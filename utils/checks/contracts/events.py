@@ -38,6 +38,7 @@ _ATTRIBUTES = ("tb_frame", "gi_frame", "cr_frame", "ag_frame")
 _FILES = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink", "shutil.")
 _WRITES = os.O_WRONLY | os.O_RDWR
 _GIVEN = ("utils.checks.contracts.launches", "utils.simgpu")  # what an answer gets from collectives; the GPUs
+_WIRE = "utils.checks.contracts.wire"
 _COURSE = str(Path(__file__).resolve().parents[2])
 _LIBRARY = (*{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}, _COURSE, "<frozen")
 _frame = sys._getframe
@@ -172,8 +173,12 @@ def held_by(*things: Any) -> tuple[int, set[str]]:
             continue
         module = thing.__name__ if isinstance(thing, types.ModuleType) else getattr(thing, "__module__", None)
         if isinstance(module, str) and module.startswith("utils."):
-            if isinstance(thing, types.ModuleType | types.FunctionType | type) and not module.startswith(_GIVEN):
+            # (What a check has made inside a function of its own is nothing to import: it was given.)
+            given = module.startswith(_GIVEN) or "<locals>" in getattr(thing, "__qualname__", "")
+            if isinstance(thing, types.ModuleType | types.FunctionType | type) and not given:
                 course.add(module)
+            if module == _WIRE:  # a work, which holds the tensors that travel
+                tensors.add(id(thing))
             continue
         if isinstance(thing, types.FunctionType) and not thing.__code__.co_filename.startswith(_LIBRARY):
             course |= {word for word in _words(thing) if word.startswith("utils.") and word not in _GIVEN}

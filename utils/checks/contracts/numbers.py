@@ -75,9 +75,10 @@ def compare(
         yield Broken(f"{clause}:off", f"{what} has numbers that are not finite", **where)
         return
     times = float((off / bound).max())
+    narrower = 2.0 ** (29 if (coarsest or _name(got)) == "float64" else 16)  # times as coarse: float32, bfloat16
     if float(off.max()) > 8 * (worst := float(bound.max())) and _in_other_places(got.double(), right, worst):
         words = "has the right numbers, but in other places"
-    elif float(off.norm()) <= 1e-2 * float(right.norm()):
+    elif float(off.norm()) <= 1e-2 * float(right.norm()) and times <= narrower:
         words = (
             f"is off by {times:.2g} times what rounding explains: is all of it computed in {coarsest or _name(got)}?"
         )

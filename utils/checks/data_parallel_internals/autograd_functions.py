@@ -42,6 +42,7 @@ def _one(case: Case, watch: Any, facts: Facts, name: str, kind: str, dice: rando
     from utils import simgpu
     from utils.checks.contracts import gpus, snapshot
     from utils.checks.inside import Outcome
+    from utils.simgpu.memory import rounded
 
     generator = torch.Generator().manual_seed(dice.getrandbits(30))
     draw = lambda *shape: torch.randn(shape, generator=generator, dtype=getattr(torch, case["type"]))  # noqa: E731
@@ -76,8 +77,12 @@ def _one(case: Case, watch: Any, facts: Facts, name: str, kind: str, dice: rando
     used = [number for number in range(len(outs)) if number == 0 or kind != "some of it used" or dice.random() < 0.5]
     coming = {number: draw(*outs[number].shape) for number in used}
     another = [draw(dice.randint(1, 5), *row).to(device).requires_grad_() for device in devices[::-1]]
+    before = gpus.held()
     with watch.step(name):  # a second call in between, with other sizes and devices
-        answer.apply(another[0], *devices[::-1]) if broadcast else answer.apply(target, *another)
+        found = answer.apply(another[0], *devices[::-1]) if broadcast else [answer.apply(target, *another)]
+    sums = [one.sum() for one in found]  # (the graph of which is still there)
+    found = None
+    call["left"] = sum(gpus.held()) - sum(before) - sum(rounded(one.nbytes) for one in sums)
     there = [coming[number].to(outs[number].device) for number in used]
     with gpus.seen() as call["back"], watch.step(name, gradients=there):
         try:
@@ -134,6 +139,9 @@ def _forward(call: Facts) -> Iterator[Broken]:
         )
         yield Broken("value:1 node", f"{words}. Here backward is yours")
     yield from _moved(call, "forward", call["seen"]["copies"])
+    if (left := call.get("left", 0)) > 0:
+        words = f"{name} keeps what it has returned alive for its backward, which needs no more than sizes and devices"
+        yield Broken("memory:left", words, f"{left:,} bytes", "0 bytes")
     for gpu, nbytes in enumerate(call.get("held", ())):
         most = sum(rounded(one["value"].nbytes) for one in got if one["place"] == f"GPU {gpu}")
         if nbytes > most:

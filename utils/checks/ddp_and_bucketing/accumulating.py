@@ -105,23 +105,26 @@ class Scene:
     @contextlib.contextmanager
     def block(self, wrapped: Any, exception: str = "") -> Iterator[None]:
         """A learner's ``with`` block, ended by an exception or not; entering and leaving it are calls of the answer."""
+        before = self.snapshot.Snapshot({"model": self.models})
         with contextlib.ExitStack() as stack:
             with self.watch.step("no_sync()", wrapped):
                 context = wrapped.no_sync()
                 leave = type(context).__exit__
                 type(context).__enter__(context)
-            stack.callback(self.leave, wrapped, context, leave, exception)
+            stack.callback(self.leave, wrapped, context, leave, exception, before)
             yield
 
-    def leave(self, wrapped: Any, context: Any, leave: Any, exception: str) -> None:
+    def leave(self, wrapped: Any, context: Any, leave: Any, exception: str, before: Any) -> None:
         error = EXCEPTIONS[exception]("a batch cannot be read") if exception else None
-        with self.watch.step("the end of no_sync()", wrapped):
+        with self.watch.step("the end of no_sync()", wrapped) as record:
             try:
                 if leave(context, *((type(error), error, None) if error else (None, None, None))) and error:
                     self.facts["swallowed"] = exception
             except BaseException as raised:
                 if raised is not error:
                     raise
+        changes = before.changes_to(self.snapshot.Snapshot({"model": self.models}))
+        record["changes"] = [one for one in changes if one[0].endswith(".attributes")]
 
     def silent(self, kind: str) -> None:
         """A micro-batch inside a block, and what has added up so far."""

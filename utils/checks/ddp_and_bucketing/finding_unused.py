@@ -165,7 +165,7 @@ CONTRACT = Contract(
         ("wire:0 *", "{}"),
         ("wire:3 *", "{}"),
         ("wire:more *", "{}"),
-        ("wire:4 kept", "{}"),
+        ("wire:4 *", "{}"),
     ),
     refused=gradients.REFUSED,
     figures=figures,

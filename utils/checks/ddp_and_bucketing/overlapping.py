@@ -56,6 +56,7 @@ def train(case: Case, watch: Any, facts: Facts, models: list[Any], wrap: Callabl
     facts |= {"sizes": [gradients.sizes(model) for model in models], "steps": []}
     twins = [scenery.twin(model) for model in models]
     last_step: list[bool] = []
+    graphs: list[Any] = []  # hooks, which live as long as the graph of their step
     for one in (*models, *twins) if dist.get_rank() == 0 else ():
         scenery.goes_wrong(one, now=last_step)  # (before a learner's hooks)
     earlier = weakref.WeakSet(wire.works)  # of a case before this one: hooks of its models may keep its objects
@@ -86,7 +87,9 @@ def train(case: Case, watch: Any, facts: Facts, models: list[Any], wrap: Callabl
             lost = scenery.tangled(lost) if dist.get_rank() == 0 else lost
             scenery.thrown_away(model)
             model.order = list(range(len(model.branches)))  # the graph tells what was used, and nobody else
-            lost.register_hook(backwards.append)
+            lost.register_hook(hook := lambda gradient, found=backwards: found.append(gradient))
+            graphs.append(weakref.ref(hook))
+            del hook
         with watch.step(f"a step of model {'AB'[number]}", wrapped[number], model=model) as record:
             if used is not None:
                 wire.phase = "prepare()"
@@ -103,7 +106,7 @@ def train(case: Case, watch: Any, facts: Facts, models: list[Any], wrap: Callabl
         if not step:
             first = weakref.WeakSet(wire.works - earlier)
     gc.collect()
-    facts["kept"] = len(first)
+    facts |= {"kept": len(first), "graph kept": any(graph() is not None for graph in graphs[:1])}
 
 
 def launches(record: dict[str, Any]) -> dict[str, Any]:
@@ -133,6 +136,9 @@ def judge_kept(world: Sequence[Facts]) -> Iterator[Broken]:
                 "what all_reduce returned in the first step is still held after the third, and its gradients with it"
             )
             yield Broken("wire:4 kept", f"{words}: forget it in finish()", f"{facts['kept']} works", 0, rank=rank)
+        if facts["graph kept"]:
+            words = "a node of the first step's graph is still held after the last one, and its whole graph with it"
+            yield Broken("wire:4 graph", f"{words}: forget it in the next prepare()", rank=rank)
 
 
 def judge_overlap(found: dict[str, Any], due: int, rank: int, call: int) -> Iterator[Broken]:

@@ -12,6 +12,7 @@ import itertools
 import multiprocessing
 import os
 import random
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ Orders = dict[int, list[list[int]]]  # epoch → indices in order, for each rank
 BATCH = 4
 MANY, MORE = 12, 20  # with so many samples, two random orders are not equal by chance, and all shares
 CERTAIN = 23  # with so many, hardly ever two shares: once in 3,000 checks
+ELSEWHERE = 0.3  # seconds that an evaluation lasts in a thread: a loop that does not wait for it goes on meanwhile
 PATIENCE = 3.0  # seconds for workers to read their first sample, however busy the machine is
 # A DataLoader draws from torch's global generator, and starts processes that send tensors to it.
 RULES = Rules(
@@ -121,6 +123,8 @@ def evaluator(data: Samples, seen: list[Any], evaluated: list[Any], last: int) -
         while data.read_by_workers() <= done and time.monotonic() < until:
             time.sleep(0.002)
         at_work = data.read_by_workers() > done and _children()
+        if threading.current_thread() is not threading.main_thread():
+            time.sleep(ELSEWHERE)
         evaluated.append([epoch, len(seen), epoch == last or at_work])
 
     return evaluate

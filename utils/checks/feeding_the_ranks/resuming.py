@@ -21,8 +21,10 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     for name, first in (("whole", 0), ("resumed", case["first"])):
         data, seen, evaluated = epochs.Samples(case), [], []
         step, evaluate = epochs.recorder(seen), epochs.evaluator(data, seen, evaluated, case["epochs"] - 1)
-        watch.call("train_resumed", dataset=data, first=first, epochs=case["epochs"], step=step, evaluate=evaluate)
-        facts[name] = {"seen": seen, "reads": data.reads(), "evaluated": evaluated, "first": first}
+        with watch.step("train_resumed", dataset=data):
+            watch.answers["train_resumed"](data, first, case["epochs"], step, evaluate)
+            over = list(evaluated)  # (what still runs in a thread is not among them)
+        facts[name] = {"seen": seen, "reads": data.reads(), "evaluated": over, "first": first}
 
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
@@ -40,7 +42,7 @@ def _evaluations(case: Case, world: Sequence[Facts]) -> Broken | None:
     for run in [facts[name] for name in RUNS for facts in world]:
         wanted = list(range(run["first"], case["epochs"]))
         if (found := [epoch for epoch, *_ in run["evaluated"]]) != wanted:
-            words = "evaluate(epoch) is called once after each epoch"
+            words = "evaluate(epoch) is called once after each epoch, and is over before the loop goes on"
             return Broken("value:evaluate", words, f"epochs {found}", f"epochs {wanted}")
         if [steps for _, steps, _ in run["evaluated"]] != [batches * (number + 1) for number in range(len(wanted))]:
             words = "evaluate comes after the last step of its epoch, and before the first of the next"

@@ -152,8 +152,8 @@ def _mistake(log: Log, chosen: int) -> str:
         return "this is the fastest one measured, but fewer workers are within 5 % of it: the rest is noise"
     if chosen == within_tolerance({workers: sorted(one)[len(one) // 2] for workers, one in settled.items()}):
         return (
-            "the median is fooled: batches come in bursts, one from each worker and then a long wait. What counts is "
-            "the mean over whole rounds"
+            "a middle value such as the median is fooled: batches come in bursts, one from each worker and then a long "
+            "wait. What counts is the mean over whole rounds"
         )
     if chosen == within_tolerance({workers: _mean(one) for workers, one in by_workers.items()}):
         return "the start of the workers is counted, and it happens once in an epoch: leave the first batches out"

@@ -20,7 +20,7 @@ def draw(rng: random.Random) -> list[Case]:
     """The lab's example first; more and fewer micro-batches than ranks, sizes that differ, a second step."""
     sizes = [(2, 3, 8), (2, rng.randint(4, 6), rng.randint(9, 17)), (2, 1, rng.randint(1, 5))]
     sizes += [(3, rng.randint(4, 7), rng.randint(9, 17)), (3, 2, rng.randint(3, 9))]
-    sizes += [(4, rng.randint(5, 8), rng.randint(9, 17)), (4, rng.randint(2, 4), rng.randint(4, 9))]
+    sizes += [(4, rng.randint(5, 8), rng.randint(9, 17)), (4, 2, rng.randint(4, 9))]  # (fewer than a warm-up has)
     cases: list[Case] = []
     for number, (ranks, m, samples) in enumerate(sizes):
         case: Case = {"ranks": ranks, "micro-batches": m, "samples": samples, "steps": 1 + (number % 2)}
@@ -61,7 +61,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         }
         with watch.step(FUNCTION, **arguments) as record:
             got = watch.answers[FUNCTION](*arguments.values())
-        step["library"] = LIBRARY in sys.modules
+        step |= {"library": LIBRARY in sys.modules, "left": marks.left(inputs=rank > 0)}
         step |= {"passes": marks.passes, "graphs": marks.graphs, "inputs": marks.inputs}
         step |= {"gradients": gradients(stage), "calls": record["calls"]}
         tensor = isinstance(got, torch.Tensor)
@@ -108,6 +108,9 @@ def _passes(case: Case, step: Facts, rank: int) -> Iterator[Broken]:
         words = "there are the inputs of too many micro-batches: after its backward nothing may hold on to one, "
         words += "and a loss that is not detached does"
         yield Broken("memory:inputs", words, f"{step['inputs']} inputs", f"{most}, and one for a moment")
+    elif step["left"]:
+        words = "after the step an input or a graph of a micro-batch is still held: nothing of them may stay"
+        yield Broken("memory:left", words, step["left"], 0)
 
 
 def _messages(case: Case, step: Facts, rank: int) -> Iterator[Broken]:

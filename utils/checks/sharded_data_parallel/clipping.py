@@ -20,7 +20,7 @@ def draw(rng: random.Random) -> list[Case]:
         for kind in kinds:
             dtype = "float32" if kind == "huge numbers" else rng.choice(("float64", "float32"))
             empty = rng.randrange(ranks) if cases else 1
-            how = {"type": dtype, "gradient": kind, "rank without a shard": empty}
+            how = {"type": dtype, "gradient": kind, "rank without a shard": "none" if ranks == 2 else empty}
             cases.append({"ranks": ranks, **how, "seed": rng.getrandbits(30)})
     return cases
 
@@ -35,13 +35,14 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     count = 0 if rank == case["rank without a shard"] else 1 + (case["seed"] + rank) % 3
     dtype = getattr(torch, case["type"])
     shards = [(scale * torch.randn(5 + n, generator=generator, dtype=torch.float64)).to(dtype) for n in range(count)]
-    max_norm = 0.5 + case["seed"] % 4
+    max_norm = 10.0 if case["ranks"] == 2 else 0.5 + case["seed"] % 4  # on 2 ranks one alone is below it
     facts |= {"before": [one.clone() for one in shards], "max": max_norm}
     norm = watch.call("clip_shards", shards=shards, max_norm=max_norm)
     facts["after"] = [one.clone() for one in shards]
     single = isinstance(norm, torch.Tensor) and norm.numel() == 1
     facts["norm"] = float(norm) if single else number(norm)
     facts["kind"] = "None" if norm is None else f"a {type(norm).__name__} that is no single number"
+    watch.call("clip_shards", shards=shards, max_norm=2 * max_norm)  # (who keeps something has more of it now)
 
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
@@ -60,6 +61,8 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
             if told is not None:
                 guesses |= {
                     "not finite: add up in float64": not abs(told) < float("inf"),
+                    "the largest of the ranks' norms: all their squares add up": _close(told, max(norms))
+                    and all(one["norm"] == told for one in world),
                     "the norm of this rank's shards alone": _close(told, norms[rank]),
                     "the sum of the ranks' norms: it is the squares that add up": _close(told, sum(norms)),
                     "the square of the norm: take the root": _close(told, true**2),
@@ -86,7 +89,7 @@ def _close(a: float, b: float) -> bool:
 
 
 def _digits(value: Any) -> str:
-    if value is None or isinstance(value, float):
+    if value is None or isinstance(value, float | int):
         return "nothing" if value is None else f"{value:.6g}"
     return f"norm {float(value.double().norm()):.6g}"
 

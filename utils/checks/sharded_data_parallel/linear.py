@@ -24,6 +24,10 @@ def draw(rng: random.Random) -> list[Case]:
             }
             earlier = {"a gradient before": len(cases) % 2 == 1}
             many = {"layers": 2 if len(cases) in (1, 2) else 1}
+            if len(cases) == 2:
+                shape["batch"] = 1
+            if len(cases) == 3:  # fewer rows than there are zeros in the padding
+                shape |= {"rows": 1, "columns": shape["columns"] // ranks * ranks + 1}
             cases.append({"ranks": ranks, "type": kind, **shape, **many, **earlier, "seed": rng.getrandbits(30)})
     return cases
 
@@ -94,9 +98,13 @@ def _judge_layer(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
             words = "the output has lost its way back: x and shard will get no gradient"
             yield Broken("value:1 cut", words, rank=rank)
             return
-        for when, words in (("between", "between forward and backward"), ("after", "after backward")):
+        if "dx" not in facts:  # an output of another shape
+            return
+        for when, words in (
+            ("between", "between forward and backward the gathered weight is still held: free it, and gather it again"),
+            ("after", "after backward the gathered weight, or its whole gradient, is still held: free it"),
+        ):
             if facts[when] >= whole // 2:
-                words = f"{words} the gathered weight is still held: free it, and gather it again when it is needed"
                 yield Broken("memory:whole", words, f"{facts[when]:,} bytes", f"less than {whole // 2:,}", rank=rank)
         terms = [(facts["upstream"].double() @ weight).to(dtype)]
         yield from compare("value:2 dx", "the gradient of x", facts["dx"], terms, steps=200, rank=rank)
@@ -108,6 +116,9 @@ def _judge_layer(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
         if case["a gradient before"]:
             words = "has replaced the one that was there before: return it from backward, and autograd adds it up"
             guesses[words] = mean - BEFORE
+        padding = max(0, (rank + 1) * len(mean) - weight.numel())
+        if facts["dshard"] is not None and padding and bool(facts["dshard"].flatten()[-padding:].any()):
+            yield Broken("value:3 padding", "the gradient of the shard is not 0 in the padding", rank=rank)
         what, beside = "the gradient of the shard", [one[rank] for one in wholes]
         terms = [mean.to(dtype)]
         yield from compare(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -69,12 +70,12 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         ]
         for number in range(case["optimizers"])
     ]
-    made: list[list[TwoMeans]] = [[] for _ in models]
+    made: list[weakref.WeakSet[TwoMeans]] = [weakref.WeakSet() for _ in models]
 
     def maker(number: int) -> Any:
         def make_optimizer(tensors: Any) -> TwoMeans:
-            made[number].append(TwoMeans([tensors] if isinstance(tensors, torch.Tensor) else tensors))
-            return made[number][-1]
+            made[number].add(one := TwoMeans([tensors] if isinstance(tensors, torch.Tensor) else tensors))
+            return one
 
         return make_optimizer
 
@@ -130,7 +131,7 @@ def _judge_one(world: Sequence[Facts]) -> Iterator[Broken]:
                 seen = f"{found['state']:,} bytes of state"
                 yield Broken("memory:0 state", words, seen, f"{STATES * shard:,}: two numbers each", **where)
             elif not found["state"]:
-                yield Broken("memory:0 none", "no optimizer of make_optimizer() has done a step", **where)
+                yield Broken("memory:0 none", "no optimizer of make_optimizer() is kept that has done a step", **where)
             elif found["held"] > (most := MOST * facts["all bytes"] // ranks):
                 words = "after a step more is held beside the parameters than state, shard and its gradient"
                 yield Broken("memory:1 held", words, f"{found['held']:,} bytes", f"{most:,}", **where)

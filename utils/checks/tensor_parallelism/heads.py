@@ -63,9 +63,8 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
             y = made(x)
         if not parts.usable(facts, "y", y) or y.shape != x.shape:
             return
-        if number:
-            with watch.step(parts.BETWEEN, x=others[0]):
-                watch.answers["ParallelAttention"](*others[1:], case["heads"])(others[0])
+        with watch.step(parts.BETWEEN, x=others[0]):
+            watch.answers["ParallelAttention"](*others[1:], case["ranks"])(others[0])  # (of other heads)
         with watch.step("backward", made, x=x, upstream=upstream):
             y.backward(upstream)
         parts.note_gradients(facts, x=x, **mine)
