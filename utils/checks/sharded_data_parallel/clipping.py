@@ -79,7 +79,7 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
                 own = min(1.0, most / norms[rank]) if norms[rank] else 1.0
                 clipped = float((after.double() - before.double() * own).norm()) <= CLOSE * float(right.norm())
                 words = "is scaled by this rank's own norm, so the whole gradient points elsewhere"
-                if not clipped:
+                if not clipped or torch.equal(before, after):
                     words = "is not the one before, times max_norm over the true norm"
                 yield Broken("value:2 scaled", f"the shard {words}", _digits(after), _digits(right), rank=rank)
 
