@@ -259,7 +259,7 @@ wrong(
     "the parts are kept in ctx", "Gather keeps tensors for its backward", {KEEP: KEEP + "        ctx.parts = parts\n"}
 )
 wrong(
-    "the tensor is kept", "Broadcast keeps what it has returned alive", {COPY: "        ctx.kept = tensor + 0\n" + COPY}
+    "the tensor is kept", "Broadcast keeps tensors for its backward", {COPY: "        ctx.kept = tensor + 0\n" + COPY}
 )
 wrong("adds into what it gets", "has other numbers than before", {
     SUM: "        total = gradients[0]\n        for gradient in gradients[1:]:\n            total += gradient.to(ctx.device)\n"

@@ -139,15 +139,15 @@ def _forward(call: Facts) -> Iterator[Broken]:
         )
         yield Broken("value:1 node", f"{words}. Here backward is yours")
     yield from _moved(call, "forward", call["seen"]["copies"])
-    if (left := call.get("left", 0)) > 0:
-        words = f"{name} keeps what it has returned alive for its backward, which needs no more than sizes and devices"
-        yield Broken("memory:left", words, f"{left:,} bytes", "0 bytes")
     for gpu, nbytes in enumerate(call.get("held", ())):
         most = sum(rounded(one["value"].nbytes) for one in got if one["place"] == f"GPU {gpu}")
         if nbytes > most:
             words = f"{name} keeps tensors for its backward, which needs no more than sizes and devices"
             yield Broken("memory:kept", words, f"{nbytes:,} bytes on GPU {gpu}", f"at most {most:,}, what it returned")
             return
+    if (left := call.get("left", 0)) > 0:
+        words = f"{name} keeps what it has returned alive for its backward, which needs no more than sizes and devices"
+        yield Broken("memory:left", words, f"{left:,} bytes", "0 bytes")
 
 
 def _moved(call: Facts, way: str, copies: dict[str, int]) -> Iterator[Broken]:
