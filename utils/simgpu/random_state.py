@@ -24,8 +24,9 @@ def _fresh_state(seed: int) -> torch.Tensor:
 def manual_seed_all(seed: int) -> None:
     """Seed every simulated GPU (``torch.manual_seed`` does this too)."""
     if exists():
-        for gpu in current().gpus:
-            set_rng_state(_fresh_state(seed), gpu.index)
+        for gpu in current().gpus[1:]:
+            gpu.random_state = _fresh_state(seed)
+        set_rng_state(_fresh_state(seed), 0)  # (on a simulated rank, 0 means its own GPU)
 
 
 def manual_seed(seed: int) -> None:
