@@ -30,7 +30,7 @@ class _Storages(TorchDispatchMode):
         self.given, self.most = {one.untyped_storage()._cdata for one in given}, 0
         self._theirs = [_addresses(one.untyped_storage()) for one in given]
         self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
-        self._busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # processes that want each core
+        self._busy = _processes_for_each_core()
         self._patience = PATIENCE * self._busy
 
     @classmethod
@@ -79,6 +79,13 @@ class _Storages(TorchDispatchMode):
             if key not in without and not ref.expired()
         ]
         return sum(storage.nbytes() for storage in living)
+
+
+def _processes_for_each_core() -> float:
+    """That want to compute, in the last minute; at least 1, which stands for a machine that does not say it too."""
+    with contextlib.suppress(OSError):  # a sandbox without /proc
+        return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    return 1.0
 
 
 def _addresses(storage: torch.UntypedStorage) -> range:
