@@ -6,6 +6,7 @@ import os
 import queue
 import signal
 import sys
+import tempfile
 import time
 from types import TracebackType
 from typing import Any
@@ -17,7 +18,10 @@ class Kernel:
     """A fresh kernel of this interpreter. Use as a context manager."""
 
     def __init__(self, **environment: str) -> None:
-        self.manager = KernelManager(kernel_name="python3")
+        # Sockets in a folder, not ports: another kernel may take a free port before this one binds it.
+        self._folder = tempfile.TemporaryDirectory(prefix="kernel-")
+        file = os.path.join(self._folder.name, "kernel.json")
+        self.manager = KernelManager(kernel_name="python3", transport="ipc", connection_file=file)
         self.manager.start_kernel(env={**os.environ, **environment}, extra_arguments=["--log-level=40"])
         self.client = self.manager.blocking_client()
         self.client.start_channels()
@@ -75,6 +79,7 @@ class Kernel:
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
+        self._folder.cleanup()
 
 
 def as_text(outputs: list[dict[str, Any]]) -> str:

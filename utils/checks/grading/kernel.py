@@ -14,6 +14,7 @@ import json
 import os
 import queue
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,10 @@ class Kernel:
     def __init__(self) -> None:
         from jupyter_client.manager import KernelManager
 
-        self._manager = KernelManager(kernel_name="python3")
+        # Sockets in a folder, not ports: another learner's kernel may take a free port before this one binds it.
+        self._folder = tempfile.TemporaryDirectory(prefix="kernel-")
+        file = os.path.join(self._folder.name, "kernel.json")
+        self._manager = KernelManager(kernel_name="python3", transport="ipc", connection_file=file)
         with open(os.devnull, "w") as nowhere:
             self._manager.start_kernel(stdout=nowhere, stderr=nowhere)
         self._client = self._manager.blocking_client()
