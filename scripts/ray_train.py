@@ -27,12 +27,14 @@ def train_in_ray(words: dict[str, Any]) -> None:
     import torch.distributed as dist
 
     args = train.options(words["train"])
-    nodes: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(nodes, ray.get_runtime_context().get_node_id())
+    workers: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(workers, (ray.get_runtime_context().get_node_id(), os.getpid()))
     began = done(args.folder)
     if dist.get_rank() == 0:
+        nodes, processes = (set(of_all) for of_all in zip(*workers, strict=True))
+        who = f"{len(workers)} workers (processes {', '.join(map(str, sorted(processes)))})"
         with open(Path(args.folder, "attempts.txt"), "a", encoding="utf-8") as file:
-            print(f"{len(nodes)} workers on {len(set(nodes))} nodes begin after step {began}", file=file)
+            print(f"{who} on {len(nodes)} nodes begin after step {began}", file=file)
     if words["kill_after"] and not began and dist.get_rank() == 1:
         train.loss_of = until(words["kill_after"], train.loss_of)
     train.main(args)

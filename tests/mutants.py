@@ -12,7 +12,7 @@ import ast
 import copy
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -40,13 +40,19 @@ _EFFECTS = {
 }  # fmt: skip
 
 
-def mutants(text: str) -> Iterator[tuple[str, str]]:
-    """Of an answer's text: what was changed ("12: x → y"), and the changed text."""
+def mutants(text: str, asked_for: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Of an answer's text: what was changed ("12: x → y"), and the changed text.
+
+    Definitions that the functions which are asked for do not use are for other answers, and stay.
+    """
     tree = ast.parse(text)
+    strangers = {id(node) for one in _unused(tree, asked_for) for node in ast.walk(one)}
     imports = [alias for node in ast.walk(tree) for alias in getattr(node, "names", ()) if isinstance(alias, ast.alias)]
     modules = {(alias.asname or alias.name).split(".")[0] for alias in imports}
     statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for number, node in enumerate(ast.walk(tree)):
+        if id(node) in strangers:
+            continue
         inside = list(_inside(node, modules)) if isinstance(node, ast.Call) and id(node) not in statements else []
         for change, mutate in [*_changes(node), *inside]:
             changed = copy.deepcopy(tree)
@@ -55,6 +61,26 @@ def mutants(text: str) -> Iterator[tuple[str, str]]:
             new = ast.unparse(ast.fix_missing_locations(changed)) + "\n"
             if new != ast.unparse(tree) + "\n":
                 yield f"{getattr(node, 'lineno', 0)}: {change}", new
+
+
+def _unused(tree: ast.Module, asked_for: Iterable[str]) -> list[ast.stmt]:
+    """Functions and classes that these, and what they use, do not name."""
+    known = {one.name: one for one in tree.body if isinstance(one, ast.FunctionDef | ast.ClassDef)}
+    todo = list(asked_for)
+    while todo:
+        if (one := known.pop(todo.pop(), None)) is not None:
+            todo += [node.id for node in ast.walk(one) if isinstance(node, ast.Name)]
+    return list(known.values())
+
+
+def _never_passed(last: ast.stmt) -> bool:
+    """Whether what stands behind this statement is never reached."""
+    if isinstance(last, ast.With):
+        return _never_passed(last.body[-1])
+    if isinstance(last, ast.If):
+        return bool(last.orelse) and _never_passed(last.body[-1]) and _never_passed(last.orelse[-1])
+    endless = isinstance(last, ast.While) and ast.unparse(last.test) == "True"
+    return endless or isinstance(last, ast.Return | ast.Raise)
 
 
 def _changes(node: ast.AST) -> Iterator[tuple[str, Any]]:
@@ -92,10 +118,7 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, Any]]:
         for needs, effects in _EFFECTS.items():
             for effect in effects if not needs or needs in names else ():
                 statement = ast.parse(effect).body[0]
-                last = node.body[-1]
-                endless = isinstance(last, ast.While) and ast.unparse(last.test) == "True"
-                unreachable = endless or isinstance(last, ast.Return)
-                place = 0 if unreachable else len(node.body)
+                place = 0 if _never_passed(node.body[-1]) else len(node.body)
                 yield f"{node.name} with `{effect}`", lambda n, s=statement, p=place: n.body.insert(p, s)
 
 
@@ -138,7 +161,10 @@ def main(arguments: list[str]) -> int:
     chosen = parser.parse_args(arguments)
     path = ANSWERS.joinpath(*chosen.exercise.split(".")).with_suffix(".py")
     equal = known_answers.run(path.read_text(encoding="utf-8"), str(path)).get("EQUAL", {})
-    found = [one for one in mutants(known_answers.right_text(path)) if fnmatchcase(one[0], chosen.only)]
+    slug, name = chosen.exercise.split(".")
+    asked_for = getattr(importlib.import_module(f"utils.checks.{slug}"), name).parameters
+    made = mutants(known_answers.right_text(path), asked_for)
+    found = [one for one in made if fnmatchcase(one[0], chosen.only)]
     survived, killed = [], 0
     with ProcessPoolExecutor(chosen.jobs) as pool:
         jobs = [pool.submit(judge, chosen.exercise, *mutant) for mutant in found if mutant[0] not in equal]

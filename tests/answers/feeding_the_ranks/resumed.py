@@ -27,6 +27,7 @@ def train_resumed(dataset, first, epochs, step, evaluate):
 EQUAL = {
     "19: train_resumed with `dist.barrier()`": "ranks may wait for each other",
     "21: 1 → 2": "two workers are workers, too",
+    "23: `iter(loader)` → `loader`": "before the first epoch there is nothing to do meanwhile",
 }
 SAMPLER = "    sampler = DistributedSampler(dataset)\n"
 FIRST = "    sampler.set_epoch(first)\n"

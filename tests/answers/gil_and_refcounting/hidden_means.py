@@ -27,6 +27,7 @@ REGISTER = (
 TRAIN = "        mse_loss(model(x), y).backward()\n"
 STEP = "        optimizer.step()\n"
 REMOVE = "    handle.remove()\n"
+EQUAL = {"18: arguments of `mse_loss(model(x), y)` swapped": "a square has no direction"}
 
 
 # --- right, and written differently
@@ -139,7 +140,7 @@ wrong("another layer", "is that of what model[0] puts out", {"model[1]": "model[
 wrong("the last layer", "is that of what model[2] puts out", {"model[1]": "model[2]"})
 wrong("a sum", "does not have the right numbers", {"output.mean()": "output.sum()"})
 wrong("absolute values", "does not have the right numbers", {"output.mean()": "output.abs().mean()"})
-wrong("after the step", "is off by", {
+wrong("after the step", "is that after the steps", {
     REGISTER: "", REMOVE: "", STEP: STEP + "        with torch.no_grad():\n            means.append(model[:2](x).mean().item())\n"
 })  # fmt: skip
 wrong("in half precision", "is off by", {"output.mean()": "output.bfloat16().mean()"})

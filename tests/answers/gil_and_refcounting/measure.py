@@ -24,6 +24,11 @@ NEW = "    a = torch.zeros(3)\n"
 BEFORE = "    before = sys.getrefcount(a)\n"
 CALL = "    kept = situation(a)\n"
 AFTER = "    after = sys.getrefcount(a)\n"
+EQUAL = {
+    "19: without `del kept`": "it goes when the function returns",
+    "20: 3 → 4": "a tensor of any length",
+    "20: 3 → 2": "a tensor of any length",
+}
 
 
 # --- right, and written differently

@@ -30,6 +30,10 @@ STAGE = 'nn.Sequential(*rest[:count]).to(f"simgpu:{i}")'
 COST = "sum(parameter.nbytes for parameter in piece.parameters())"
 BEST = "if not best or largest < best[0]"
 MADE = "    stages, rest = [], list(pieces)\n"
+EQUAL = {
+    "19: `list(pieces)` → `pieces`": "what can be sliced need not be a list",
+    "12: other comparison in `largest < best[0]`": "another of several cuts that are equally good",
+}
 
 
 # --- right, and written differently

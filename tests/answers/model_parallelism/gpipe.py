@@ -21,6 +21,11 @@ KEEP = "losses.append(loss_fn(x, y) * len(y) / len(targets))"
 BACK = "        loss.backward()\n"
 BEGIN = "    losses = []\n"
 GIVE = "return sum(loss.detach() for loss in losses)"
+EQUAL = {
+    f"6: `{ZIP}` without strict": "both are cut into as many parts",
+    "6: True → False": "both are cut into as many parts",
+    "12: `loss.detach()` → `loss`": "its backward has let go of all that it held",
+}
 
 
 # --- right, and written differently

@@ -69,6 +69,12 @@ GOES = "                    todo[i].pop(0)\n"
 PLAIN = "    return tensor.to(gpu), None\n"
 SENT = "    return copy, incoming.record_event()\n"
 STREAMS = "    outgoing, incoming = torch.simgpu.Stream(tensor.device), torch.simgpu.Stream(gpu)\n"
+EQUAL = {
+    "5: arguments of `min(p - 1 - stage, m)` swapped": "the smaller one of two, in whichever order",
+    "15: `torch.simgpu.stream(outgoing)` → `outgoing`": "a stream is a context manager too",
+    "15: `torch.simgpu.stream(incoming)` → `incoming`": "a stream is a context manager too",
+    "39: `y.detach()` → `y`": "its backward has let go of all that it held",
+}
 
 
 # --- right, and written differently

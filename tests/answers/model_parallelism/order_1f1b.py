@@ -14,6 +14,7 @@ def schedule_1f1b(stage, p, m):
 WARM = "    warm_up = min(p - 1 - stage, m)\n"
 LAST = 'return order + [f"B{k}" for k in range(m - warm_up, m)]'
 ALL = '    order = [f"F{k}" for k in range(warm_up)]\n'
+EQUAL = {"2: arguments of `min(p - 1 - stage, m)` swapped": "the smaller one of two, in whichever order"}
 
 
 # --- right, and written differently

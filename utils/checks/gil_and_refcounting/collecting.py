@@ -40,7 +40,9 @@ def _kind(result: Any) -> str:
 
 
 def _train(one: Any, looks: Any = None) -> dict[str, list[float]]:
-    """The means of what each layer puts out in each step."""
+    """The means of what each layer puts out in each step, and of what model[1] puts out after each."""
+    import torch
+
     if looks:
         one.optimizer.register_step_post_hook(looks.look)
     found: dict[str, list[float]] = {"model[0]": [], "model[1]": [], "model[2]": []}
@@ -48,8 +50,11 @@ def _train(one: Any, looks: Any = None) -> dict[str, list[float]]:
         layer.register_forward_hook(lambda _, __, out, means=means: means.append(out.mean().item()))
         for layer, means in zip(one.model, found.values(), strict=True)
     ]
+    found["later"] = []
     for x, y in one.batches:
         one.step(x, y)
+        with torch.no_grad():  # (``forward`` runs no hooks)
+            found["later"].append(one.model[1].forward(one.model[0].forward(x)).mean().item())
     for handle in handles:
         handle.remove()
     return found
@@ -66,8 +71,9 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     elif len(facts["result"]) != len(right):
         yield Broken("value:5 number", "the list has one mean for each step", len(facts["result"]), len(right))
     else:
-        guesses = {f"is that of what {layer} puts out": means for layer, means in facts["means"].items()}
-        del guesses["is that of what model[1] puts out"]
+        means, of_layer = facts["means"], "is that of what model[{}] puts out"
+        guesses = {of_layer.format(layer): means[f"model[{layer}]"] for layer in (0, 2)}
+        guesses["is that after the steps: take what the training's own forward puts out"] = means["later"]
         yield from leaks.compare_numbers("value:6", what, facts["result"], right, case["type"], guesses)
 
 

@@ -46,6 +46,7 @@ class Setting:
         device, dtype = (simgpu.device(0) if on_gpu else "cpu"), getattr(torch, case["type"])
         layers = nn.Linear(width, hidden), ACTIVATIONS[case["activation"]](), nn.Linear(hidden, classes)
         self.model = nn.Sequential(*layers).to(dtype)
+        self.model[2].bias.requires_grad_(False)  # somebody has frozen it
         batches = [[torch.randn(rows, size).to(dtype) for size in (width, classes)] for _ in range(case["steps"] + 1)]
         torch.set_rng_state(kept)
         self.model.to(device=device, dtype=dtype if on_gpu else torch.float64)
@@ -53,7 +54,7 @@ class Setting:
         *self.batches, self.watched = every
         self.optimizer = OPTIMIZERS[case["optimizer"]](self.model.parameters())
         for parameter in self.model.parameters() if case["gradients"] else ():  # of somebody else
-            parameter.grad = torch.ones_like(parameter)
+            parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None
         self.model[0].register_forward_hook(_somebody_elses)
         self.model[1].register_forward_hook(_somebody_elses)
 

@@ -1,4 +1,4 @@
-"""Exercise 5: ``ray_train(epoch, workers, epochs, accidents, storage)``, in two calls with an accident each."""
+"""``ray_train(epoch, workers, epochs, accidents, storage)``, in two calls with an accident each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from utils.checks.contracts import Broken, refuse
 from utils.checks.inside import Outcome
 from utils.checks.ray_and_tuning import tune
-from utils.checks.ray_and_tuning.team import Epoch, Team, register
+from utils.checks.ray_train.team import Epoch, Team, register
 
 MARK = ".validate_storage_marker"  # which Ray Train leaves in a run's folder
 
@@ -32,7 +32,7 @@ class Training:
 
 def drawn() -> tuple[Training, Training]:
     """The accident of the first call is not forgiven, that of the second one is."""
-    rng = random.Random(f"ray_and_tuning.trainings {tune.SEED_OF_CASES}")
+    rng = random.Random(f"ray_train accidents {tune.SEED_OF_CASES}")
     first = rng.choice((1, 2))
     epochs = rng.choice((5, 6))
     return Training(first, epochs, 0, 3), Training(3 - first, epochs, 1, epochs)
