@@ -75,12 +75,16 @@ class Activity:
 
     A limit in seconds would have to be long on a machine that is busy with other work. Who waits for others computes
     nearly nothing; who imports or trains computes, and if the machine is busy, it computes later.
+
+    Attributes:
+        worked: seconds of a processor that they have used since they were first looked at.
     """
 
     def __init__(self, name: str, mark: str) -> None:
         self._name, self._mark = name, mark
         self._busy = self._looked = time.monotonic()
         self._used: dict[int, float] = {}
+        self.worked = 0.0
 
     def seconds_ago(self) -> float:
         """Ask again and again; the processes are looked at once a second."""
@@ -91,6 +95,7 @@ class Activity:
                 with contextlib.suppress(psutil.Error):
                     self._used[process.pid] = sum(process.cpu_times()[:2])
             worked = sum(used - before.get(pid, 0.0) for pid, used in self._used.items())
+            self.worked += worked
             if worked > BUSY * (now - self._looked):
                 self._busy = now
             self._looked = now

@@ -43,6 +43,7 @@ STEP = "        optimizer.step()\n"
 EQUAL = {
     "16: train_uneven with `model.requires_grad_(True)`": "no parameter is frozen",
     "16: without `batches = iter(batches)`": "it is an iterator",
+    "18: `iter(batches)` → `batches`": "it is an iterator",
     "26: `optimizer.zero_grad(set_to_none=False)` without set_to_none": "None becomes zeros below",
     "26: False → True": "None becomes zeros below",
 }

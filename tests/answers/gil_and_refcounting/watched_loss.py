@@ -29,6 +29,10 @@ LOOK = "        with torch.no_grad():\n            total += mse_loss(model(watch
 LOSS = STEP + "        loss = mse_loss(model(watched[0]), watched[1])\n"
 RETURN = "    return total / len(batches)"
 LIST = {"    total = 0.0\n": "    losses = []\n"}
+EQUAL = {
+    "23: arguments of `mse_loss(model(x), y)` swapped": "a square has no direction",
+    "26: arguments of `mse_loss(model(watched[0]), watched[1])` swapped": "a square has no direction",
+}
 
 
 # --- right, and written differently

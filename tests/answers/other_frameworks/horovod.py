@@ -161,3 +161,4 @@ wrong("biases not averaged", "average every gradient in every step", {
     WRAP: "", "        optimizer.step()\n": "        for one in model.parameters():\n"
     "            if one.dim() > 1:\n                one.grad = hvd.allreduce(one.grad.contiguous())\n        optimizer.step()\n"
 })  # fmt: skip
+wrong("a loop without end", "in a loop without end", {READ: READ + "\n        while len(labels): pass"})

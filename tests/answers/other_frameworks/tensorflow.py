@@ -124,3 +124,4 @@ wrong("saves too early", "times: once, at the end, is asked for", {
 wrong("outside the scope", "made in strategy.scope()", {
     SCOPE: "    variables = [tf.Variable(array) for array in task.weights()]\n"
 })  # fmt: skip
+wrong("a loop without end", "in a loop without end", {MAKE: MAKE + "    while variables: pass\n"})

@@ -21,6 +21,9 @@ from utils.launchers.frameworks import tf_roles
 MARK = "COURSE_OTHER_FRAMEWORKS"  # this environment variable holds the pid of whoever started it all, and a random part
 SECONDS = 250.0  # for all; five are enough on a quiet machine, and those that wait for each other are found by then
 STILL = 12.0  # seconds without a sign of life from any worker, nor work for the processor: they wait for each other
+ENDLESS = (
+    60.0  # seconds of a processor without a sign of life: a loop without end; all workers of a right answer use 20
+)
 SPINNING = 24.0  # the same for MPI, whose workers keep the processor busy while they wait
 MIRRORED = "the process with several replicas"
 DIED = "died"  # this file says that the accident has happened
@@ -137,17 +140,20 @@ def _watch(command: list[str], folder: Path, names: list[str], spins: bool) -> t
         processes.launched(here, MARK, mark, environment, output) as launcher,
     ):
         end, still = time.monotonic() + SECONDS, ""
-        work = processes.Activity(MARK, mark)
+        work, sign, worked = processes.Activity(MARK, mark), 0.0, 0.0
         while time.monotonic() < end and launcher.poll() is None and not still:
             ends = _ends(folder)
             if len(ends) == len(names):
                 break
             if any("outcome" in one for one in ends.values()):
                 end = min(end, time.monotonic() + GRACE)
-            silent = _last_sign(folder, len(names))
-            if spins and silent > SPINNING:
+            idle, last = work.seconds_ago(), _last_sign(folder, len(names))
+            if last != sign or not last:
+                sign, worked = last, work.worked
+            silent = time.time() - sign if sign else 0.0
+            if (spins and silent > SPINNING) or work.worked - worked > ENDLESS:
                 still = _BUSY
-            elif min(silent, work.seconds_ago()) > STILL:
+            elif min(silent, idle) > STILL:
                 still = _WAITING
             time.sleep(0.02)
         if not still and time.monotonic() >= end:
@@ -161,8 +167,8 @@ def _ends(folder: Path) -> dict[str, Any]:
 
 
 def _last_sign(folder: Path, workers: int) -> float:
-    """Seconds since a worker has read data, begun or ended; 0 while not all have begun."""
+    """When a worker has last read data, begun or ended (``time.time()``); 0 while not all have begun."""
     if len(list(folder.glob("begun.*"))) < workers:
         return 0.0
     signs = [path.stat().st_mtime for kind in ("begun", "beat", "end") for path in folder.glob(f"{kind}.*")]
-    return time.time() - max(signs)
+    return max(signs)
