@@ -715,6 +715,7 @@ def test_copies_between_devices_are_copies():
     assert x.to(torch.ones(1, dtype=torch.int32, device="simgpu:3")).device == simgpu.device(3)
     assert x.to("cpu", torch.int64).tolist() == [0, 1, 2]
     assert torch.as_tensor(x, device="simgpu:2").device == simgpu.device(2)
+    assert torch.Tensor.to(x, "simgpu:2").device == torch.Tensor.to(x, device="simgpu:2").device == simgpu.device(2)
     other = x.to("simgpu:2")
     other += 1
     host = x.cpu()
@@ -725,6 +726,25 @@ def test_copies_between_devices_are_copies():
     x[1:] = host[:2]
     host[0] = x[1]
     assert (x.tolist(), host.tolist()) == ([1.0, 1.0, 2.0], [1.0, 2.0, 3.0])
+
+
+def test_a_module_of_the_host_moves_when_its_data_is_replaced():
+    """As on a GPU: each parameter stays the same object, so an optimizer that has it already trains it."""
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    net[0].bias.requires_grad_(False)
+    parameters, optimizer = list(net.parameters()), torch.optim.SGD(net.parameters(), lr=0.1)
+    before = net[0].weight.detach().clone()
+    for one in [*net.parameters(), *net.buffers()]:
+        one.data = one.data.to("simgpu:1")
+    assert all(one.device == simgpu.device(1) for one in [*net.parameters(), *net.buffers()])
+    assert all(one is other for one, other in zip(net.parameters(), parameters, strict=True))
+    assert [one.requires_grad for one in parameters] == [True, False, True, True]
+    net(torch.randn(5, 3, device="simgpu:1")).square().sum().backward()
+    optimizer.step()
+    assert not torch.equal(net[0].weight.cpu(), before) and isinstance(net[0].weight, nn.Parameter)
+    host = torch.ones(2)
+    host.data = torch.zeros(2)  # all else as ever
+    assert host.tolist() == [0.0, 0.0]
 
 
 def test_data_can_be_replaced():

@@ -145,6 +145,7 @@ def _install_kernels() -> None:
 def _change_tensors() -> None:
     """Where C++ would take one simulated GPU for another; and saving."""
     _replace(torch.Tensor, "to", _to)
+    _replace(torch.Tensor, "data", _data)
     _replace(torch, "as_tensor", _as_tensor)
     _set(torch, "Generator", random_state.Generator)
     to_dlpack = _to_dlpack(torch.utils.dlpack.to_dlpack)
@@ -213,6 +214,8 @@ def _to(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         """C++ takes "simgpu" without a number for number 0: say which GPU is meant."""
         asked = args[0] if args else kwargs.get("device")
+        if isinstance(self, SimTensor) and isinstance(asked, str | int | torch.device):
+            return copies.to(self, *args, **kwargs)  # of whoever calls torch.Tensor.to
         if exists() and current().current_index() and asked is not None and _without_number(asked):
             home = copies.CopyFromHost.apply(self, current().current_index())
             rest = {name: value for name, value in kwargs.items() if name in ("dtype", "memory_format")}
@@ -220,6 +223,18 @@ def _to(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         return plain(self, *args, **kwargs)
 
     return to
+
+
+def _data(plain: Any) -> property:
+    def set_data(self: torch.Tensor, new: torch.Tensor) -> None:
+        """C++ cannot turn a CPU tensor into a simulated one: the two are swapped, so it stays the same object."""
+        if isinstance(self, SimTensor) or not isinstance(new, SimTensor):
+            return plain.__set__(self, new)
+        there = new.detach().requires_grad_(self.requires_grad)
+        is_parameter = isinstance(self, nn.Parameter)
+        torch.utils.swap_tensors(self, nn.Parameter(there, self.requires_grad) if is_parameter else there)
+
+    return property(plain.__get__, set_data, plain.__delete__)
 
 
 def _without_number(device: Any) -> bool:

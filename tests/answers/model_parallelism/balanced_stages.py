@@ -295,6 +295,13 @@ wrong("known by the list, which changes", "balance", {
 })  # fmt: skip
 
 
+right("each tensor's data is moved", {
+    '        stages.append(nn.Sequential(*rest[:count]).to(f"simgpu:{i}"))\n': "        stages.append(nn.Sequential(*rest[:count]))\n"
+    "        for one in [*stages[-1].parameters(), *stages[-1].buffers()]:\n"
+    '            one.data = one.data.to(f"simgpu:{i}")\n'
+})  # fmt: skip
+
+
 @right("numpy's whole numbers")
 def whole_numbers_of_numpy():
     import numpy as np

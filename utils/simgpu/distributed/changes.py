@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -44,10 +43,8 @@ def connect() -> None:
     premultiplied.connect()
     install.replace(DTensor, "device", lambda _: property(_device))
     install.replace(DTensor, "to", _to)
-    fsdp = importlib.import_module("torch.distributed.fsdp._fully_shard._fsdp_init")
     install.replace(ShardingPropagator, "propagate_op_sharding_non_cached", foreach.one_of_each_kind)
     install.replace(_state_dict_stager.StateDictStager, "_offload_tensor", _to_host)
-    install.replace(fsdp, "_move_states_to_device", _move_states)
 
 
 def _replace_in(owners: tuple, name: str, make: Callable[[Any], Any]) -> None:
@@ -165,18 +162,3 @@ def _log_nothing(plain: Callable[..., None]) -> Callable[..., None]:
             plain(logger)
 
     return set_runtime_stats_and_log
-
-
-def _move_states(plain: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(plain)
-    def move_states_to_device(params: list, buffers: list, device: torch.device) -> None:
-        """FSDP2 sets ``tensor.data``, which cannot turn a CPU tensor into a simulated one: swap them."""
-        for tensor in [*params, *buffers]:
-            if device.type == "simgpu" and tensor.device.type == "cpu":
-                there = tensor.detach().to(device)
-                if isinstance(tensor, torch.nn.Parameter):
-                    there = torch.nn.Parameter(there, requires_grad=tensor.requires_grad)
-                torch.utils.swap_tensors(tensor, there)
-        plain(params, buffers, device)
-
-    return move_states_to_device
