@@ -61,7 +61,6 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     calls = [(stage, p, m) for p, m in case["pipelines"] for stage in range(p) for _ in range(2)]
     facts["lists"] = [{} for _ in calls]
     with watch.step("schedule_1f1b"):
-        watch.answers["schedule_1f1b"](*calls[0])  # so that a switch which each call turns is not where it was
         for number in random.Random(case["seed"]).sample(range(len(calls)), len(calls)):
             items = watch.answers["schedule_1f1b"](*calls[number])
             kind = type(items).__name__
@@ -73,6 +72,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
             }
             if isinstance(items, list):
                 items.clear()
+        watch.answers["schedule_1f1b"](*calls[0])  # so that a switch which each call turns is not where it was
 
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
@@ -111,7 +111,8 @@ def _wrong_order(
 ) -> Broken:
     where = next(i for i, pair in enumerate(zip(found, right, strict=True)) if pair[0] != pair[1])
     call, seen = f"schedule_1f1b{cases[where]}", {"measured": found[where], "expected": right[where]}
-    place = next(i for i, pair in enumerate(zip(found[where], right[where], strict=False)) if pair[0] != pair[1])
+    pairs = enumerate(zip(found[where], right[where], strict=False))
+    place = next((i for i, pair in pairs if pair[0] != pair[1]), len(found[where]))
     for sentence, mistake in SCHEDULE_MISTAKES.items():
         if found == [mistake(*one) for one in cases]:
             return Broken("value:2 order", f"{sentence}. See {call}", **seen)
