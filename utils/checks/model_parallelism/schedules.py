@@ -65,7 +65,8 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
             items = watch.answers["schedule_1f1b"](*calls[number])
             kind = type(items).__name__
             right = isinstance(items, list | tuple) and all(isinstance(item, str) for item in items)
-            facts["lists"][number] = {
+            place = number - number % 2  # what is asked for first stands before what is asked for again
+            facts["lists"][place + bool(facts["lists"][place])] = {
                 "case": list(calls[number]),
                 "items": list(items) if right else None,
                 "kind": kind,
