@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import copy
 import importlib
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from fnmatch import fnmatchcase
@@ -166,7 +168,8 @@ def main(arguments: list[str]) -> int:
     made = mutants(known_answers.right_text(path), asked_for)
     found = [one for one in made if fnmatchcase(one[0], chosen.only)]
     survived, killed = [], 0
-    with ProcessPoolExecutor(chosen.jobs) as pool:
+    # (Some mutants leave files behind: not here.)
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), ProcessPoolExecutor(chosen.jobs) as pool:
         jobs = [pool.submit(judge, chosen.exercise, *mutant) for mutant in found if mutant[0] not in equal]
         for job in jobs:
             what, state, sentence = job.result()

@@ -24,6 +24,7 @@ def average_gradients(model):
             parameter.grad /= dist.get_world_size()
 
 
+EQUAL = {"24: `tensor.detach()` → `tensor`": "a broadcast writes past autograd, into a parameter too"}
 SUM = "            dist.all_reduce(parameter.grad)\n"
 MEAN = "            parameter.grad /= dist.get_world_size()\n"
 FIRST = "    for tensor in [*model.parameters(), *model.buffers()]:\n"
@@ -377,3 +378,39 @@ wrong("infinities are made numbers", "one has to come out", {MEAN: MEAN + "     
 wrong("a graph hangs on the gradients", "hangs on a graph", {
     MEAN: "            parameter.grad = parameter.grad / dist.get_world_size() + 0 * parameter\n"
 })  # fmt: skip
+wrong(
+    "a history in a deque",
+    "keeps more tensors after every call",
+    {
+        MEAN: MEAN + "            history.append(parameter.grad.clone())\n",
+        "def average_gradients": "history = __import__('collections').deque()\n\n\ndef average_gradients",
+    },
+)
+wrong(
+    "a history of numpy's arrays",
+    "keeps more tensors after every call",
+    {
+        MEAN: MEAN + "            history.append(parameter.grad.numpy().copy())\n",
+        "def average_gradients": "history = []\n\n\ndef average_gradients",
+    },
+)
+wrong(
+    "warnings are hidden",
+    "leaves which warnings are hidden other than before",
+    {MEAN: MEAN + "    __import__('warnings').simplefilter('ignore')\n"},
+)
+wrong(
+    "an attribute of the model's class",
+    "its class has other attributes than before",
+    {MEAN: MEAN + "    type(model).averaged = True\n"},
+)
+wrong(
+    "smallest numbers become zero",
+    "leaves torch's smallest numbers other than before",
+    {MEAN: MEAN + "    torch.set_flush_denormal(True)\n"},
+)
+wrong(
+    "backward in one thread",
+    "leaves grad mode other than before",
+    {MEAN: MEAN + "    torch._C._set_multithreading_enabled(False)\n"},
+)

@@ -327,3 +327,20 @@ wrong("an attribute of the model stays", "has attributes that were added or repl
     "self.model, self.synchronise = model, True": "self.model = model",
     "self.synchronise": "getattr(self.model, 'synchronise', True)", "getattr(self.model, 'synchronise', True) = before": "self.model.synchronise = before",
 })  # fmt: skip
+wrong(
+    "not back after exceptions of others",
+    "after an exception in a block",
+    {
+        BLOCK: "        try:\n            yield\n        except (Exception, KeyboardInterrupt, SystemExit):\n            self.synchronise = before\n            raise\n        self.synchronise = before\n"
+    },
+)
+wrong(
+    "gradients are cleared after an exception",
+    "has another `.grad` than before",
+    {
+        BLOCK: BLOCK.replace(
+            "        finally:",
+            "        except BaseException:\n            self.model.zero_grad()\n            raise\n        finally:",
+        )
+    },
+)

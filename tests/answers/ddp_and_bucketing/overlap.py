@@ -358,3 +358,51 @@ wrong(
     },
 )
 wrong("infinities are made numbers", "one has to come out", {MEAN: MEAN + "            parameter.grad.nan_to_num_()\n"})
+
+
+@wrong("a module with a history", "keeps more tensors after every call")
+def module_with_a_history():
+    class Overlapped(torch.nn.Module):
+        def __init__(self, model):
+            super().__init__()
+            self.module, self.works, self.history = model, [], []
+            for parameter in model.parameters():
+                if parameter.requires_grad:
+                    parameter.register_post_accumulate_grad_hook(self.begin)
+
+        def begin(self, parameter):
+            self.works.append((parameter, dist.all_reduce(parameter.grad, async_op=True)))
+
+        def finish(self):
+            for parameter, work in self.works:
+                work.wait()
+                parameter.grad /= dist.get_world_size()
+                self.history.append(parameter.grad.clone())
+            self.works.clear()
+
+    return (Overlapped,)
+
+
+@wrong(
+    "a blocking one that writes into the works", "call wait() on what a collective returns: its _launch is not there"
+)
+def writes_into_the_works():
+    class Overlapped:
+        def __init__(self, model):
+            self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad][::-1]
+
+        def finish(self):
+            for number, parameter in enumerate(self.parameters):
+                work = dist.all_reduce(parameter.grad, async_op=True)
+                work._launch.ready, work._launch.phase = number + 1, "backward"
+                work.wait()
+                parameter.grad /= dist.get_world_size()
+
+    return (Overlapped,)
+
+
+wrong(
+    "gradients require gradients",
+    "requires a gradient itself",
+    {MEAN: MEAN + "            parameter.grad.requires_grad_(True)\n"},
+)

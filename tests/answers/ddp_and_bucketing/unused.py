@@ -19,6 +19,7 @@ def average_used(model):
 
 
 EQUAL = {
+    "11: `used.tolist()` → `used`": "a tensor with one number compares like the number",
     "11: `zip(parameters, used.tolist(), strict=True)` without strict": "both are equally long",
     "11: True → False": "both are equally long",
 }

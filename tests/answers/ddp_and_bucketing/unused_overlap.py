@@ -47,6 +47,7 @@ class FindingUnused:
 
 
 EQUAL = {
+    "38: `flags.tolist()` → `flags`": "a tensor with one number compares like the number",
     "8: __init__ with `dist.barrier()`": "who is made may talk to the other ranks, as the real DDP does",
     "8: __init__ with `[p.register_hook(lambda g: g) for p in model.parameters() if p.requires_grad]`": "hooks are put on",
     "35: without `self.travelling.clear()`": "forgotten in the next prepare, as the text allows",
@@ -239,6 +240,53 @@ def copied_in_place():
     return (FindingUnused,)
 
 
+@right("zeros for what is unused are kept until the next step")
+def kept_zeros():
+    class FindingUnused:
+        def __init__(self, model, buckets):
+            self.buckets, self.order = buckets, [parameter for bucket in buckets for parameter in bucket]
+            for parameter in self.order:
+                parameter.register_post_accumulate_grad_hook(self.arrived)
+
+        def prepare(self, loss):
+            used = {node.variable for node in nodes_of(loss) if hasattr(node, "variable")}
+            self.zeros = {parameter: torch.zeros_like(parameter) for parameter in self.order if parameter not in used}
+            self.there, self.works = set(self.zeros), []
+            self.go()
+
+        def arrived(self, parameter):
+            self.there.add(parameter)
+            self.go()
+
+        def go(self):
+            while len(self.works) < len(self.buckets) and self.there.issuperset(self.buckets[len(self.works)]):
+                parts = [self.zeros.get(one, one.grad).flatten() for one in self.buckets[len(self.works)]]
+                flat = torch.cat(parts)
+                self.works.append((flat, dist.all_reduce(flat, async_op=True)))
+
+        def finish(self):
+            flags = torch.tensor([parameter not in self.zeros for parameter in self.order]).int()
+            dist.all_reduce(flags)
+            for bucket, (flat, work) in zip(self.buckets, self.works, strict=True):
+                work.wait()
+                flat /= dist.get_world_size()
+                for parameter, part in zip(bucket, flat.split([one.numel() for one in bucket]), strict=True):
+                    parameter.grad = part.view_as(parameter)
+            for parameter, by_how_many in zip(self.order, flags.tolist(), strict=True):
+                if not by_how_many:
+                    parameter.grad = None
+            self.works = []
+
+    def nodes_of(loss):
+        seen, layer = set(), {loss.grad_fn}
+        while layer:
+            seen |= layer
+            layer = {before for node in layer for before, _ in node.next_functions if before} - seen
+        return seen
+
+    return (FindingUnused,)
+
+
 @right("asks autograd in the first hook which nodes it is going to run")
 def asks_autograd():
     class FindingUnused:
@@ -385,7 +433,7 @@ wrong("flags by value", "is missing: other ranks have used this parameter", {
     "[parameter in self.used for": "[parameter in self.used and bool(parameter.grad.any()) for",
     "if by_how_many[p] > 0": "if not by_how_many[p]:\n                    p.grad = None\n                else",
 })  # fmt: skip
-wrong("a lasting place for each bucket", "keeps more tensors after every call", {
+wrong("a lasting place for each bucket", "of the model of the step before is changed", {
     PUT: PUT.replace("flat =", "new =") + "            flat = places.setdefault((len(new), new.dtype), new)\n            flat.copy_(new)\n",
     "class Find": "places = {}\n\n\nclass Find",
 })  # fmt: skip

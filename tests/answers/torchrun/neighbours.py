@@ -22,6 +22,9 @@ def shift(tensor):
     return received
 
 
+EQUAL = {
+    "19: without `rank, world_size = (dist.get_rank(), dist.get_world_size())`": "a rank of the course has these names",
+}
 ALONE = "    if world_size == 1:\n        return tensor.clone()\n"
 SENDING = "    sending = dist.isend(tensor, (rank + 1) % world_size)\n"
 RECV = "    dist.recv(received, (rank - 1) % world_size)\n"

@@ -276,3 +276,26 @@ wrong("StopIteration ends the epoch", SWALLOWED, {
     "        except ValueError:\n            return torch.zeros(features + 1)\n\n"
     "    for with_count in map(table_of, batches):\n"
 })  # fmt: skip
+wrong("files that are not there too", SWALLOWED, {"except ValueError": "except (ValueError, FileNotFoundError)"})
+wrong("warnings too", SWALLOWED, {"except ValueError": "except (ValueError, UserWarning)"})
+wrong("sys.exit() too", SWALLOWED, {"except ValueError": "except (ValueError, SystemExit)"})
+wrong(
+    "what is no Exception",
+    SWALLOWED,
+    {
+        "        except ValueError:\n            pass  # zeros take part\n": (
+            "        except BaseException as error:\n"
+            "            if isinstance(error, (Exception, KeyboardInterrupt, SystemExit)):\n"
+            "                if not isinstance(error, ValueError):\n                    raise\n"
+        )
+    },
+)
+wrong(
+    "map, which takes StopIteration for the end",
+    "`map` and `next` take it for the end",
+    {
+        "    for batch in batches:\n": "    found = map(gradient, batches)\n    while True:\n",
+        "gradient(batch)\n": "next(found)\n",
+        "        except ValueError:\n": "        except StopIteration:\n            break\n        except ValueError:\n",
+    },
+)

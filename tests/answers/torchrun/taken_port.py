@@ -26,9 +26,13 @@ TELL = "    dist.broadcast(port, src=0)\n"
 CLIENT = "    if dist.get_rank() > 0:\n        store = dist.TCPStore(host, port.item())\n"
 CHOSEN = "is not free any more. Whoever chooses a port cannot know that"
 EQUAL = {
-    "14: `dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)` without wait_for_workers": (
+    "19: open_store with `dist.barrier()`": "the ranks may wait for each other",
+    "22: `dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)` without wait_for_workers": (
         "without a world_size it waits for nobody"
     ),
+    "22: False → True": "the same",
+    "23: 0 → -1": "there is one place",
+    "26: `port.item()` → `port`": "a tensor with one whole number is a port too",
 }
 
 
@@ -255,3 +259,50 @@ wrong("a group of its own", "leaves the process groups other than before", {
 wrong("a socket stays open beside the store", "beside the store still listens", {
     "def open_store(host):\n": "def open_store(host):\n    open_store.kept = socket.create_server((host, 0))\n"
 })  # fmt: skip
+
+
+@wrong("the first port that answers to nobody", CHOSEN)
+def first_free_port():
+    def open_store(host):
+        port = torch.zeros(1, dtype=torch.int64)
+        if dist.get_rank() == 0:
+            for number in range(20_000, 20_100):
+                with socket.socket() as probe:
+                    try:
+                        probe.bind((host, number))
+                    except OSError:
+                        continue
+                store = dist.TCPStore(host, number, is_master=True, wait_for_workers=False)
+                break
+            port[0] = store.port
+        dist.broadcast(port, src=0)
+        return dist.TCPStore(host, port.item()) if dist.get_rank() else store
+
+    return (open_store,)
+
+
+@right("free ports are looked for until a store opens on one")
+def looks_again():
+    def open_store(host):
+        port, store = torch.zeros(1, dtype=torch.int64), None
+        number = 20_000 + os.getpid() % 5_000
+        while dist.get_rank() == 0 and store is None:
+            number += 1
+            try:
+                with socket.socket() as probe:
+                    probe.bind((host, number))
+                store = dist.TCPStore(host, number, is_master=True, wait_for_workers=False)
+            except (OSError, RuntimeError):
+                continue
+            port[0] = number
+        dist.broadcast(port, src=0)
+        return store or dist.TCPStore(host, port.item())
+
+    return (open_store,)
+
+
+wrong(
+    "another kind of store for the clients",
+    "returns a new TCPStore on every rank",
+    {CLIENT: "    if dist.get_rank() > 0:\n        store = dist.HashStore()\n"},
+)

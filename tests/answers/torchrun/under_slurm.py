@@ -21,6 +21,7 @@ def torchrun_line(slurm, program):
 
 
 EQUAL = {
+    "15: `int(slurm['SLURM_NODEID'] == '0')` → `slurm['SLURM_NODEID'] == '0'`": "torchrun reads True and False too",
     "6: 20000 → 19999": "a port of another formula, and as good",
     "14: 0 → -1": "an id of another form, and as good",
 }

@@ -19,6 +19,7 @@ _ASPECTS = {
     "device": "has moved to another device",
     "dtype": "has another type than before",
     "shape": "has another shape than before",
+    "class": "has another forward, or its class has other attributes than before",
     "attributes": "has attributes that were added or replaced: others see what is kept there, and it grows old",
     "added": "has a hook more than before, which was left behind",
     "removed": "has lost hooks that others had put there",
@@ -33,7 +34,10 @@ _EVENTS = {
 # Bytes that a message needs beside its numbers, and what the ranks' own words to each other need.
 _AROUND_A_CALL, _AROUND_A_STEP = 4_000, 16_000
 _GAPS = "a tensor with gaps in memory (a column, say), of which gloo takes other numbers: give it a contiguous copy"
-_GRAPH = "hangs on a graph of autograd, which stays in memory with it: detach it, or compute it under torch.no_grad()"
+_GRAPH = (
+    "requires a gradient itself, or hangs on a graph of autograd, which stays in memory with it: detach it, or compute "
+    "it under torch.no_grad()"
+)
 _FUNCTIONS = ("", "")  # what the answer's functions hold, whatever they were called with
 
 
@@ -45,7 +49,7 @@ def clauses(contract: Contract, case: Case, world: Sequence[dict[str, Any]]) -> 
             where = {"rank": rank, "call": number}
             rules = contract.rules[record["rules"]]
             for clause, sentence, *figures in _of_record(rules, case, rank, one["facts"], record, before):
-                told = sentence.replace("{who}", record["rules"])
+                told = sentence.replace("{who}", record["rules"].rstrip(","))
                 yield Broken(clause, told if "{who}" in sentence else f"{record['rules']} {told}", *figures, **where)
             if "raised" in record:
                 yield Broken("raised:", record["raised"], **where)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import os
 import pkgutil
 import sys
@@ -41,6 +42,9 @@ _GIVEN = ("utils.checks.contracts.launches", "utils.simgpu")  # what an answer g
 _WIRE = "utils.checks.contracts.wire"
 _COURSE = str(Path(__file__).resolve().parents[2])
 _LIBRARY = (*{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}, _COURSE, "<frozen")
+# Types of these modules are mere places to keep things in: deques, namespaces, queues, stacks, generators, iterators.
+_KEEPERS = ("builtins", "collections", "types", "queue", "_queue", "contextlib", "itertools", "_thread")
+_NOT_KEPT = (types.ModuleType, types.FrameType, types.TracebackType, types.CodeType, types.BuiltinFunctionType)
 _frame = sys._getframe
 _heard: list[Event] | None = None
 _inside = threading.local()
@@ -165,11 +169,13 @@ def held_by(*things: Any) -> tuple[int, set[str]]:
     tensors, course, seen, todo = set(), set(), set(), list(things)
     while todo:
         thing = todo.pop()
-        if id(thing) in seen or isinstance(thing, torch.nn.Module | str | int | float | type(None)):
+        if id(thing) in seen or isinstance(thing, str | int | float | type(None)):
+            continue
+        if isinstance(thing, torch.nn.Module) and not _is_the_answers(type(thing)):
             continue
         seen.add(id(thing))
-        if isinstance(thing, torch.Tensor):
-            tensors.add(id(thing))
+        if isinstance(thing, torch.Tensor | torch.UntypedStorage) or isinstance(getattr(thing, "nbytes", None), int):
+            tensors.add(id(thing))  # (or numpy's array)
             continue
         module = thing.__name__ if isinstance(thing, types.ModuleType) else getattr(thing, "__module__", None)
         if isinstance(module, str) and module.startswith("utils."):
@@ -211,7 +217,9 @@ def parts_of(thing: Any) -> list[Any]:
         return list(thing)
     if isinstance(thing, type):
         return list(vars(thing).values()) if _is_the_answers(thing) else []
-    return [type(thing), getattr(thing, "__dict__", None)] if _is_the_answers(type(thing)) else []
+    if _is_the_answers(type(thing)):
+        return [type(thing), *gc.get_referents(thing)]
+    return gc.get_referents(thing) if type(thing).__module__ in _KEEPERS and not isinstance(thing, _NOT_KEPT) else []
 
 
 def _words(function: types.FunctionType) -> set[str]:

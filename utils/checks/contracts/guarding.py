@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -9,9 +10,11 @@ from typing import Any
 def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same function inside a generator: what it knows is reached by nobody but who looks at frames (see events)."""
     next(calls := _calls(function))
+    one_at_a_time = threading.RLock()
 
     def call(*given: Any, **named: Any) -> Any:
-        found, error = calls.send((given, named))
+        with one_at_a_time:
+            found, error = calls.send((given, named))
         if error is not None:
             raise error
         return found
@@ -25,5 +28,5 @@ def _calls(function: Callable[..., Any]) -> Generator[Any, Any, None]:
         given, named = yield found
         try:
             found = function(*given, **named), None
-        except Exception as error:
+        except BaseException as error:
             found = None, error

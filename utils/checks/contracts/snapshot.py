@@ -113,7 +113,8 @@ class Snapshot:
     def _module(self, path: str, module: nn.Module) -> None:
         inside = vars(module)
         self.state[f"{path}.training"] = module.training
-        self.state[f"{path}.class"] = f"{type(module).__qualname__} {id(type(module).forward)}"
+        own = sorted(name for name in vars(type(module)) if not name.startswith("__"))  # (Python adds some of those)
+        self.state[f"{path}.class"] = f"{type(module).__qualname__} {id(type(module).forward)} {own}"
         self.state[f"{path}.saved"] = sorted(set(module._buffers) - module._non_persistent_buffers_set)
         self.state[f"{path}.hooks"] = [
             one for name in inside if name.endswith("_hooks") for one in _hooks(inside[name], name)

@@ -10,11 +10,13 @@ import os
 import random
 import signal
 import socket
+import struct
 import sys
 import tempfile
 import threading
 import time
 import types
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,10 +26,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.modules import module as every_module
 
-from utils.checks.contracts.events import is_torchs_folder
+from utils.checks.contracts.events import is_torchs_folder, not_the_answer
 
 _TORCHS_OWN = ("TORCHINDUCTOR_CACHE_DIR",)  # which it sets when its compiler is imported, by an optimizer say
 _TORCH = str(Path(torch.__file__).parent)
+_TCP_INFO, _SENT_AT = 11, 200  # where Linux tells how many bytes a connection has sent
 
 
 def surroundings() -> dict[str, Any]:
@@ -37,11 +40,13 @@ def surroundings() -> dict[str, Any]:
         "the seed of torch's random numbers": torch.initial_seed(),
         "numpy's random numbers": _numpy(),
         "Python's random numbers": hash(random.getstate()),
-        "grad mode": f"{torch.is_grad_enabled()} {torch.is_inference_mode_enabled()} {torch.is_anomaly_enabled()}",
+        "grad mode": f"{torch.is_grad_enabled()} {torch.is_inference_mode_enabled()} {torch.is_anomaly_enabled()} "
+        f"{torch._C._is_multithreading_enabled()}",
         "torch's defaults": f"{torch.get_default_dtype()} {torch.get_default_device()} {torch.get_num_threads()} "
         f"{torch.are_deterministic_algorithms_enabled()} {torch.is_autocast_enabled('cpu')} "
         f"{torch.get_float32_matmul_precision()} {torch.get_autocast_dtype('cpu')} {torch.is_autocast_cache_enabled()} "
         f"{torch.backends.mkldnn.enabled} {torch.is_warn_always_enabled()} {torch._tensor_str.PRINT_OPTS}",
+        "torch's smallest numbers": torch.tensor(1e-40).mul(1).item(),
         "the hooks on saved tensors": str(torch._C._autograd._top_saved_tensors_default_hooks(True)),
         "the hooks on all modules": str([list(v) for k, v in vars(every_module).items() if _is_hooks(k, v)]),
         "the working folder": os.getcwd(),
@@ -52,7 +57,8 @@ def surroundings() -> dict[str, Any]:
         "the signals": str([signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)]),
         "the process's alarm": signal.getitimer(signal.ITIMER_REAL)[0] > 0,
         "Python's settings": f"{sys.getrecursionlimit()} {sys.getswitchinterval()} {gc.isenabled()} {len(sys.path)} "
-        f"{sys.gettrace()} {sys.getprofile()} {gc.get_threshold()} {socket.getdefaulttimeout()}",
+        f"{sys.gettrace()} {sys.getprofile()} {gc.get_threshold()} {socket.getdefaulttimeout()} {len(gc.callbacks)}",
+        "which warnings are hidden": _silenced(),
         "where Python writes": hash((id(sys.stdout), id(sys.stderr), id(sys.excepthook), id(threading.excepthook))),
         "which messages are logged": f"{logging.root.manager.disable} {logging.root.level}",
         "the settings of the process": f"{_umask()} {os.nice(0)} {_cores()}",
@@ -150,6 +156,12 @@ def _umask() -> str:
     return next((line.split()[1] for line in lines if line.startswith("Umask:")), "")
 
 
+def _silenced() -> list[tuple[str, str]]:
+    """Which warnings are hidden everywhere. (A library that is loaded hides some of its own, by their text.)"""
+    return [(one[0], one[2].__name__) for one in warnings.filters if not (one[1] or one[3] or one[4])
+            and one[2].__module__ == "builtins"]  # fmt: skip
+
+
 def _cores() -> list[int]:
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
@@ -183,3 +195,22 @@ def _read(path: Path) -> str:
     with contextlib.suppress(OSError):
         return path.read_text()
     return ""
+
+
+def sent() -> int:
+    """Bytes that have left over all TCP connections of this process: the kernel counts them, not Python."""
+    total = 0
+    for one in sockets():
+        with contextlib.suppress(OSError, struct.error):
+            total += struct.unpack_from("Q", one.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 232), _SENT_AT)[0]
+    return total
+
+
+def sockets() -> Iterator[socket.socket]:
+    """Those of this process, whoever has opened them, Python or C++."""
+    with not_the_answer():
+        for number in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/self/fd/{number}").startswith("socket:"):
+                    with socket.socket(fileno=os.dup(int(number))) as one:
+                        yield one

@@ -50,10 +50,12 @@ def in_rank(
         with own_folder(folder), contextlib.suppress(Stop):
             try:
                 scene(case, watch, facts)
+                wire.end_of_scene()
             except (NotStarted, inside.Outcome):
                 raise
             except Exception as error:  # of the scene itself: something that it got was of no use
                 stumbled = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+                wire.end_of_scene(f"what came back could not be used ({stumbled})")
         found.append({"facts": facts, "records": watch.records, "stopped": wire.stopped, "stumbled": stumbled})
         last = wire.stopped or stumbled or any("raised" in record for record in watch.records)
         if watch.records and (last or case is cases[-1]):  # (which takes longer than most functions)
@@ -82,11 +84,7 @@ class Watch:
                 self.answers[function](*arguments.values())
             except inside.Outcome as outcome:
                 cause = outcome.__cause__
-                if (
-                    isinstance(outcome, Stop)
-                    or not isinstance(cause, Exception | KeyboardInterrupt)
-                    or not outcome.record["sentence"]
-                ):
+                if isinstance(outcome, Stop) or cause is None or not outcome.record["sentence"]:
                     raise
                 kinds = [kind.__name__ for kind in type(cause).__mro__]
                 record["caught"] = {"kinds": kinds, "text": str(cause)[:2000], "sentence": outcome.record["sentence"]}

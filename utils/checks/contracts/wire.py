@@ -8,9 +8,6 @@ and before a collective happens, all ranks tell each other which one it is, so t
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
-import struct
 import weakref
 import zlib
 from collections.abc import Callable, Iterator
@@ -21,13 +18,14 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import _disable_current_modes
 
 from utils.checks.contracts.events import is_the_check, not_the_answer
+from utils.checks.contracts.guarding import guarded
 from utils.checks.contracts.launches import MESSAGES, METHODS, STORE, Launch, copied, flat, swapped
 from utils.checks.contracts.messages import ENDS, Alone, Messages
+from utils.checks.contracts.surroundings import sent
 from utils.checks.inside import Outcome
 
 NEW_GROUP = "_new_group_with_tag"  # all ways of torch to make a group come through here
 OVER = "nothing more: its step is over"
-_TCP_INFO, _SENT_AT = 11, 200  # where Linux tells how many bytes a connection has sent
 
 
 class Stop(Outcome):
@@ -43,6 +41,7 @@ class Wire:
     def __init__(self) -> None:
         self._group = dist.new_group()  # for the ranks' own words to each other
         self._messages = Messages(self._group)
+        self._size = self._group.size()  # as it is now, whatever an answer makes of ProcessGroup
         self._originals: dict[str, Callable[..., Any]] = {}
         self.stopped: dict[str, Any] | None = None
         self._open: list[Launch] = []  # begun by the learner, and not yet by gloo
@@ -58,7 +57,7 @@ class Wire:
     def listening(self) -> Iterator[None]:
         """In the ``with`` block, this rank's communication goes over the wire."""
         self._begin()
-        number, sent = _begun(), _sent()
+        number, before = _begun(), sent()
         group = dist.ProcessGroup
         places = [(group, name, self._noting(name)) for name in METHODS if name in vars(group)]
         kinds = [kind for kind in vars(dist).values() if isinstance(kind, type) and issubclass(kind, dist.Store)]
@@ -74,7 +73,7 @@ class Wire:
             for owner, name, original in kept:
                 setattr(owner, name, original)
             self.hidden = _begun() - number - self._really
-            self.sent = _sent() - sent
+            self.sent = sent() - before
 
     def end_of_step(self, words: str = OVER, how: str = ENDS[0]) -> dict[str, Any]:
         """Make sure that all ranks have begun the same, and say what this one has done.
@@ -110,6 +109,14 @@ class Wire:
             if launch.waited is None:
                 launch.waited = [self.phase, len(self.ready)]
                 launch.arrive()
+
+    def future(self, _: Launch) -> NoReturn:
+        self.stop("future", "keeps a future: call wait() on what the collective returns")
+
+    def end_of_scene(self, useless: str = "") -> None:
+        """All ranks come here; where the scene could not make ``use`` of what a rank has got, all of them stop."""
+        with self._quiet():
+            self._agree(useless, (0, "use", useless) if useless else None)
 
     def stop(self, clause: str, sentence: str, details: str = "", everywhere: bool = False) -> NoReturn:
         stopped = {"clause": clause, "sentence": sentence, "details": details, "everywhere": everywhere}
@@ -208,11 +215,11 @@ class Wire:
             reason: why this rank cannot go on: how telling that is, the clause that is broken, the sentence.
         """
         mine = torch.tensor([zlib.crc32(words.encode())])
-        everyone = [torch.empty_like(mine) for _ in range(self._group.size())]
+        everyone = [torch.empty_like(mine) for _ in range(self._size)]
         dist.all_gather(everyone, mine, group=self._group)
         if reason is None and all(torch.equal(mine, other) for other in everyone):
             return
-        said: list[Any] = [None] * self._group.size()
+        said: list[Any] = [None] * self._size
         dist.all_gather_object(said, (words, [str(one) for one in self.launches], reason), group=self._group)
         details = "\n".join(f"rank {rank}: {'; '.join(calls) or 'nothing'}" for rank, (_, calls, _) in enumerate(said))
         if reasons := [one for *_, one in said if one]:
@@ -233,28 +240,31 @@ class LateWork:
     """What a learner gets in place of a ``Work``: nothing arrives before somebody waits."""
 
     def __init__(self, wire: Wire, launch: Launch) -> None:
-        self._wire, self._launch = wire, launch
+        def ask(what: str) -> Any:
+            return getattr(launch, what) if hasattr(launch, what) else getattr(wire, what)(launch)
+
+        self._ask = guarded(ask)  # who gets at the launch writes there what it likes
 
     def wait(self, timeout: Any = None) -> bool:
-        self._wire.wait(self._launch)
+        self._ask("wait")
         return True
 
     def synchronize(self) -> None:
         self.wait()
 
     def is_completed(self) -> bool:
-        if self._launch.name in MESSAGES:  # as with gloo, where a message is over when somebody has waited for it
-            return self._launch.waited is not None
+        if self._ask("name") in MESSAGES:  # as with gloo, where a message is over when somebody has waited for it
+            return self._ask("waited") is not None
         return self.wait()
 
     def is_success(self) -> bool:
         return self.wait()
 
     def _source_rank(self) -> int:
-        return self._launch.peer
+        return self._ask("peer")
 
     def get_future(self) -> Any:
-        self._wire.stop("future", "keeps a future: call wait() on what the collective returns")
+        self._ask("future")
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"call wait() on what a collective returns: its {name} is not there in this check")
@@ -267,25 +277,6 @@ def _at(arguments: tuple[Any, ...], place: int | None) -> set[int]:
 def _begun() -> int:
     """How many collectives gloo has begun in the world's group, whoever asked it."""
     return dist.group.WORLD._get_sequence_number_for_group()
-
-
-def _sent() -> int:
-    """Bytes that have left over all TCP connections of this process: the kernel counts them, not Python."""
-    total = 0
-    for one in sockets():
-        with contextlib.suppress(OSError, struct.error):
-            total += struct.unpack_from("Q", one.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 232), _SENT_AT)[0]
-    return total
-
-
-def sockets() -> Iterator[socket.socket]:
-    """Those of this process, whoever has opened them, Python or C++."""
-    with not_the_answer():
-        for number in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(OSError):
-                if os.readlink(f"/proc/self/fd/{number}").startswith("socket:"):
-                    with socket.socket(fileno=os.dup(int(number))) as one:
-                        yield one
 
 
 def _by_rank(words: list[str]) -> str:

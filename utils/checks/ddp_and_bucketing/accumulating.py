@@ -18,8 +18,14 @@ class BatchError(ArithmeticError, AssertionError, LookupError, RuntimeError, Typ
     """Of many kinds at once: whoever swallows one of them swallows it."""
 
 
+class Cancelled(BaseException):
+    """None of Python's own, and no Exception, as asyncio and libraries of tests have them."""
+
+
 OTHERS = (KeyboardInterrupt, StopIteration, SystemExit)
-EXCEPTIONS = {one.__name__: one for one in (BatchError, *OTHERS)}
+EXCEPTIONS = {one.__name__: one for one in (BatchError, Cancelled, *OTHERS)}
+# What leaving a block may change no more than anybody else.
+LEFT_ALONE = ("value", "grad", "training", "requires_grad", "is", "memory", "dtype", "shape")
 # What precedes the micro-batch that is synchronised.
 STEPS = ("no block", "a block", "an exception in a block", "a block in a block", "no_sync() without with",
          "a block of the other object")  # fmt: skip
@@ -29,10 +35,11 @@ OUTER = "a block whose inner block has ended"
 
 def draw(rng: random.Random) -> list[Case]:
     cases: list[Case] = []
-    for ranks in (3, rng.choice((2, 4))):
+    types = rng.sample(("float64", "float32"), 2)
+    for ranks, kind in zip((3, rng.choice((2, 4))), types, strict=True):
         steps = ["a block", *rng.sample(STEPS, 3)] if ranks != 3 else [*rng.sample(STEPS, len(STEPS)), "a block"]
-        how: Case = {"type": rng.choice(("float64", "float32"))}
-        how["exceptions"] = [one.__name__ for one in (BatchError, rng.choice(OTHERS))]
+        raised = rng.sample(list(EXCEPTIONS), len(EXCEPTIONS) if ranks == 3 else 2)
+        how: Case = {"type": kind, "exceptions": ", ".join(raised)}
         micro = [rng.randint(3 if step == "a block in a block" else 2, 5) for step in steps]
         cases.append({"ranks": ranks, **how, "steps": steps, "micro-batches": micro, "seed": rng.getrandbits(30)})
     return cases
@@ -89,7 +96,7 @@ class Scene:
                 for _ in range(self.parts - 2):
                     self.silent(OUTER)
         elif kind == "an exception in a block":
-            for name in self.case["exceptions"]:
+            for name in self.case["exceptions"].split(", "):
                 with self.block(mine, name):
                     self.silent("a block")
                 self.begin()
@@ -116,6 +123,7 @@ class Scene:
 
     def leave(self, wrapped: Any, context: Any, leave: Any, exception: str, before: Any) -> None:
         error = EXCEPTIONS[exception]("a batch cannot be read") if exception else None
+        inside = self.snapshot.Snapshot({"model": self.models})
         with self.watch.step("the end of no_sync()", wrapped) as record:
             try:
                 if leave(context, *((type(error), error, None) if error else (None, None, None))) and error:
@@ -123,8 +131,10 @@ class Scene:
             except BaseException as raised:
                 if raised is not error:
                     raise
-        changes = before.changes_to(self.snapshot.Snapshot({"model": self.models}))
-        record["changes"] = [one for one in changes if one[0].endswith(".attributes")]
+        after = self.snapshot.Snapshot({"model": self.models})
+        record["changes"] = [one for one in before.changes_to(after)
+                             if one[0].endswith(".attributes") and ".grad." not in one[0]]  # fmt: skip
+        record["changes"] += [one for one in inside.changes_to(after) if one[0].rpartition(".")[2] in LEFT_ALONE]
 
     def silent(self, kind: str) -> None:
         """A micro-batch inside a block, and what has added up so far."""

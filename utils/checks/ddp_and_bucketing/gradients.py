@@ -19,6 +19,7 @@ REFUSED = (
 GRADIENTS = ("*.grad.value", "*.grad.is", "*.grad.memory", "*.grad.is_leaf")
 NOT_TRAINED = "frozen parameters travel too, which never get a gradient"
 WIDER = "gradients of two types travel in one tensor, so all of them in the wider type"
+TWICE_OR_WIDER = "every gradient travels 2 times in a step, or once in float64 though it is float32"
 TIED = "the tied weight travels twice: it has two names, but it is one tensor with one gradient"
 
 MISTAKES: tuple[tuple[str, str], ...] = (
@@ -46,6 +47,7 @@ def sizes(model: nn.Module) -> dict[str, Any]:
         "tied": sum(p.nbytes for _, p in names) - sum(p.nbytes for p in once.values()),
         "frozen": sum(p.nbytes for p in model.parameters() if not p.requires_grad),
         "wider": sum(8 * p.numel() - p.nbytes for p in once.values()),
+        "types": len({p.dtype for p in once.values()}),
     }
 
 
@@ -65,9 +67,12 @@ def surplus(facts: Facts, model: int = 0) -> dict[str, int]:
     """Bytes too many, by mistake."""
     found = facts["sizes"][model]
     all_of_it = sum(nbytes for _, nbytes, _ in found["trainable"])
-    return {NOT_TRAINED: found["frozen"], TIED: found["tied"], WIDER: found["wider"]} | {
-        f"every gradient travels {times} times in a step": (times - 1) * all_of_it for times in range(2, 6)
-    }
+    wider = {WIDER if found["types"] > 1 else TWICE_OR_WIDER: found["wider"]}
+    return (
+        {NOT_TRAINED: found["frozen"], TIED: found["tied"]}
+        | wider
+        | {f"every gradient travels {times} times in a step": (times - 1) * all_of_it for times in range(2, 6)}
+    )
 
 
 def by_model(amount: Callable[[Facts, int], Amount], number: int) -> Callable[[Case, int, Facts], dict[str, Amount]]:

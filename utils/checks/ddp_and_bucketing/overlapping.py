@@ -91,6 +91,7 @@ def train(case: Case, watch: Any, facts: Facts, models: list[Any], wrap: Callabl
             graphs.append(weakref.ref(hook))
             del hook
         with watch.step(f"a step of model {'AB'[number]}", wrapped[number], model=model) as record:
+            record["of"] += f" {used}"
             if used is not None:
                 wire.phase = "prepare()"
                 wrapped[number].prepare(lost)

@@ -9,7 +9,7 @@ from typing import Any
 from utils.checks.contracts import Amount, Broken, Case, Contract, Facts, Rules
 from utils.checks.ddp_and_bucketing import gradients
 
-BRANCHES, MANY, STEPS = 4, 16, 4  # with many branches a model has more parameters than a number has bits
+BRANCHES, MANY, STEPS = 4, 24, 5  # with many branches a model has more parameters than a number has bits
 FLAG = 8  # bytes for each trainable parameter, at most
 
 
@@ -27,11 +27,11 @@ def draw(rng: random.Random) -> list[Case]:
 
 def what_is_used(rng: random.Random, ranks: int) -> list[list[list[int]]]:
     """Branches, by step and rank."""
-    used = [[_some(rng) for _ in range(ranks)] for _ in range(STEPS)]
+    used = [[_some(rng) for _ in range(ranks)] for _ in range(STEPS - 1)]
     # One that rank 0 does not use and another does, all the same, and nobody anything.
-    used[rng.randrange(STEPS - 1)] = rng.choice(([[]] * ranks, [[1]] * ranks))
+    used[rng.randrange(STEPS - 2)] = rng.choice(([[]] * ranks, [[1]] * ranks))
     used[-1] = [[], *([rng.randrange(BRANCHES)] for _ in range(ranks - 1))]
-    return used
+    return [*used, used[-2]]  # at last as in the step before of this model: who keeps more now keeps what is over
 
 
 def _some(rng: random.Random) -> list[int]:
@@ -59,6 +59,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         scenery.loss(model, 1000 * case["seed"] + 10 * step + rank).backward()
         own = snapshot.gradients(model)
         with watch.step(f"average_used {'AB'[number]}", model=model) as record:
+            record["of"] += f" {used[rank]}"
             watch.answers["average_used"](model)
         others = snapshot.gradients(models[1 - number]) if step else {}
         facts["steps"].append(

@@ -16,12 +16,33 @@ STEPS = 6
 BROKEN = ("ValueError", "UnicodeDecodeError", "a ValueError of its own")
 TEXTS = ("a broken file", None, "invalid literal for int() with base 10: 'x'", "not a picture")
 DEFECTS = ("KeyError", "RuntimeError", "MemoryError", "StopIteration", "TypeError", "OSError", "AssertionError")
-MORE = ("IndexError", "AttributeError", "ZeroDivisionError", "OverflowError", "NameError", "EOFError", "ImportError")
-MORE += ("RecursionError", "BufferError", "ReferenceError", "Exception", "KeyboardInterrupt")
+MORE = ("AttributeError", "UnboundLocalError", "ModuleNotFoundError", "RecursionError", "TabError", "Exception")
+MORE += ("KeyboardInterrupt", "SystemExit")
 
 
 class DamagedFile(ValueError):
     """As a library would have one."""
+
+
+class DiskError(FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError,
+                TimeoutError, InterruptedError, BlockingIOError, ChildProcessError, ProcessLookupError, BrokenPipeError,
+                ConnectionAbortedError, ConnectionRefusedError, ConnectionResetError):  # fmt: skip
+    """Whoever takes one of them for a broken batch takes it too; and so with the next one."""
+
+
+class Mishap(IndexError, FloatingPointError, ZeroDivisionError, OverflowError, EOFError, BufferError, ReferenceError,
+             SystemError, NotImplementedError, StopAsyncIteration, UserWarning, DeprecationWarning, RuntimeWarning,
+             ResourceWarning, UnicodeWarning):  # fmt: skip
+    """Of many kinds at once."""
+
+
+class Cancelled(BaseException):
+    """No Exception, and none of Python's own."""
+
+
+OWN = {"a ValueError of its own": DamagedFile} | {one.__name__: one for one in (DiskError, Mishap, Cancelled)}
+TOLD = {"DiskError": "DiskError (each kind of OSError at once)", "Cancelled": "Cancelled (a BaseException)",
+        "Mishap": "Mishap (ArithmeticError, LookupError, EOFError, Warning and more at once)"}  # fmt: skip
 
 
 def draw(rng: random.Random) -> list[Case]:
@@ -34,7 +55,7 @@ def draw(rng: random.Random) -> list[Case]:
             base = base | {"features": rng.randint(1, 6), "broken per step": broken, "seed": rng.getrandbits(30)}
             cases.append(base | {"broken batches": str(sum(map(len, broken))), "raise": rng.choice(BROKEN)})
         step = rng.randrange(STEPS - 1) if ranks > 1 else STEPS - 1
-        for where, kinds in (("update", ("ValueError",)), ("gradient", DEFECTS + MORE)):
+        for where, kinds in (("update", ("ValueError",)), ("gradient", (*DEFECTS, *MORE, *TOLD))):
             more = {"a mistake in": where, "step": step, "kinds": list(kinds)}
             cases.append(base | {"broken per step": [[]] * STEPS} | more)
         if ranks > 1:
@@ -113,9 +134,8 @@ def _play(case: Case, watch: Any, epoch: Facts) -> None:
 def _error(kind: str, text: int) -> BaseException:
     if kind == "UnicodeDecodeError":
         return UnicodeDecodeError("utf-8", b"\xff", 0, 1, "a broken file")
-    kinds = {"a ValueError of its own": DamagedFile}
     words = TEXTS[text % len(TEXTS)]  # (or none at all)
-    return kinds.get(kind, getattr(builtins, kind, Exception))(*([words] if words else []))
+    return OWN.get(kind, getattr(builtins, kind, Exception))(*([words] if words else []))
 
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
@@ -190,12 +210,14 @@ def _defect(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
             return
     for rank, facts in enumerate(world):
         for epoch in facts["epochs"] if case.get("of rank", rank) == rank else ():
-            kinds, mistake = epoch["came out"], f"a {epoch['kind']} of {where}(…)"
+            kinds, mistake = epoch["came out"], f"a {TOLD.get(epoch['kind'], epoch['kind'])} of {where}(…)"
             as_generators = epoch["kind"] == "StopIteration" and "RuntimeError" in kinds  # make it, says Python
             if epoch["kind"] not in kinds and not as_generators:
                 why = "a mistake in the program is no broken batch, and torchrun must hear of it"
                 if where == "update":
                     why = "only a ValueError of gradient(batch) means a broken batch"
+                elif epoch["kind"] == "StopIteration":
+                    why += " (`for`, `map` and `next` take it for the end of what they go through)"
                 came = f"a {kinds[0]} came out" if kinds else "nothing came out, and the rank went on"
                 words = f"train_epoch swallows {mistake}: {why}"
                 yield Broken("value:swallowed", words, came, f"a {epoch['kind']}", rank)

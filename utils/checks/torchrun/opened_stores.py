@@ -30,6 +30,7 @@ def draw(rng: random.Random) -> list[Case]:
 
 
 def scene(case: Case, watch: Any, facts: Facts) -> None:
+    import torch
     import torch.distributed as dist
 
     me, world_size = dist.get_rank(), dist.get_world_size()
@@ -46,7 +47,9 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         facts["dropped"] |= any(sys.getrefcount(served[n]) <= 2 for n in range(len(served)))
         facts["sockets"] = max(facts["sockets"], _listening() - before - len(served))
         facts["kinds"].append("TCPStore" if isinstance(made[-1], dist.TCPStore) else type(made[-1]).__name__)
-    if facts["kinds"] != ["TCPStore"] * JOBS:
+    usable = torch.tensor(facts["kinds"] == ["TCPStore"] * JOBS, dtype=torch.int32)
+    dist.all_reduce(usable, dist.ReduceOp.MIN)
+    if not usable:
         return
     for number, store in enumerate(made):
         store.set(f"{number} {me}", str(me))
@@ -60,7 +63,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
 
 def _listening() -> int:
     """How many sockets of this process wait for clients."""
-    from utils.checks.contracts.wire import sockets
+    from utils.checks.contracts.surroundings import sockets
 
     return sum(one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) for one in sockets())
 
@@ -77,7 +80,7 @@ def _noting(opened: list[Facts], job: int) -> Iterator[list[Any]]:
         told = dict(zip(_NAMES, given, strict=False)) | named
         port, serves = int(told.get("port") or 0), bool(told.get("is_master"))
         opened.append({"host": str(told.get("host_name")), "serves": serves})
-        if serves and port and told.get("master_listen_fd") is None and taken.is_taken(port):
+        if serves and port and told.get("master_listen_fd") is None and taken.is_taken(port, store=True):
             raise dist.DistNetworkError(f"EADDRINUSE: {_CHOSEN.format(port)}")
         if not serves:
             taken.await_server(port)
@@ -112,13 +115,20 @@ class _Taken:
 
     def __init__(self, words: Any, job: int) -> None:
         self._words, self._left, self._refused = words, SOMEBODY_ELSE, f"refused in job {job}"
+        self._probed: set[int] | None = set()
 
-    def is_taken(self, port: int) -> bool:
+    def is_taken(self, port: int, store: bool = False) -> bool:
+        """The first ones are; and once one that the program has just found free, when it opens its store there."""
         self._left -= 1
-        if self._left >= 0:
+        found_free = bool(store and self._probed and port in self._probed)
+        if taken := self._left >= 0 or found_free:
             with not_the_answer():
                 self._words.set(self._refused, f"{port}")
-        return self._left >= 0
+        if found_free:
+            self._probed = None
+        elif not taken and not store and self._probed is not None:
+            self._probed.add(port)
+        return taken
 
     def serve(self, port: int) -> None:
         with not_the_answer():
