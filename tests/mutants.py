@@ -138,7 +138,10 @@ def main(arguments: list[str]) -> int:
     chosen = parser.parse_args(arguments)
     path = ANSWERS.joinpath(*chosen.exercise.split(".")).with_suffix(".py")
     equal = known_answers.run(path.read_text(encoding="utf-8"), str(path)).get("EQUAL", {})
-    found = [one for one in mutants(known_answers.right_text(path)) if fnmatchcase(one[0], chosen.only)]
+    found = list(mutants(known_answers.right_text(path)))
+    for name in set(equal) - {what for what, _ in found}:
+        print(f"unknown   {name}: EQUAL names it, and there is no such mutant (lines have moved?)")
+    found = [one for one in found if fnmatchcase(one[0], chosen.only)]
     survived, killed = [], 0
     with ProcessPoolExecutor(chosen.jobs) as pool:
         jobs = [pool.submit(judge, chosen.exercise, *mutant) for mutant in found if mutant[0] not in equal]

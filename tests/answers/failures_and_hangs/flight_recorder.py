@@ -37,13 +37,13 @@ def first_difference(dumps):
 
 
 EQUAL = {
-    "4: without `return None`": "a function that ends returns None",
-    "19: 0 → -1": "of the one commonest, the last is the first",
-    "19: 1 → 2": "of the two commonest, the first is the commonest",
-    "22: 0 → -1": "all ranks that differ do so in the same way",
-    "24: 0 → -1": "all ranks that differ do so in the same way",
-    "26: `zip(('operation', 'size', 'type'), call, usual, strict=True)` without strict": "they have three parts each",
-    "26: True → False": "they have three parts each",
+    "10: without `return None`": "a function that ends returns None",
+    "25: 0 → -1": "of the one commonest, the last is the first",
+    "25: 1 → 2": "of the two commonest, the first is the commonest",
+    "28: 0 → -1": "all ranks that differ do so in the same way",
+    "30: 0 → -1": "all ranks that differ do so in the same way",
+    "32: `zip(('operation', 'size', 'type'), call, usual, strict=True)` without strict": "they have three parts each",
+    "32: True → False": "they have three parts each",
 }
 
 

@@ -24,9 +24,9 @@ def held_up_by(stacks):
 
 
 EQUAL = {
-    "12: 0 → -1": "of the one commonest, the last is the first",
-    "12: 1 → 2": "of the two commonest, the first is the commonest",
-    "16: without `return None`": "a function that ends returns None",
+    "19: 0 → -1": "of the one commonest, the last is the first",
+    "19: 1 → 2": "of the two commonest, the first is the commonest",
+    "10: without `return None`": "a function that ends returns None",
 }
 MAIN = 'main = stack.partition("Current thread")[2]'
 PLACE = "int(re.search(r'train\\.py\", line (\\d+)', main)[1])"

@@ -33,11 +33,11 @@ def successive_halving(configs, train, eta, first):
 
 SORT = "trained.sort(key=lambda trial: trial[:2])"
 EQUAL = {
-    "26: without `loss, _, config, _ = trained[0]`": "the loop over one trial has left both",
-    "25: `trained.sort(key=lambda trial: trial[:2])` without key": "no two trials have the same place",
-    "25: 2 → 3": "no two trials have the same place",
-    "27: 0 → -1": "there is one trial",
-    "29: arguments of `max(1, len(rung) // eta)` swapped": "max has no order",
+    "29: without `loss, _, config, _ = trained[0]`": "the loop over one trial has left both",
+    "28: `trained.sort(key=lambda trial: trial[:2])` without key": "no two trials have the same place",
+    "28: 2 → 3": "no two trials have the same place",
+    "30: 0 → -1": "there is one trial",
+    "32: arguments of `max(1, len(rung) // eta)` swapped": "max has no order",
 }
 
 

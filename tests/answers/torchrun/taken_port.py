@@ -26,7 +26,7 @@ TELL = "    dist.broadcast(port, src=0)\n"
 CLIENT = "    if dist.get_rank() > 0:\n        store = dist.TCPStore(host, port.item())\n"
 CHOSEN = "is not free any more. Whoever chooses a port cannot know that"
 EQUAL = {
-    "14: `dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)` without wait_for_workers": (
+    "22: `dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)` without wait_for_workers": (
         "without a world_size it waits for nobody"
     ),
 }

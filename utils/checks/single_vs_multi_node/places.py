@@ -114,6 +114,11 @@ def _judge(
         elif isinstance(value, list) and not (isinstance(got, list) and len(got) == 3):
             words = f"{name} returns three numbers: node rank, local rank, world size"
             yield Broken("value:kind", words, str(got)[:60], str(value))
+        elif not all(isinstance(one, int) for one in (got if isinstance(value, list) else [got])):
+            words = (
+                f"{name} returns {'three whole numbers' if isinstance(value, list) else 'one whole number, the rank'}"
+            )
+            yield Broken("value:kind", f"{words}. This is {shown}", str(got)[:60], str(value))
         else:
             words = next((why for why, formula in mistakes.items() if _gives(formula, each)), _OTHER)
             if words == _OTHER and isinstance(value, list) and got[:2] == value[:2]:
