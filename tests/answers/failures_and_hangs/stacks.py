@@ -161,3 +161,9 @@ wrong("another collective, not another line", "one rank is not where the others 
 })  # fmt: skip
 wrong("an empty pair for none", "two whole numbers", {"    return None": "    return ()"})
 right("numpy's numbers", {PLACE: f"numpy.int64({PLACE})"})
+right(
+    "numpy's array",
+    {
+        "        if place != usual:\n            return rank, place\n": "        if place != usual:\n            return numpy.array([rank, place])\n"
+    },
+)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
-from utils.checks.plain import number
+from utils.checks.plain import from_array, number
 
 Counts = list[int]
 
@@ -32,8 +32,7 @@ def like_cards(counts: Counts) -> list[tuple[int, int]]:
 
 def _plain(result: Any) -> Any:
     """Numbers as they are, of other things their kind."""
-    if hasattr(result, "tolist"):
-        result = result.tolist()  # numpy's and torch's numbers and arrays
+    result = from_array(result)
     if isinstance(result, tuple | list):
         return [_plain(one) for one in result][:9]
     found = number(result)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
-from utils.checks.plain import number
+from utils.checks.plain import from_array, number
 
 CLOSE = 1e-10  # ten thousand roundings are less
 Sheet = dict[str, float]
@@ -49,7 +49,7 @@ def scene_of(function: str) -> Callable[..., None]:
                 sheet.update(values)
             with watch.step(function, inside=sheets[0], between=sheets[1]):
                 result = watch.answers[function].function(nbytes, nodes, per_node, *sheets)
-            result = result.tolist() if hasattr(result, "tolist") else result  # numpy's and torch's numbers
+            result = from_array(result)
             seconds = number(result)
             facts["results"].append(f"a {type(result).__name__}" if seconds is None else float(seconds))
 
