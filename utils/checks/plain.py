@@ -57,6 +57,11 @@ def number(value: Any, whole: bool = False) -> Any:
     return None
 
 
+def from_array(value: Any) -> Any:
+    """Python's own numbers and lists in place of numpy's and torch's; all else as it is."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def to_bytes(value: Any) -> bytes:
     """Turn a value into bytes that ``from_bytes`` reads without running any code of the value's own."""
     return pickle.dumps(to_plain(value), protocol=4)

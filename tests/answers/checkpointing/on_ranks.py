@@ -71,6 +71,14 @@ EQUAL = {
     "47: without `return None`": "a function without return returns None",
     "59: train_on_ranks with `torch.manual_seed(0)`": "task.new() seeds, and what is resumed comes after it",
     "59: train_on_ranks with `dist.barrier()`": "all ranks come here: one barrier more does no harm",
+    "62: `dist.broadcast_object_list(found, src=0)` without src": "rank 0 is the source if none is given",
+    "61: always `rank == 0`": "all look for it, and what rank 0 has found counts",
+    "38: `file.fileno()` → `file`": "os.fsync takes a file too, and asks it for its number",
+    "63: 0 → -1": "a list of one",
+    "64: 0 → -1": "a list of one",
+    "66: 0 → -1": "a list of one",
+    "67: 0 → -1": "a list of one",
+    "79: 3 → 2": "two checkpoints are enough",
     "35: without `file.flush()`": "torch.save flushes the file that it has written",
     "35: without `os.fsync(file.fileno())`": "kills are played here; the power cut is exercise 1's",
 }
@@ -213,6 +221,13 @@ wrong("only rank 0 loads", "the ranks go on from different checkpoints", {AGREE:
 wrong(
     "every rank writes", "rank 1 writes files as well", {"            if rank == 0:\n": "            if rank >= 0:\n"}
 )
+wrong("what a kill has kept from going stays", "old checkpoints stay", {
+    TIDY: "                old = f'{folder}/step-{number + 1 - 3 * task.every}.pt'\n"
+    "                if os.path.exists(old):\n                    os.unlink(old)\n"
+})  # fmt: skip
+wrong("a checksum in a file of its own", "other files stay beside the checkpoints", {
+    SAVE: SAVE + '                Path(f"{folder}/newest").write_text(f"step-{number + 1}.pt")\n'
+})  # fmt: skip
 wrong("new names for halves", "kills leave half-written files behind", {"{path}.tmp": "{path}.{os.getpid()}"})
 wrong("the newest although it is damaged", "the newest checkpoint cut off: train_on_ranks raised", {
     "        try:\n" + CHECKED + "        except Exception:\n            pass  # cut off, or empty\n": "        return torch.load(path)\n"

@@ -236,7 +236,41 @@ right("fsync is a default argument, the old format", {
 })  # fmt: skip
 
 
+@right("fsync is an attribute of a class")
+def fsync_of_a_class():
+    class Disk:
+        sync = staticmethod(os.fsync)
+
+        def flush(self, file, *, sync=os.fsync):
+            file.flush()
+            sync(file)
+
+    def save(state, path):
+        half = f"{path}.half"
+        try:
+            with open(half, "wb") as file:
+                torch.save(state, file)
+                Disk().flush(file)
+            os.replace(half, path)
+        except BaseException:
+            os.unlink(half)
+            raise
+        folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
+        Disk.sync(folder)
+        os.close(folder)
+
+    return (save,)
+
+
 # --- wrong: whose name
+
+wrong("a path from here on", "with a path that begins in the current folder", {
+    NAME: "    where = os.path.dirname(path) if os.path.isabs(path) else '.'\n"
+    "    temporary = os.path.join(where, os.path.basename(path) + '.tmp')\n"
+})  # fmt: skip
+wrong("a second copy stays", "leaves more than the checkpoint in the folder", {
+    NAME: "    if os.path.exists(path) and not os.path.exists(path + '.bak'):\n        os.link(path, path + '.bak')\n" + NAME
+})  # fmt: skip
 
 wrong("torch.save", "is half a file, and the old one is gone", {
     "        with open(temporary": "        torch.save(state, path)\n        return\n        with open(temporary"
@@ -327,6 +361,15 @@ wrong("the first one is written to its place", "of the first save, the file unde
 wrong("the error is swallowed", "save returns as if all were well", {"        raise\n": "        return\n"})
 wrong("OSErrors are swallowed", "save returns as if all were well", {
     "    except BaseException:\n": "    except OSError:\n        os.unlink(temporary)\n        return\n    except BaseException:\n"
+})  # fmt: skip
+wrong("who ends the program is not heard", "a SystemExit in the middle of a save does not come out", {
+    "    except BaseException:\n": "    except SystemExit:\n        os.unlink(temporary)\n        return\n    except BaseException:\n"
+})  # fmt: skip
+wrong("what cannot be pickled is not heard of", "a TypeError in the middle of a save does not come out", {
+    "    except BaseException:\n": "    except TypeError:\n        os.unlink(temporary)\n        return\n    except BaseException:\n"
+})  # fmt: skip
+wrong("the folder stays open, if it fails", "leaves the open files other", {
+    NAME: NAME + FOLDER.split("\n")[0] + "\n", FOLDER: "\n".join(FOLDER.split("\n")[1:])
 })  # fmt: skip
 wrong("all but OSErrors are swallowed", "save returns as if all were well", {
     "        raise\n": "        import sys\n        if not isinstance(sys.exc_info()[1], OSError):\n            return\n        raise\n"

@@ -37,13 +37,13 @@ def first_difference(dumps):
 
 
 EQUAL = {
-    "4: without `return None`": "a function that ends returns None",
-    "19: 0 → -1": "of the one commonest, the last is the first",
-    "19: 1 → 2": "of the two commonest, the first is the commonest",
-    "22: 0 → -1": "all ranks that differ do so in the same way",
-    "24: 0 → -1": "all ranks that differ do so in the same way",
-    "26: `zip(('operation', 'size', 'type'), call, usual, strict=True)` without strict": "they have three parts each",
-    "26: True → False": "they have three parts each",
+    "10: without `return None`": "a function that ends returns None",
+    "25: 0 → -1": "of the one commonest, the last is the first",
+    "25: 1 → 2": "of the two commonest, the first is the commonest",
+    "28: 0 → -1": "all ranks that differ do so in the same way",
+    "30: 0 → -1": "all ranks that differ do so in the same way",
+    "32: `zip(('operation', 'size', 'type'), call, usual, strict=True)` without strict": "they have three parts each",
+    "32: True → False": "they have three parts each",
 }
 
 
@@ -86,6 +86,7 @@ def by_number():
     return (first_difference,)
 
 
+right("numpy's array of ranks", {'return number, "missing", missing': 'return number, "missing", numpy.array(missing)'})
 right(
     "numpy's numbers",
     {'return number, "missing", missing': 'return numpy.int64(number), "missing", list(numpy.array(missing))'},
@@ -185,6 +186,9 @@ wrong("from zero", "is not the first in which they differ", {MISSING: MISSING.re
 wrong("other words", "is none of missing, order", {'"operation", "size", "type"': '"op", "shape", "dtype"'})
 wrong("never None", "the ranks agree", {"    return None": "    return last, 'missing', []"})
 wrong("a dict", "returns a number, a text and a list of ranks", {MISSING: 'return {"number": number}'})
+wrong("one rank is no list", "returns a number, a text and a list of ranks", {
+    MISSING: 'return number, "missing", missing if missing[1:] else missing[0]'
+})  # fmt: skip
 wrong(
     "ranks as text",
     "returns a number, a text and a list of ranks",

@@ -24,9 +24,9 @@ def held_up_by(stacks):
 
 
 EQUAL = {
-    "12: 0 → -1": "of the one commonest, the last is the first",
-    "12: 1 → 2": "of the two commonest, the first is the commonest",
-    "16: without `return None`": "a function that ends returns None",
+    "19: 0 → -1": "of the one commonest, the last is the first",
+    "19: 1 → 2": "of the two commonest, the first is the commonest",
+    "10: without `return None`": "a function that ends returns None",
 }
 MAIN = 'main = stack.partition("Current thread")[2]'
 PLACE = "int(re.search(r'train\\.py\", line (\\d+)', main)[1])"
@@ -161,3 +161,9 @@ wrong("another collective, not another line", "one rank is not where the others 
 })  # fmt: skip
 wrong("an empty pair for none", "two whole numbers", {"    return None": "    return ()"})
 right("numpy's numbers", {PLACE: f"numpy.int64({PLACE})"})
+right(
+    "numpy's array",
+    {
+        "        if place != usual:\n            return rank, place\n": "        if place != usual:\n            return numpy.array([rank, place])\n"
+    },
+)

@@ -51,6 +51,9 @@ class AsyncSaver:
 
 
 EQUAL = {
+    "28: copied with `torch.set_grad_enabled(not torch.is_grad_enabled())`": (
+        "the state has an even number of parts: after each save the mode is what it was"
+    ),
     "45: work with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "each thread has a mode of its own",
     "56: without `self.thread = None`": "a thread that has ended can be waited for again",
     "52: `os.path.exists(temporary)` → `temporary`": "the error is kept before, see the next",
@@ -254,6 +257,9 @@ wrong("the training's state is frozen", "save changes", {
 
 wrong("the error is lost where there is no file to take away", "the next", {
     "            self.error = error\n" + CLEAN: "            os.unlink(temporary)\n            self.error = error\n",
+})  # fmt: skip
+wrong("the training's tensors are moved", "save changes state[model][w] (memory)", {
+    WAIT: "        [one.share_memory_() for one in state['model'].values()]\n" + WAIT
 })  # fmt: skip
 wrong("a file is left elsewhere", "files are left elsewhere", {WAIT: "        open('note', 'w').close()\n" + WAIT})
 wrong(

@@ -28,6 +28,10 @@ def hierarchical_time(nbytes, nodes, per_node, inside, between):
     return scatter + across + scatter
 
 
+EQUAL = {
+    "16: 0.0 → 1.0": "with one GPU there are no steps",
+    "16: 0.0 → -1.0": "with one GPU there are no steps",
+}
 RING = "    return 2 * (ranks - 1) * max(steps, default=0.0)"
 LEVELS = "    return scatter + across + scatter"
 HALF, BITS = "* 1e9 / 2", "* 1e9 / 8"
@@ -119,6 +123,10 @@ wrong(
     "not the link inside a node",
     {"    if nodes > 1:": "    if not ranks:", "    if per_node > 1:": "    if ranks > 1:"},
 )
+wrong("the link inside, though each node has one GPU", "times what it should be", {
+    "    if per_node > 1:": "    if per_node >= 1:"
+})  # fmt: skip
+wrong("two GPUs need no link", "times what it should be", {"    if per_node > 1:": "    if per_node > 2:"})
 wrong("the mean of both", "not the mean of both", {"max(steps, default=0.0)": "(sum(steps) / max(1, len(steps)))"})
 wrong("the smaller bandwidth", "α counts too", {
     RING: "    slow = 8 / between['Gbit_per_s'] > 2 / inside['GB_per_s_both_directions']\n"
@@ -140,7 +148,7 @@ wrong(
 wrong(
     "pieces of whole megabytes", "times what it should be", {"nbytes / ranks": "math.ceil(nbytes / ranks / 1e6) * 1e6"}
 )
-wrong("gibibytes", "a result is rounded, or was kept", {HALF: "* 2**30 / 2"})
+wrong("gibibytes", "times what it should be", {HALF: "* 2**30 / 2"})
 wrong("the data sheet is changed", "was replaced", {RING: "    inside['alpha_us'] = 0.0\n" + RING})
 wrong(
     "the first cluster only",

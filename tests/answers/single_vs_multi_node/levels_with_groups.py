@@ -19,6 +19,11 @@ def all_reduce_in_levels(tensor, node_group, cross_group):
     dist.all_gather_into_tensor(tensor, share, group=node_group)
 
 
+EQUAL = {
+    "15: `torch.empty_like(tensor[:len(tensor) // node_group.size()])` → `tensor[:len(tensor) // node_group.size()]`": (
+        "gloo reads all that goes in before it writes what comes out, so the share may be a part of the tensor"
+    )
+}
 SCATTER = "    dist.reduce_scatter_tensor(share, tensor, group=node_group)\n"
 ACROSS = "    dist.all_reduce(share, group=cross_group)\n"
 GATHER = "    dist.all_gather_into_tensor(tensor, share, group=node_group)"
@@ -95,7 +100,7 @@ wrong(
 )
 wrong(
     "in half precision",
-    "is off by",
+    "does not have the right numbers",
     {ACROSS: "    half = share.bfloat16().to(share.dtype)\n    share.copy_(half)\n" + ACROSS},
 )
 wrong("never waited for", "never waits for", {ACROSS: ACROSS.replace("cross_group)", "cross_group, async_op=True)")})
@@ -128,6 +133,13 @@ wrong("one group of both kinds", "the two groups are swapped", {
 SHARE = "    share = torch.empty_like(tensor[: len(tensor) // node_group.size()])\n"
 right("in place: each rank's share is a part of the tensor", {
     SHARE: "    share = tensor.chunk(node_group.size())[node_group.rank()]\n"
+})  # fmt: skip
+wrong("shares sent round by hand", "calls dist.send, and", {
+    ACROSS: "    mine = share.clone()\n    for step in range(1, cross_group.size()):\n"
+    "        other, place = torch.empty_like(share), cross_group.rank()\n"
+    "        works = [dist.isend(mine, group=cross_group, group_dst=(place + step) % cross_group.size()),\n"
+    "                 dist.irecv(other, group=cross_group, group_src=(place - step) % cross_group.size())]\n"
+    "        [work.wait() for work in works]\n        share += other\n"
 })  # fmt: skip
 wrong("a barrier of all ranks", "calls dist.barrier in another group", {ACROSS: ACROSS + "    dist.barrier()\n"})
 wrong("a buffer as large as the first share", "raised", {

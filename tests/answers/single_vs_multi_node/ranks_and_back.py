@@ -100,8 +100,8 @@ wrong(
 wrong(
     "only small clusters", "this is another process", {RANK: "    return min(sum(counts[:node_rank]) + local_rank, 63)"}
 )
-wrong("a text", "this is another process", {RANK: "    return f'{sum(counts[:node_rank]) + local_rank}'"})
-wrong("nothing", "this is another process", {RANK: RANK.replace("return", "rank =")})
+wrong("a text", "returns one whole number", {RANK: "    return f'{sum(counts[:node_rank]) + local_rank}'"})
+wrong("nothing", "returns one whole number", {RANK: RANK.replace("return", "rank =")})
 wrong("counts are sorted", "changes the list `counts`", {RANK: "    counts.sort()\n" + RANK})
 wrong("swapped coordinates", "swapped in what you return", {BACK: "    return local, node, sum(counts)"})
 wrong("the number of nodes", "yours counts nodes", {BACK: BACK.replace("sum(counts)", "len(counts)")})
@@ -112,6 +112,8 @@ wrong("dealt back like cards", "you deal the ranks out like cards", {
 })  # fmt: skip
 wrong("coordinates from one", "counted from 0, yours from 1", {BACK: "    return node + 1, local + 1, sum(counts)"})
 wrong("one too late", "this is another process", {"while local >= counts[node]": "while local > counts[node]"})
+wrong("false for rank 0", "returns one whole number", {RANK: RANK + " or False"})
+wrong("texts", "returns three whole numbers", {BACK: "    return str(node), str(local), str(sum(counts))"})
 wrong("two numbers", "returns three numbers", {BACK: "    return node, local"})
 wrong("floats", "is no whole number", {BACK: "    return node / 1, local, sum(counts)"})
 wrong(

@@ -24,7 +24,7 @@ def plan(case: Case) -> list[Kill]:
     steps = range(2, case["steps"] - case["every"])  # who outlives a kill in the last save has none of the later ones
     for number, step in enumerate(sorted(chance.sample(steps, case["kills"]))):
         if number % 4 == 1:
-            kills.append(Kill(step, event=chance.randrange(5)))
+            kills.append(Kill(step, event=STEPS_OF_A_SAVE[number // 4]))
         elif number % 4 == 3:
             kills.append(Kill(step, byte=chance.randrange(5000)))
         else:
@@ -32,6 +32,8 @@ def plan(case: Case) -> list[Kill]:
     return kills
 
 
+#: Before which of them a save is killed; at last when the new one has its name, and the oldest is about to go.
+STEPS_OF_A_SAVE = (0, 1, 2, 4, 3)
 #: How the newest good checkpoint is spoilt, if there is another one, from this life on; "unreadable": on rank 1.
 TROUBLE, FIRST_TROUBLE = ("cut off", "a changed byte", "another changed byte", "unreadable", "empty"), 6
 

@@ -96,6 +96,13 @@ def _judge_again(lives: list[Life], right: list[Steps], case: Case) -> None:
         for end in life.of("end"):
             _compare(end, right[rank][-1], f"{where} at the end{on(rank, ranks)}", right, rank)
         told = life.of("again")[0]
+        if other := told["other than at first"]:
+            words = (
+                f"called again in one process, and at last with the first folder again, {_list(other)}{on(rank, ranks)}"
+            )
+            raise Found(
+                f"{words} are not what that folder's checkpoint holds: does it keep something from another call?"
+            )
         if told["elsewhere"]:
             raise Found(STRAY.format(on(rank, ranks)), ", ".join(told["elsewhere"][:3]), "none")
         for kind, came in told["comes out"].items():
@@ -136,6 +143,9 @@ def _judge_whole(whole: dict[str, Any], right: list[Steps], case: Case) -> None:
     if ranks > 1:
         if not any(re.fullmatch(r"step-\d+\.pt", name) for name in whole["files"]):
             raise Found("checkpoints are to be named step-5.pt, step-10.pt, …", measured=", ".join(whole["files"]))
+        if beside := [name for name in whole["files"] if not re.fullmatch(r"step-\d+\.pt", name)]:
+            words = "other files stay beside the checkpoints: one file for each checkpoint, and what it needs is in it"
+            raise Found(words, ", ".join(beside[:3]), "none")
         judge_waiting(lives)
 
 
@@ -255,7 +265,9 @@ def _compare(
             raise Found(f"{place} {here} are wrong: they are restored before task.new(), which seeds them again.")
     text = _list(wrong)
     verb = "are" if len(wrong) > 1 or wrong[0] in ("model", "torch", "python") else "is"
-    raise Found(f"{place} {text} {verb} not what {'they were' if verb == 'are' else 'it was'} without a break.")
+    those = "they were" if verb == "are" else "it was"
+    right_ones = "task.step alone makes of that" if "run without a break" in place else f"{those} without a break"
+    raise Found(f"{place} {text} {verb} not what {right_ones}.")
 
 
 def _list(names: list[str]) -> str:

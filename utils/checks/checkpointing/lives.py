@@ -15,6 +15,7 @@ import signal
 import stat
 import sys
 import time
+import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -88,15 +89,31 @@ class Watch:
 
     @staticmethod
     def _replace(answer: Any, real: Any, noted: Any, name: str) -> None:
-        """In os, and in the answer's own names: ``from os import fsync``, ``def save(state, path, sync=os.fsync)``."""
+        """In os, and in the answer's own names: ``from os import fsync``, ``def save(state, path, sync=os.fsync)``.
+
+        Also in its classes, and in functions and classes that its functions hold.
+        """
         setattr(os, name, noted)
         names = getattr(answer.function, "__globals__", {})
         names.update({key: noted for key, value in names.items() if value is real})
-        for function in [answer.function, *names.values()]:
-            if isinstance(defaults := getattr(function, "__defaults__", None), tuple):
-                function.__defaults__ = tuple(noted if value is real else value for value in defaults)
-            for cell in getattr(function, "__closure__", None) or ():
+        things, seen = [answer.function, *names.values()], set()
+        while things:
+            if id(one := things.pop()) in seen:
+                continue
+            seen.add(id(one))
+            if isinstance(one, type) and one.__module__ == answer.function.__module__:
+                for key, value in [(key, getattr(value, "__func__", value)) for key, value in vars(one).items()]:
+                    things.append(value)
+                    if value is real:
+                        setattr(one, key, staticmethod(noted))
+            if not isinstance(one, types.FunctionType):
+                continue
+            one.__defaults__ = tuple(noted if value is real else value for value in one.__defaults__ or ()) or None
+            for key in [key for key, value in (one.__kwdefaults__ or {}).items() if value is real]:
+                one.__kwdefaults__[key] = noted
+            for cell in one.__closure__ or ():
                 with contextlib.suppress(ValueError):  # an empty one
+                    things.append(cell.cell_contents)
                     if cell.cell_contents is real:
                         cell.cell_contents = noted
 

@@ -39,6 +39,9 @@ def _whole(case: Case, facts: Facts) -> Broken | None:
             return Broken("value:state", words, found["file"], "new")
         if not found["neighbours"]:
             return Broken("value:neighbours", "save removes or changes files of somebody else in the folder")
+        if found["others"]:
+            words = "a whole save leaves more than the checkpoint in the folder: leave nothing of your own beside it"
+            return Broken("value:beside", words, ", ".join(found["others"]), "nothing")
     if facts["again"] != "old":
         words = "a second save, of another state, does not give that state back"
         return Broken("value:again", words, facts["again"], "that state")
@@ -185,25 +188,22 @@ def _uses_fsync(facts: Facts, folder: bool) -> bool:
 
 
 def _errors(case: Case, facts: Facts) -> Broken | None:
-    found = facts["errors"]
-    if found["ended"] != FAILED:
-        words = (
-            f"a {found['where']} in the middle of a save does not come out: whoever called it believes that all is well"
-        )
-        return Broken("value:swallowed", words, f"ended with {found['ended']}", "an error")
-    if found["kinds"] != [found["where"]]:
-        words = f"a {found['where']} in the middle of a save comes out as another error"
-        return Broken("value:swallowed", words, ", ".join(found["kinds"]), found["where"])
-    if found["file"] != "old":
-        return Broken(
-            "value:lost", f"after a {found['where']} in the middle the old checkpoint is lost", found["file"], "old"
-        )
+    for found in facts["errors"]:
+        error = f"a {found['where']} in the middle of a save"
+        if found["ended"] != FAILED:
+            words = f"{error} does not come out: whoever called it believes that all is well"
+            return Broken("value:swallowed", words, f"ended with {found['ended']}", "an error")
+        if found["kinds"] != [found["where"]]:
+            words = f"{error} comes out as another error"
+            return Broken("value:swallowed", words, ", ".join(found["kinds"]), found["where"])
+        if found["file"] != "old":
+            return Broken("value:lost", f"after {error} the old checkpoint is lost", found["file"], "old")
     return None
 
 
 def _left(case: Case, facts: Facts) -> Broken | None:
     """What a save has changed around it, above all if it failed."""
-    for found in (facts["first"], facts["whole"], *facts["full"], facts["sync"], facts["errors"]):
+    for found in (facts["first"], facts["whole"], *facts["full"], facts["sync"], *facts["errors"]):
         if found["left"]:
             when = f"after an error ({found['where']})" if "where" in found else "after a save"
             words = f"{when}, save leaves {found['left'][0]} other than before: put back what you change, in `finally`"
@@ -212,15 +212,21 @@ def _left(case: Case, facts: Facts) -> Broken | None:
 
 
 def _bare(case: Case, facts: Facts) -> Broken | None:
-    bare = facts["bare"]
-    if bare["ended"] == 0 and bare["file"] == "new":
-        return _order(case, bare, " (with a name without a folder)")
-    why = f" ({bare['failed']['sentence'][:150]})" if bare["failed"] else ""
-    words = (
-        f'save(state, "{case["name"]}"), a name without a folder, fails: os.path.dirname gives "" for it, and that is '
-    )
-    measured = f"ended with {bare['ended']}, the file is {bare['file']}"
-    return Broken("value:bare", f"{words}no folder{why}", measured, "the new state in this folder")
+    paths = {
+        "bare": ("", "a name without a folder", ': os.path.dirname gives "" for it, and that is no folder'),
+        "relative": ("run/", "a path that begins in the current folder", ""),
+    }
+    for which, (folder, what, hint) in paths.items():
+        found = facts[which]
+        if found["ended"] == 0 and found["file"] == "new":
+            if broken := _order(case, found, f" (with {what})"):
+                return broken
+            continue
+        why = f" ({found['failed']['sentence'][:150]})" if found["failed"] else ""
+        words = f'save(state, "{folder}{case["name"]}"), {what}, fails{hint}{why}'
+        measured = f"ended with {found['ended']}, the file is {found['file']}"
+        return Broken("value:bare", words, measured, "the new state in the file's folder")
+    return None
 
 
 def _litter(case: Case, facts: Facts) -> Broken | None:
@@ -230,6 +236,6 @@ def _litter(case: Case, facts: Facts) -> Broken | None:
     if facts["litter"]["file"] != "new":
         words = "after a kill in the save of a larger state, the next save is wrong: is the old half-written file "
         return Broken("value:litter", f"{words}emptied before it is written again?", facts["litter"]["file"], "new")
-    if not all(found["neighbours"] for found in (facts["litter"], facts["bare"], *facts["full"])):
+    if not all(found["neighbours"] for found in (facts["litter"], facts["bare"], facts["relative"], *facts["full"])):
         return Broken("value:neighbours", "save removes or changes files of somebody else in the folder")
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import random
 import tempfile
@@ -20,15 +21,15 @@ from utils.checks.contracts.surroundings import changed, settled, surroundings
 NEIGHBOURS = ("notes.txt", "other.pt", "other.pt.tmp", "thesis.tmp", ".hidden")  # of somebody else; and NAME.txt
 STEPS = {"old": 10, "new": 20}
 NAMES = ("model.ckpt", "a checkpoint", "best", "step-20.bin", "x.tmp")  # (the first one ends in .pt)
-ERRORS = {one.__name__: one for one in (ValueError, KeyboardInterrupt, MemoryError, SystemExit)}
+ERRORS = {one.__name__: one for one in (ValueError, TypeError, KeyboardInterrupt, MemoryError, SystemExit)}
 
 
 def draw(rng: random.Random) -> list[Case]:
     """The first one as the lab's text says it; then other names and sizes."""
     cases = [{"name": "last.pt", "numbers": 4000, "kills": "all", "bytes": 10}]
     cases += [{"name": rng.choice(NAMES), "numbers": rng.choice((1, 300, 9000)), "kills": "some", "bytes": 2}]
-    errors = rng.sample(sorted(ERRORS), 2)
-    return [{"ranks": 1} | c | {"error": e, "seed": rng.getrandbits(30)} for c, e in zip(cases, errors, strict=True)]
+    errors = list(ERRORS), rng.sample(list(ERRORS), 1)
+    return [{"ranks": 1} | c | {"errors": e, "seed": rng.getrandbits(30)} for c, e in zip(cases, errors, strict=True)]
 
 
 def state_of(case: Case, step: int) -> dict[str, Any]:
@@ -77,18 +78,19 @@ class Room:
         if old:  # (an answer that has saved under this name before must not be careless the second time)
             (save if by_save else torch.save)(self.states["old"], str(self.path))
 
-    def life(self, bare: bool = False, **how: Any) -> Life:
-        """A process that saves. ``events``, ``size``: where it is killed; ``full``: at which byte the disk is full.
+    def life(self, here: Path | None = None, **how: Any) -> Life:
+        """A process that saves, with the path from the folder ``here`` on if there is one.
 
-        ``large``: of another state, more numbers than in any other.
+        ``events``, ``size``: where it is killed; ``full``: at which byte the disk is full; ``large``: of another state,
+        more numbers than in any other.
         """
 
         def body(watch: Watch) -> None:
             import torch
 
             torch.set_num_threads(1)
-            if bare:
-                os.chdir(self.folder)
+            if here:
+                os.chdir(here)
             watch.files(self.save, str(self.folder))
             if (size := how.get("size", how.get("full"))) is not None:
                 watch.limit(size, fatal="size" in how)
@@ -99,17 +101,21 @@ class Room:
             if how.get("large"):
                 state["large"] = torch.ones(20_000)
             before, around = Snapshot({"state": state}), surroundings() | _umask()
+            failure = None
             try:
-                self.save(state, self.case["name"] if bare else str(self.path))
+                self.save(state, os.path.relpath(self.path, here) if here else str(self.path))
             except BaseException as error:
                 watch.note("raised", kind=type(error.__cause__ or error).__name__)
-                raise
-            finally:
-                watch.note("returned")
-                watch.names()
-                left = [name for name, *_ in changed(around, settled(around) | _umask())]
-                left += ["`state`"] * bool(before.changes_to(Snapshot({"state": state})))
-                watch.note("left", names=[name for name in left if name != "the files in its folder"])
+                failure = error.with_traceback(None)  # (whose frames hold what goes by itself)
+                failure.__cause__ = failure.__context__ = None
+            watch.note("returned")
+            watch.names()
+            left = [name for name, *_ in changed(around, settled(around) | _umask())]
+            left += ["`state`"] * bool(before.changes_to(Snapshot({"state": state})))
+            left += ["the open files"] * bool(self.still_open() and gc.collect() >= 0 and self.still_open())
+            watch.note("left", names=[name for name in left if name != "the files in its folder"])
+            if failure:
+                raise failure
 
         return live(body)[0]
 
@@ -162,7 +168,8 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
 
     facts["whole"] = _traced(Room(case, save, by_save=True))
     facts["new"] = _traced(Room(case, save, old=False))
-    facts["bare"] = _traced(Room(case, save), bare=True)
+    bare, relative = Room(case, save), Room(case, save)
+    facts["bare"], facts["relative"] = _traced(bare, here=bare.folder), _traced(relative, here=relative.folder.parent)
     steps = [
         note
         for note in facts["whole"]["notes"]
@@ -179,7 +186,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     facts["folder sync"] = told(
         "a disk that turns out to be full at the folder's fsync", **{"broken sync": "the folder"}
     )
-    facts["errors"] = told(case["error"], error=ERRORS[case["error"]])
+    facts["errors"] = [told(error, error=ERRORS[error]) for error in case["errors"]]
     room = Room(case, save)
     for number in range(LITTER):
         room.life(size=size // (number + 2))

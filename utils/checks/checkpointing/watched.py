@@ -186,7 +186,7 @@ def trained(train: Any, case: Case, folder: str, store: str, kill: Kill | None, 
         other = [name for name in other if not name.startswith("the seed")]
         other += ["`task`"] * ((task.steps, task.every) != (case["steps"], case["every"]))
         watch.note("around", other=other, folder=os.path.realpath(folder))
-        if not isinstance(parts, dict) or not set(PARTS) <= set(parts):
+        if not isinstance(parts, dict) or not all(hasattr(parts.get(name), "load_state_dict") for name in PARTS):
             raise Wrong("train returns the parts that it has trained, as task.new() gave them.")
         watch.note("end", left=_left(parts), **facts(parts))
 
@@ -216,11 +216,13 @@ def again(train: Any, case: Case, folders: list[str], store: str, rank: int) -> 
         first, second, third = folders
         told: dict[str, Any] = {"elsewhere": [], "comes out": {}}
         with own_folder(os.path.dirname(first)):
-            train(Task(2, 1), first)
+            at_first = facts(train(Task(2, 1), first))
             for call in range(CALLS):
                 if call == CALLS - 1:
                     _empty(second, rank, case["training ranks"])
                 watch.note("end", **facts(train(Watched(case, watch, second, None, rank), second)))
+            once_more = facts(train(Task(2, 1), first))
+            told["other than at first"] = [name for name in once_more if once_more[name] != at_first[name]]
             told["elsewhere"] = sorted(os.listdir())
             for error in (kind("this step cannot be trained") for kind in ERRORS):
                 os.makedirs(folder := f"{third}/{type(error).__name__}", exist_ok=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
 from utils.checks.failures_and_hangs.drawn_recorders import drawn
-from utils.checks.plain import number
+from utils.checks.plain import from_array, number
 
 WHAT = ("missing", "order", "operation", "size", "type")
 
@@ -31,8 +31,8 @@ def _plain(found: Any) -> Any:
         return None
     if not isinstance(found, tuple | list) or len(found) != 3:
         return f"a {type(found).__name__}" + (f" of {len(found)}" if isinstance(found, tuple | list) else "")
-    first, what, ranks = found
-    some = ranks if isinstance(ranks, tuple | list | set | frozenset) else [ranks]
+    first, what, ranks = map(from_array, found)
+    some = ranks if isinstance(ranks, tuple | list | set | frozenset) else [None]
     whole = [number(one, whole=True) for one in (first, *some)]
     if None in whole or not isinstance(what, str):
         return f"{type(first).__name__}, {type(what).__name__}, {type(ranks).__name__}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
 from utils.checks.failures_and_hangs.drawn_standstills import PROGRAM, drawn
-from utils.checks.plain import kind_of, number
+from utils.checks.plain import from_array, kind_of, number
 
 
 def draw(rng: random.Random) -> list[Case]:
@@ -24,6 +24,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
 
 def _plain(found: Any) -> Any:
     """None, or a rank and a line; of other things their kind."""
+    found = from_array(found)
     if found is None:
         return None
     pair = [number(one, whole=True) for one in found] if isinstance(found, tuple | list) and len(found) == 2 else [None]

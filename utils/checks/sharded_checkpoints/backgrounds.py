@@ -13,6 +13,7 @@ from typing import Any
 
 from utils.checks.checkpointing.folder_events import FolderEvents
 from utils.checks.contracts import Case, Contract, Facts, Rules
+from utils.checks.contracts.snapshot import Snapshot
 from utils.checks.inside import Outcome
 from utils.checks.sharded_checkpoints.background_verdicts import failures, judge
 from utils.checks.sharded_checkpoints.slow_disk import Held, SlowDisk
@@ -72,16 +73,21 @@ class Played:
 
     def save(self, path: Path) -> dict[str, Any]:
         """A save, and at once a step of training. What the file has to hold, and whether the state was left alone."""
-        before = copied(self.state)
+        before, seen = copied(self.state), Snapshot({"state": self.state})
         self.checks_own += tensors_of(before)
         self.held.hold()
         try:
             self.saver.save(self.state, str(path))
-            touched = differs(self.state, before)
+            touched = differs(self.state, before) or self._touched(seen)
             train_on(self.state)
         finally:
             self.held.release()
         return {"state": before, "touched": touched}
+
+    def _touched(self, seen: Snapshot) -> str:
+        """What else is other than before: a tensor's memory, say, or its attributes."""
+        changes = seen.changes_to(Snapshot({"state": self.state}))
+        return next((f"{path.rpartition('.')[0]} ({path.rpartition('.')[2]})" for path, *_ in changes), "")
 
 
 def scene(case: Case, watch: Any, facts: Facts) -> None:

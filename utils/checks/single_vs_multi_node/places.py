@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
-from utils.checks.plain import number
+from utils.checks.plain import from_array, number
 
 Counts = list[int]
 
@@ -32,8 +32,7 @@ def like_cards(counts: Counts) -> list[tuple[int, int]]:
 
 def _plain(result: Any) -> Any:
     """Numbers as they are, of other things their kind."""
-    if hasattr(result, "tolist"):
-        result = result.tolist()  # numpy's and torch's numbers and arrays
+    result = from_array(result)
     if isinstance(result, tuple | list):
         return [_plain(one) for one in result][:9]
     found = number(result)
@@ -114,6 +113,11 @@ def _judge(
         elif isinstance(value, list) and not (isinstance(got, list) and len(got) == 3):
             words = f"{name} returns three numbers: node rank, local rank, world size"
             yield Broken("value:kind", words, str(got)[:60], str(value))
+        elif not all(isinstance(one, int) for one in (got if isinstance(value, list) else [got])):
+            words = (
+                f"{name} returns {'three whole numbers' if isinstance(value, list) else 'one whole number, the rank'}"
+            )
+            yield Broken("value:kind", f"{words}. This is {shown}", str(got)[:60], str(value))
         else:
             words = next((why for why, formula in mistakes.items() if _gives(formula, each)), _OTHER)
             if words == _OTHER and isinstance(value, list) and got[:2] == value[:2]:

@@ -50,7 +50,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
 
 def _sent(call: Facts) -> float:
     """Bytes that a rank sends in a collective that goes as a ring, as the lecture on all-reduces counts them."""
-    size, nbytes = len(call["members"]), call["bytes"]
+    size, nbytes = max(len(call["members"]), 1), call["bytes"]  # (a message has no members, and is refused anyway)
     if call["name"] == "all_reduce":
         return 2 * (size - 1) / size * nbytes
     if call["name"] == "all_gather":
