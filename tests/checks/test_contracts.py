@@ -15,7 +15,7 @@ from torch import nn
 
 from utils.checks import Wrong, run
 from utils.checks.answers import Answer
-from utils.checks.contracts import Amount, Broken, Contract, Rules, compare, judge
+from utils.checks.contracts import Amount, Broken, Contract, Rules, compare, judge, surroundings
 from utils.checks.contracts.contract import LONGEST, most_telling
 from utils.checks.contracts.memory import held, not_tensors
 from utils.checks.contracts.snapshot import Snapshot
@@ -410,3 +410,14 @@ def test_an_answer_that_is_not_started_is_not_wrong():
 
 def test_another_seed_draws_other_cases_and_the_same_seed_the_same():
     assert _draw(random.Random("a 1")) == _draw(random.Random("a 1")) != _draw(random.Random("a 2"))
+
+
+def test_classes_of_the_same_name_in_two_labs_are_told_apart():
+    """Whoever did lab 04 before lab 08 in one kernel was told that his answer had replaced functions of the check."""
+    from utils.checks.checkpointing import watched
+    from utils.checks.gil_and_refcounting import process_items
+
+    seen = surroundings.functions()
+    for module, has_call in ((watched, False), (process_items, True)):
+        names = {name for name, _ in seen[f"the functions of {module.__name__}.Failing"]}
+        assert ("__call__" in names) == has_call

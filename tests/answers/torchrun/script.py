@@ -41,6 +41,18 @@ def main(task):
     dist.destroy_process_group()
 
 
+EQUAL = {
+    f"28: main with `{effect}`": "the process ends with main"
+    for effect in ("torch.manual_seed(0)", "torch.set_grad_enabled(not torch.is_grad_enabled())",
+                   "torch.set_default_dtype(torch.float64)", "open('left_behind', 'w').close()")
+} | {
+    "38: `labels.to(device)` → `labels`": "without a GPU they are there already",
+    "38: `images.to(device)` → `images`": "without a GPU they are there already",
+    "41: `loss.detach()` → `loss`": "its numbers are averaged in either case",
+    "48: `mean_loss.item()` → `mean_loss`": "a tensor with one number is formatted in the same way",
+}  # fmt: skip
+
+
 INIT = '    dist.init_process_group("gloo")\n'
 SHARE = "batch[rank::world_size]"
 REDUCE = "                dist.all_reduce(tensor, dist.ReduceOp.AVG)\n"

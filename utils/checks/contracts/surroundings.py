@@ -117,7 +117,13 @@ def functions() -> dict[str, frozenset[tuple[str, int]]]:
     for name in names:
         owners.append(sys.modules[name])
         owners += [v for v in list(vars(sys.modules[name]).values()) if isinstance(v, type) and v.__module__ == name]
-    return {f"the functions of {getattr(owner, '__name__', owner)}": _code(owner) for owner in owners}
+    return {f"the functions of {_name(owner)}": _code(owner) for owner in owners}
+
+
+def _name(owner: Any) -> str:
+    """Two checks may have classes of the same name: then the module tells them apart."""
+    checks_own = isinstance(owner, type) and owner.__module__.startswith("utils.checks")
+    return f"{owner.__module__}.{owner.__name__}" if checks_own else owner.__name__
 
 
 def _code(owner: Any) -> frozenset[tuple[str, int]]:
