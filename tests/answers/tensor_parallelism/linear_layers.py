@@ -248,7 +248,7 @@ wrong("results are kept, each of another tensor", "keeps more tensors after ever
 
 # --- wrong: what is kept from call to call
 
-wrong("wrong in its first call only", "the result of column_linear is off by", {
+wrong("wrong in its first call only", "the result of column_linear does not have the right numbers", {
     "    return CopyToRanks.apply(x) @ weight.t() + bias": "    known = column_linear.__dict__.setdefault('known', [])\n"
     "    known.append(0)\n    return CopyToRanks.apply(x) @ weight.t() + (1 if len(known) > 1 else 1.001) * bias"
 })  # fmt: skip

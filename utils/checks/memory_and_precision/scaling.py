@@ -114,7 +114,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         if number and number == case["resumed after"]:
             with watch.step("state_dict", scaler):
                 state = scaler.state_dict()
-            facts["state"] = state if _is_plain(state) else f"a {type(state).__name__}"
+            facts["state"] = dict(state) if _is_plain(state) else f"a {type(state).__name__}"  # (as it is now)
             with watch.step("state_dict", scaler):
                 again = scaler.state_dict()
             facts["again"] = again if _is_plain(again) else None
