@@ -117,7 +117,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
             facts["state"] = dict(state) if _is_plain(state) else f"a {type(state).__name__}"  # (as it is now)
             with watch.step("state_dict", scaler):
                 again = scaler.state_dict()
-            facts["again"] = again if _is_plain(again) else None
+            facts["again"] = dict(again) if _is_plain(again) else None
             kept = copy.deepcopy(state)
             _take_a_step(watch, scaler)  # which must not reach into the state that it gave away
             facts["alias"] = state != kept
