@@ -326,7 +326,7 @@ wrong("counts all steps", "the number of all samples so far", {
     "steps = 0": "steps = seen = 0", CLEAR: "        seen += count\n" + CLEAR, "len(y) / count": "len(y) / seen"
 })  # fmt: skip
 wrong("divided by its own", "each rank divides by its own number of samples", {" * (len(y) / count)": ""})
-wrong("not cleared", "the gradients of the last step are still there", {CLEAR: ""})
+wrong("not cleared", "in step 0, the gradient is not that", {CLEAR: ""})
 wrong("cleared behind the step", "in step 0", {CLEAR: "", STEP: STEP + CLEAR})
 wrong("the mean over ranks with data", "each rank's mean weighs the same", {
     COUNT: "        count = torch.tensor(int(len(y) > 0))\n", "len(y) / count": "1 / count"

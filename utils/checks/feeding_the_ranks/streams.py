@@ -64,9 +64,10 @@ class Source:
         """By the process itself, by worker 0, by worker 1, …"""
         return [int(count) for count in self._reads.sum(1)]
 
-    def twice(self) -> bool:
-        """Whether a sample was read more than once."""
-        return bool((self._reads.sum(0) > 1).any())
+    def twice(self, given: int) -> bool:
+        """Whether samples were read more than once, and no others than the ``given`` ones."""
+        times = self._reads.sum(0)
+        return bool((times > 1).any() and (times > 0).sum() == given)
 
     def talks(self) -> bool:
         """Whether a worker has used a collective or sent a message."""
@@ -125,7 +126,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
             batches = {"batch_size": case["batch"] or None, "num_workers": workers, "worker_init_fn": source.in_worker}
             loader = DataLoader(stream, **batches, persistent_workers=case["stay"])
             found["first"], found["reads"], found["talks"] = loaded(loader), source.reads(), source.talks()
-            found["twice"] = source.twice()
+            found["twice"] = source.twice(len(found["first"]))
             if rank == size - 1:
                 found["second"] = loaded(loader)
             del loader
