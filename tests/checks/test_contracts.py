@@ -413,7 +413,7 @@ def test_another_seed_draws_other_cases_and_the_same_seed_the_same():
 
 
 def test_classes_of_the_same_name_in_two_labs_are_told_apart():
-    """Whoever did lab 04 before lab 08 in one kernel was told that his answer had replaced functions of the check."""
+    """Else who did both labs in one kernel was told that an answer had replaced functions of the second check."""
     from utils.checks.checkpointing import watched
     from utils.checks.gil_and_refcounting import process_items
 
