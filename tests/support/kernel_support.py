@@ -6,22 +6,18 @@ import os
 import queue
 import signal
 import sys
-import tempfile
 import time
 from types import TracebackType
 from typing import Any
 
-from jupyter_client.manager import KernelManager
+from utils.checks.grading.kernel import manager
 
 
 class Kernel:
     """A fresh kernel of this interpreter. Use as a context manager."""
 
     def __init__(self, **environment: str) -> None:
-        # Sockets in a folder, not ports: another kernel may take a free port before this one binds it.
-        self._folder = tempfile.TemporaryDirectory(prefix="kernel-")
-        file = os.path.join(self._folder.name, "kernel.json")
-        self.manager = KernelManager(kernel_name="python3", transport="ipc", connection_file=file)
+        self.manager, self._folder = manager()
         self.manager.start_kernel(env={**os.environ, **environment}, extra_arguments=["--log-level=40"])
         self.client = self.manager.blocking_client()
         self.client.start_channels()

@@ -41,6 +41,18 @@ def say(what: dict[str, Any]) -> None:
     print(json.dumps(what), flush=True)
 
 
+def manager() -> tuple[Any, tempfile.TemporaryDirectory[str]]:
+    """Of a kernel that is not started yet, and the folder of its sockets, which goes when nobody holds it any more.
+
+    It has no ports: another kernel may take one that is free before this kernel binds it.
+    """
+    from jupyter_client.manager import KernelManager
+
+    folder = tempfile.TemporaryDirectory(prefix="kernel-")
+    file = os.path.join(folder.name, "kernel.json")
+    return KernelManager(kernel_name="python3", transport="ipc", connection_file=file), folder
+
+
 class KernelDied(Exception):
     """It ended, or it no longer listens; the text says which."""
 
@@ -49,12 +61,7 @@ class Kernel:
     """A kernel of which only the replies count: what it prints is never read."""
 
     def __init__(self) -> None:
-        from jupyter_client.manager import KernelManager
-
-        # Sockets in a folder, not ports: another learner's kernel may take a free port before this one binds it.
-        self._folder = tempfile.TemporaryDirectory(prefix="kernel-")
-        file = os.path.join(self._folder.name, "kernel.json")
-        self._manager = KernelManager(kernel_name="python3", transport="ipc", connection_file=file)
+        self._manager, self._folder = manager()
         with open(os.devnull, "w") as nowhere:
             self._manager.start_kernel(stdout=nowhere, stderr=nowhere)
         self._client = self._manager.blocking_client()

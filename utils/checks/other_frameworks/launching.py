@@ -21,9 +21,7 @@ from utils.launchers.frameworks import tf_roles
 MARK = "COURSE_OTHER_FRAMEWORKS"  # this environment variable holds the pid of whoever started it all, and a random part
 SECONDS = 250.0  # for all; five are enough on a quiet machine, and those that wait for each other are found by then
 STILL = 12.0  # seconds without a sign of life from any worker, nor work for the processor: they wait for each other
-ENDLESS = (
-    60.0  # seconds of a processor without a sign of life: a loop without end; all workers of a right answer use 20
-)
+ENDLESS = 60.0  # seconds of work for the processor without a sign of life: a loop without end
 SPINNING = 24.0  # the same for MPI, whose workers keep the processor busy while they wait
 MIRRORED = "the process with several replicas"
 DIED = "died"  # this file says that the accident has happened
