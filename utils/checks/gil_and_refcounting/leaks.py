@@ -56,8 +56,9 @@ def judge_growth(facts: Facts, settled: int, what_stays: str) -> Iterator[Broken
             words = f"a tensor with one number stays for each step and takes {ONE_NUMBER} bytes: keep plain numbers"
         yield Broken("value:1 GPU", words, f"{piled['GPU']:,} bytes more in {steps} steps", "0 bytes")
     elif more["GPU"][-1] > 0:
+        # (Told after what is wrong with the training, which may be why: gradients and an optimizer's state stay, too.)
         words = f"{what_stays}: some of it is still there when the function has returned"
-        yield Broken("value:1 GPU", words, f"{more['GPU'][-1]:,} bytes", "0 bytes")
+        yield Broken("value:5 GPU", words, f"{more['GPU'][-1]:,} bytes", "0 bytes")
     if piled["tensors"] > 0:
         words = "the GPU's memory does not grow, but the host's does: tensors pile up"
         yield Broken("value:2 host", words, f"{piled['tensors']} tensors more in {steps} steps", "0")
