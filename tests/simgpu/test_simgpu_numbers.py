@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -556,6 +557,29 @@ def test_without_a_number_the_current_gpu_is_meant():
             "operators stay where their inputs are"
         )
     assert torch.ones(1, device="simgpu").device == simgpu.device(0)
+
+
+class WhereAmI(torch.autograd.Function):
+    seen: ClassVar[list[int]] = []
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        WhereAmI.seen.append(torch.simgpu.current_device())
+        return gradient + torch.zeros(2, device="simgpu")
+
+
+@pytest.mark.parametrize("chosen", (0, 1))
+def test_backward_of_a_function_works_with_the_gpu_of_its_gradients(chosen):
+    WhereAmI.seen.clear()
+    x = torch.ones(2, device="simgpu:1", requires_grad=True)
+    with torch.simgpu.device(chosen):
+        WhereAmI.apply(WhereAmI.apply(x).to("simgpu:2")).sum().backward()
+        assert WhereAmI.seen == [2, 1]
+        assert torch.simgpu.current_device() == chosen
 
 
 # --- Operators ----------------------------------------------------------------------------------------------

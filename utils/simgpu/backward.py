@@ -50,8 +50,9 @@ def watched(engine: Callable[..., Any]) -> Callable[..., Any]:
         if not exists():
             return engine(*args, **kwargs)
         _check_gradients(*args)
+        gpu = next((one.get_device() for one in args[0] if isinstance(one, SimTensor)), current().first)
         try:
-            with current().own_selection(), current().clock.backward(), set_multithreading_enabled(False):
+            with current().own_selection(gpu), current().clock.backward(), set_multithreading_enabled(False):
                 return engine(*args, **kwargs)
         except BaseException as error:
             aside = _errors[0] if _errors and isinstance(error, SystemError) else None  # see device_guard
@@ -66,6 +67,26 @@ def watched(engine: Callable[..., Any]) -> Callable[..., Any]:
             del aside  # or error, traceback, frame and error hold each other, and the tensors in the frames
 
     return run_backward
+
+
+def on_its_gpu(apply: Callable[..., Any]) -> Callable[..., Any]:
+    """``backward`` of an ``autograd.Function``: inside, the current GPU is that of its gradients.
+
+    On CUDA each GPU's nodes run in a thread whose current GPU is this one. (Here hooks see that of the graph's end.)
+    """
+
+    def apply_there(self: Any, *gradients: Any) -> Any:
+        gpu = next((one.get_device() for one in gradients if isinstance(one, SimTensor)), None)
+        if gpu is None:
+            return apply(self, *gradients)
+        before = current().current_index()
+        current().set_current(gpu)
+        try:
+            return apply(self, *gradients)
+        finally:
+            current().set_current(before)
+
+    return apply_there
 
 
 def _check_gradients(tensors: Any, gradients: Any = (), *_: Any) -> None:

@@ -201,14 +201,14 @@ class Cluster:
         self._local.streams[stream.gpu] = stream
 
     @contextmanager
-    def own_selection(self) -> Iterator[None]:
-        """Inside, the current GPU is that of a new thread, as in autograd's threads for CUDA.
+    def own_selection(self, gpu: int) -> Iterator[None]:
+        """Inside, the current GPU is ``gpu``, as in autograd's thread for it.
 
         The streams are the caller's. (On CUDA each operator of backward runs in the stream of its forward, which is the
         same where a program does both inside one ``with stream``; and the caller's streams wait for it at the end.)
         """
         before = vars(self._local).copy()
-        vars(self._local).pop("current", None)
+        self._local.current = gpu
         self._local.streams = dict(before.get("streams", {}))
         try:
             yield

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.autograd import graph
+from torch.autograd.function import BackwardCFunction
 from torch.cuda import nccl
 from torch.nn.parallel import _functions, comm
 from torch.nn.utils.rnn import PackedSequence
@@ -201,6 +202,7 @@ def _change_training() -> None:
     engine = backward.watched(graph._engine_run_backward)
     _set(graph, "_engine_run_backward", engine)
     _set(torch.autograd, "_engine_run_backward", engine)
+    _replace(BackwardCFunction, "apply", backward.on_its_gpu)
     _undo.append(optim.register_optimizer_step_pre_hook(optimizers.before_step).remove)
     _undo.append(optim.register_optimizer_step_post_hook(optimizers.after_step).remove)
     optim._foreach_supported_types.append(SimTensor)  # as on CUDA: one launch for all parameters

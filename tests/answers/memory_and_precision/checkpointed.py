@@ -99,7 +99,7 @@ def asked():
                 copy = one.detach()
                 copy.requires_grad = one.requires_grad
                 inputs.append(copy)
-            with torch.random.fork_rng(devices=[0], device_type="simgpu"):
+            with torch.random.fork_rng(devices=[gradient.device], device_type="simgpu"):
                 torch.simgpu.set_rng_state(state)
                 with torch.set_grad_enabled(True):
                     result = function(*inputs)
@@ -108,7 +108,7 @@ def asked():
 
     def checkpointed(function, *tensors):
         with torch.no_grad():
-            state = torch.simgpu.get_rng_state("simgpu:0").clone()
+            state = torch.simgpu.get_rng_state(tensors[0].device).clone()
         return Twice.apply(function, state, len(tensors), *tensors)
 
     return (checkpointed,)
@@ -164,6 +164,25 @@ wrong(
     },
 )
 wrong("other random numbers", "dropout", {SET: ""})
+wrong(
+    "the CPU's random numbers",
+    "dropout",
+    {"torch.simgpu.get_rng_state": "torch.get_rng_state", "torch.simgpu.set_rng_state": "torch.set_rng_state"},
+)
+wrong(
+    "always GPU 0's random numbers",
+    "dropout",
+    {
+        "get_rng_state()": "get_rng_state(0)",
+        "set_rng_state(ctx.random)": "set_rng_state(ctx.random, 0)",
+        "set_rng_state(now)": "set_rng_state(now, 0)",
+    },
+)
+wrong(
+    "the gradient that came in is used up",
+    "after backward, `gradient` has other numbers",
+    {BACKWARD: BACKWARD + "\n        gradient.zero_()"},
+)
 wrong("the state is not put back", "random numbers are not as before", {BACK: ""})
 wrong(
     "the graph is kept in forward",

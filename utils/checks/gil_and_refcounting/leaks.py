@@ -72,7 +72,8 @@ def judge_training(facts: Facts, steps: int, kind: str) -> Iterator[Broken]:
     for part, words in (
         ("parameters", "the model is not trained as before: the leak must go, but the training needs its graph until "
          "backward"),
-        ("gradients", "the gradients afterwards are not those of the last training step: is there a second backward?"),
+        ("gradients", "the gradients afterwards are not those of the last training step: were they cleared, or is there "
+         "a second backward?"),
         ("optimizer", "the optimizer keeps other numbers afterwards, for its next step, than those of this training"),
     ):  # fmt: skip
         got, right = facts["after"][part], facts["right"][part]

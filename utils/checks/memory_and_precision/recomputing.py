@@ -18,15 +18,15 @@ ROUNDINGS = 200
 
 def draw(rng: random.Random) -> list[Case]:
     cases: list[Case] = []
-    for dropout, tensors, gradients in (
-        (0.0, 1, "all"),
-        (0.3, 1, "all"),
-        (0.5, 2, "all but the last"),
-        (0.2, 2, "the second only"),
-        (rng.choice((0.0, 0.4)), 3, "all"),
+    for gpu, dropout, tensors, gradients in (
+        (0, 0.0, 1, "all"),
+        (0, 0.3, 1, "all"),
+        (1, 0.5, 2, "all but the last"),  # GPU 1 draws from a generator of its own, GPU 0 from the CPU's
+        (rng.randrange(2), 0.2, 2, "the second only"),
+        (rng.randrange(2), rng.choice((0.0, 0.4)), 3, "all"),
     ):
-        case: Case = {"ranks": 1, "gpus": 1, "dropout": dropout, "tensors": tensors, "gradients for": gradients}
-        cases.append(case | {"rows": rng.randint(20, 60), "seed": rng.getrandbits(30)})
+        case: Case = {"ranks": 1, "gpus": 2, "gpu": gpu, "dropout": dropout, "tensors": tensors}
+        cases.append(case | {"gradients for": gradients, "rows": rng.randint(20, 60), "seed": rng.getrandbits(30)})
     return cases
 
 
@@ -37,13 +37,15 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     from utils.checks.contracts import gpus
     from utils.checks.memory_and_precision import pieces
 
-    simgpu.cluster(gpus_per_node=1)
+    simgpu.cluster(gpus_per_node=2)
+    gpu = case["gpu"]
+    torch.simgpu.set_device(gpu)
     facts["plain"] = _plain(case)
     chain, tensors = pieces.made(case, PIECES)
     counts = [0] * PIECES
     x, outputs = tensors[0], []
-    torch.manual_seed(case["seed"])  # of which GPU 0 draws too
-    start = gpus.held()[0]
+    torch.manual_seed(case["seed"])  # of the GPUs too
+    start = gpus.held()[gpu]
     facts["forward"] = []
     for number, piece in enumerate(chain):
         given = {f"tensor {i}": one for i, one in enumerate([x, *tensors[1:]])}
@@ -53,25 +55,26 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
             facts["kind"] = type(x).__name__
             return
         outputs.append(x.nbytes)
-        facts["forward"].append(gpus.held()[0] - start - sum(gpus.rounded(each) for each in outputs))
+        facts["forward"].append(gpus.held()[gpu] - start - sum(gpus.rounded(each) for each in outputs))
     facts["output"] = gpus.plain(x)
     facts["calls forward"] = list(counts)
-    facts["random forward"] = torch.simgpu.get_rng_state().tolist()
+    facts["random forward"] = _random()
     given.clear()
     if x.grad_fn is None:
         facts["kind"] = "a tensor without a graph"
         return
-    loss = x.square().mean()
-    del x
+    gradient = x.detach() / x.numel()
     parameters = [one for piece in chain for one in piece.parameters()]
-    with watch.step("backward", None, tensors=tensors, parameters=parameters), gpus.seen() as facts["seen"]:
-        loss.backward()
-    del loss
+    given = {"tensors": tensors, "parameters": parameters, "gradient": gradient}
+    with watch.step("backward", None, **given), gpus.seen() as facts["seen"]:
+        x.backward(gradient)
+    del x, gradient
+    given.clear()
     facts["calls"] = list(counts)
-    facts["random"] = torch.simgpu.get_rng_state().tolist()
+    facts["random"] = _random()
     facts["gradients"] = pieces.gradients(chain, tensors)
     room = sum(gpus.rounded(one.grad.nbytes) for one in [*parameters, *tensors] if one.grad is not None)
-    facts["left"] = gpus.held()[0] - start - room
+    facts["left"] = gpus.held()[gpu] - start - room
     facts["room"] = room
     with torch.no_grad():
         given = {f"tensor {i}": one for i, one in enumerate(tensors)}
@@ -83,6 +86,13 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     }
 
 
+def _random() -> list[list[int]]:
+    """Where the random numbers are: those of the GPU, and those of the CPU."""
+    import torch
+
+    return [torch.simgpu.get_rng_state().tolist(), torch.get_rng_state().tolist()]
+
+
 def _plain(case: Case) -> Facts:
     """The same chain, as it is."""
     import torch
@@ -91,16 +101,14 @@ def _plain(case: Case) -> Facts:
     from utils.checks.memory_and_precision import pieces
 
     chain, tensors = pieces.made(case, PIECES)
-    torch.manual_seed(case["seed"])  # of which GPU 0 draws too
-    x, kept = tensors[0], []
+    torch.manual_seed(case["seed"])  # of the GPUs too
+    x, kept, gpu = tensors[0], [], case["gpu"]
     for piece in chain:
-        before = gpus.held()[0]
+        before = gpus.held()[gpu]
         x = piece(x, *tensors[1:])
-        kept.append(gpus.held()[0] - before - gpus.rounded(x.nbytes))
-    found: Facts = {"output": gpus.plain(x)["value"], "random": torch.simgpu.get_rng_state().tolist(), "kept": kept}
-    loss = x.square().mean()
-    del x
-    loss.backward()
+        kept.append(gpus.held()[gpu] - before - gpus.rounded(x.nbytes))
+    found: Facts = {"output": gpus.plain(x)["value"], "random": _random(), "kept": kept}
+    x.backward(x.detach() / x.numel())
     found["gradients"] = pieces.gradients(chain, tensors)
     return found
 
@@ -126,14 +134,14 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     if facts["random forward"] != plain["random"]:
         words = "after the forward pass the GPU's random numbers are not where the functions leave them"
         yield Broken("value:4 drawn", words)
-    yield from _backward(facts, plain, "value:3" if case["dropout"] else "value:2")
+    yield from _backward(facts, plain, case)
     if facts["without"]["calls"] != 1 or facts["without"]["graph"]:
         words = "under torch.no_grad() the function runs once, and there is no graph"
         yield Broken("work:3 no_grad", words, f"{facts['without']['calls']} runs")
 
 
-def _backward(facts: Facts, plain: Facts, clause: str) -> Iterator[Broken]:
-    yield from _gradients(facts["gradients"], plain["gradients"], clause)
+def _backward(facts: Facts, plain: Facts, case: Case) -> Iterator[Broken]:
+    yield from _gradients(facts["gradients"], plain["gradients"], "value:3" if case["dropout"] else "value:2")
     if facts["calls"] != [2] * PIECES:
         words = "each function runs once in the forward pass and once more in the backward pass"
         yield Broken("work:1 again", words, facts["calls"], [2] * PIECES)
@@ -143,7 +151,7 @@ def _backward(facts: Facts, plain: Facts, clause: str) -> Iterator[Broken]:
         )
         yield Broken("value:5 drawn", words + "that were drawn already. Put the state back that you have found")
     most = facts["room"] + 2 * max(plain["kept"])
-    if facts["seen"]["peak"][0] > most:
+    if facts["seen"]["peak"][case["gpu"]] > most:
         words = "in the backward pass the activations of more than one piece are there at the same time"
         yield Broken("memory:1 peak", words, f"{facts['seen']['peak'][0]:,} bytes", f"at most {most:,}")
     if facts["left"] > 0:
@@ -179,12 +187,12 @@ def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
     }
 
 
-RANDOM = "around.torch's random numbers"
+RANDOM = ("around.torch's random numbers", "around.the GPUs' random numbers")
 CONTRACT = Contract(
     name="memory_and_precision.checkpointed",
     rules={
-        "checkpointed": Rules(changes=(RANDOM,)),
-        "backward": Rules(changes=(RANDOM, "*.grad", "*.grad.*")),
+        "checkpointed": Rules(changes=RANDOM),
+        "backward": Rules(changes=(*RANDOM, "*.grad", "*.grad.*")),
     },
     draw=draw,
     scene=scene,
