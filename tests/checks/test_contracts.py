@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import sys
+import tempfile
+import threading
 
 import cloudpickle
 import known_answers
@@ -421,3 +423,39 @@ def test_classes_of_the_same_name_in_two_labs_are_told_apart():
     for module, has_call in ((watched, False), (process_items, True)):
         names = {name for name, _ in seen[f"the functions of {module.__name__}.Failing"]}
         assert ("__call__" in names) == has_call
+
+
+def _changed(before):
+    return [(name, now) for name, _, now in surroundings.changed(before, surroundings.settled(before))]
+
+
+def test_a_thread_that_ends_during_a_call_is_no_change_and_hides_none(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    gone, stays = threading.Event(), threading.Event()
+    ends, left = (threading.Thread(target=until.wait, daemon=True) for until in (gone, stays))
+    ends.start()
+    before = surroundings.surroundings()
+    gone.set()
+    ends.join()
+    assert _changed(before) == []
+    left.start()
+    assert _changed(before) == [("the number of threads", "1 more")]
+    stays.set()
+
+
+def test_bytes_are_not_counted_while_somebody_looks_at_frames_which_hold_tensors():
+    from utils import simgpu
+    from utils.checks.contracts import gpus
+    from utils.ranks.locate import looking
+
+    simgpu.cluster(gpus_per_node=1)
+    empty = gpus.held()
+    counted, kept = [], [torch.ones(1000, device="simgpu")]
+    with looking:
+        other = threading.Thread(target=lambda: counted.append(gpus.held()))
+        other.start()
+        other.join(0.5)
+        assert counted == []
+        kept.clear()
+    other.join()
+    assert counted == [empty]

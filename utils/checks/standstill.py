@@ -157,7 +157,7 @@ class Watch(threading.Thread):
             time.sleep(TICK)
 
     def _look(self) -> End:
-        from utils.ranks.locate import place_of
+        from utils.ranks.locate import looking, place_of
 
         self.looks += 1
         notes = {"looks": self.looks, "case": self.case, "inside": self.inside}
@@ -170,9 +170,10 @@ class Watch(threading.Thread):
         spot, found = None, {"line": None, "code": None, "call": None}
         if self._quiet >= QUIET:
             main = self._main.ident or 0
-            frame = sys._current_frames()[main]
-            spot = (id(frame), frame.f_lasti)
-            del frame
+            with looking:
+                frame = sys._current_frames()[main]
+                spot = (id(frame), frame.f_lasti)
+                del frame
             if spot != self._before:
                 self._found = place_of(main)
             found = self._found

@@ -6,6 +6,7 @@ import linecache
 import os
 import sys
 import sysconfig
+import threading
 import time
 from collections.abc import Iterator
 from types import FrameType
@@ -24,6 +25,7 @@ _NOT_A_CALL = {
 
 POLLING = 0.005  # seconds of a core that a wait may use in a tenth of a second, as that for workers in a TCPStore does
 Frames = list[tuple[FrameType, int]]
+looking = threading.Lock()  # whoever holds frames of a running thread holds its tensors too: who counts these waits
 
 
 def frames_under(frame: FrameType | None) -> Frames:
@@ -58,9 +60,10 @@ def place(frames: Frames) -> dict[str, Any]:
 
 
 def place_of(thread: int) -> dict[str, Any]:
-    """The same of a running thread, now. Who holds a frame holds its tensors too, and a check may count them: so the
-    frames are gone before a file is read, which lets the thread run on."""
-    return _with_code(*_spot(frames_under(sys._current_frames()[thread])))
+    """The same of a running thread, now. Its frames are gone before a file is read, which lets the thread run on."""
+    with looking:
+        found, file = _spot(frames_under(sys._current_frames()[thread]))
+    return _with_code(found, file)
 
 
 def _with_code(found: dict[str, Any], file: str) -> dict[str, Any]:

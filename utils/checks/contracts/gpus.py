@@ -19,6 +19,7 @@ from torch import nn
 from utils import simgpu
 from utils.checks.contracts.contract import Facts
 from utils.checks.contracts.snapshot import raw
+from utils.ranks.locate import looking
 from utils.simgpu.memory import rounded
 from utils.simgpu.phases import COMMUNICATION
 
@@ -119,7 +120,8 @@ def seen() -> Iterator[Facts]:
 def held() -> list[int]:
     """The bytes that are held on each GPU now, when nothing is left to be collected."""
     gc.collect()
-    return [gpu.memory.allocated for gpu in simgpu.current().gpus]
+    with looking:
+        return [gpu.memory.allocated for gpu in simgpu.current().gpus]
 
 
 def _copies(events: list[Any]) -> dict[str, int]:

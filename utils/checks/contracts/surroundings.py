@@ -51,7 +51,7 @@ def surroundings() -> dict[str, Any]:
         "the hooks on all modules": str([list(v) for k, v in vars(every_module).items() if _is_hooks(k, v)]),
         "the working folder": os.getcwd(),
         "the environment variables": hash(frozenset(one for one in os.environ.items() if one[0] not in _TORCHS_OWN)),
-        "the number of threads": len(threading.enumerate()),
+        "the number of threads": tuple(thread.native_id for thread in threading.enumerate()),
         "the child processes": [text for path in Path("/proc/self/task").glob("*/children") if (text := _read(path))],
         "the files in its folder": _files(tempfile.tempdir),
         "the signals": str([signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)]),
@@ -86,8 +86,8 @@ def settled(before: dict[str, Any]) -> dict[str, Any]:
     end = time.monotonic() + 1
     while True:
         after = surroundings()
-        same = all(before[name] == after[name] for name in ("the number of threads", "the child processes"))
-        if same or time.monotonic() > end:
+        names = ("the number of threads", "the child processes")
+        if not any(changed({name: before[name] for name in names}, after)) or time.monotonic() > end:
             return after
         time.sleep(0.01)
 
@@ -148,6 +148,9 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> Iterator[tuple[str
         if isinstance(was, frozenset):
             if lost := sorted(key for key, _ in was - now if (key, 0) not in now):
                 yield name, "", f"{', '.join(lost[:3])} replaced"
+        elif isinstance(was, tuple):  # of threads; one that has ended meanwhile is no change
+            if more := set(now) - set(was):
+                yield name, f"{len(was)}", f"{len(more)} more"
         elif was != now:
             yield name, _short(was), _short(now)
 

@@ -6,6 +6,7 @@ reads the data set can hand it to ``step``.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import itertools
@@ -132,7 +133,10 @@ def evaluator(data: Samples, seen: list[Any], evaluated: list[Any], last: int) -
 
 def _children() -> bool:
     """Whether there are child processes; where Linux does not tell, they are believed in."""
-    found = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
+    found = []
+    for path in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread that has just ended
+            found.append(path.read_text())
     return any(found) or not found
 
 

@@ -22,13 +22,13 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     facts["right"] = host.state()
     one, looks = loops.Setting(case), loops.Looks()
     one.optimizer.register_step_post_hook(looks.look)
-    with loops.counted() as asked:
+    with loops.counted(watch.answers["train_and_log"].function) as counts:
         result = watch.call("train_and_log", model=one.model, optimizer=one.optimizer, batches=one.batches)
         facts["kind"] = _kind(result)
         facts["result"] = [float(value) for value in result] if facts["kind"] == "numbers" else None
         del result
         looks.look()
-    facts |= {"alive": looks.found, "collector": len(asked), "after": one.state()}
+    facts |= counts | {"alive": looks.found, "after": one.state()}
 
 
 def _kind(result: Any) -> str:

@@ -77,7 +77,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     facts["right"] = host.state()
     one, looks, seen = loops.Setting(case), loops.Looks(), []
     step = _step(case, one, seen, looks)
-    with loops.counted() as asked:
+    with loops.counted(watch.answers["train_through_errors"].function) as counts:
         result = None
         with watch.step("train_through_errors", train_step=None, batches=one.batches) as record:
             try:
@@ -90,7 +90,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
             facts["result"] = _plain(result)
         del result
         looks.look()
-    facts |= {"alive": looks.found, "collector": len(asked), "after": one.state(), "seen": list(seen)}
+    facts |= counts | {"alive": looks.found, "after": one.state(), "seen": list(seen)}
 
 
 def _plain(result: Any) -> Any:

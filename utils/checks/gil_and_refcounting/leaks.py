@@ -65,6 +65,11 @@ def judge_growth(facts: Facts, settled: int, what_stays: str) -> Iterator[Broken
     elif piled["host"] > ON_THE_HOST * steps + NOISE:
         words = "no tensor stays, but numbers pile up in the host's memory: arrays, lists or texts"
         yield Broken("value:2 host", words, f"{piled['host']:,} bytes in {steps} steps", "next to nothing")
+    elif facts["kept"] > 0:
+        words = (
+            "numbers or arrays stay in the host's memory when the function has returned: what outside it holds them?"
+        )
+        yield Broken("value:2 host", words, f"{facts['kept']:,} bytes", "0 bytes")
 
 
 def judge_training(facts: Facts, steps: int, kind: str) -> Iterator[Broken]:
@@ -72,8 +77,8 @@ def judge_training(facts: Facts, steps: int, kind: str) -> Iterator[Broken]:
     for part, words in (
         ("parameters", "the model is not trained as before: the leak must go, but the training needs its graph until "
          "backward"),
-        ("gradients", "the gradients afterwards are not those of the last training step: were they cleared, or is there "
-         "a second backward?"),
+        ("gradients", "the gradients afterwards are not those of the last step: were they cleared, or is there a "
+         "second backward?"),
         ("optimizer", "the optimizer keeps other numbers afterwards, for its next step, than those of this training"),
     ):  # fmt: skip
         got, right = facts["after"][part], facts["right"][part]

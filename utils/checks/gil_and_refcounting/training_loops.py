@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from utils import simgpu
-from utils.checks.contracts.memory import count_pythons_bytes
+from utils.checks.contracts.memory import count_pythons_bytes, not_tensors
 from utils.checks.contracts.snapshot import gradients, raw
 from utils.checks.gil_and_refcounting.counting import collector_asleep
+from utils.ranks.locate import looking
 
 Batches = list[tuple[Tensor, Tensor]]
 ACTIVATIONS = {"tanh": nn.Tanh, "sigmoid": nn.Sigmoid, "silu": nn.SiLU}
@@ -95,8 +96,9 @@ class Looks:
         self.found: dict[str, list[int]] = {"GPU": [], "tensors": [], "host": []}
 
     def look(self, *_: Any) -> None:
-        self.found["GPU"].append(torch.simgpu.memory_allocated(0))
-        self.found["tensors"].append(sum(issubclass(type(thing), Tensor) for thing in gc.get_objects()))
+        with looking:
+            self.found["GPU"].append(torch.simgpu.memory_allocated(0))
+            self.found["tensors"].append(sum(issubclass(type(thing), Tensor) for thing in gc.get_objects()))
         self.found["host"].append(tracemalloc.get_traced_memory()[0])
 
 
@@ -111,8 +113,13 @@ def rehearse(case: dict[str, Any], loop: Callable[[Setting, Looks], Any]) -> dic
 
 
 @contextlib.contextmanager
-def counted() -> Iterator[list[str]]:
-    """In the ``with`` block: no automatic collection, and Python counts the bytes that it uses."""
+def counted(answer: Any = None) -> Iterator[dict[str, int]]:
+    """In the ``with`` block: no automatic collection, and Python counts the bytes that it uses.
+
+    Afterwards: calls of the ``collector``, and bytes of numbers and arrays that the answer has ``kept`` for itself.
+    """
+    found, before = {}, not_tensors(answer)
     with collector_asleep() as asked:
         count_pythons_bytes()
-        yield asked
+        yield found
+    found |= {"collector": len(asked), "kept": not_tensors(answer) - before}

@@ -22,7 +22,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     facts["right"] = host.state()
     one, looks = loops.Setting(case), loops.Looks()
     one.optimizer.register_step_post_hook(looks.look)
-    with loops.counted() as asked:
+    with loops.counted(watch.answers["train_and_watch"].function) as counts:
         result = watch.call(
             "train_and_watch", model=one.model, optimizer=one.optimizer, batches=one.batches, watched=one.watched
         )
@@ -30,7 +30,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         facts["result"] = found if isinstance(found, float) else f"a {type(result).__name__}"
         del result
         looks.look()
-    facts |= {"alive": looks.found, "collector": len(asked), "after": one.state()}
+    facts |= counts | {"alive": looks.found, "after": one.state()}
 
 
 def _train(one: Any, looks: Any = None) -> dict[str, list[float]]:
