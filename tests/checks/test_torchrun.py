@@ -12,7 +12,7 @@ import pytest
 
 from utils.checks import Wrong
 from utils.checks.answers import Answer
-from utils.checks.torchrun import broken_batches, script_runs, script_verdicts, stopping, training_task
+from utils.checks.torchrun import broken_batches, script_runs, script_verdicts, slurm_lines, stopping, training_task
 from utils.course import outline
 
 SOLUTION = outline.notebook("torchrun", "solutions")
@@ -114,3 +114,11 @@ def test_in_each_training_with_broken_batches_a_step_has_no_good_one_and_another
 def test_the_text_of_the_lab_tells_the_right_tolerances_of_the_script():
     text = " ".join("\n".join(cell.source for cell in CELLS).split())
     assert f"all losses to ±{script_verdicts.CLOSE} and all weights to ±{script_verdicts.CLOSE_WEIGHT:.5f}" in text
+
+
+def test_no_job_of_a_case_is_drawn_twice():
+    """Two lines of one job would be told to meet each other."""
+    for seed in range(300):
+        for case in slurm_lines.draw(random.Random(seed)):
+            for jobs in (slurm_lines._jobs(case), case["more jobs"]):
+                assert len(set(jobs)) == len(jobs)

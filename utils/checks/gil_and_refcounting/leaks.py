@@ -69,7 +69,7 @@ def judge_growth(facts: Facts, settled: int, what_stays: str) -> Iterator[Broken
         words = (
             "numbers or arrays stay in the host's memory when the function has returned: what outside it holds them?"
         )
-        yield Broken("value:2 host", words, f"{facts['kept']:,} bytes", "0 bytes")
+        yield Broken("value:5 kept", words, f"{facts['kept']:,} bytes", "0 bytes")
 
 
 def judge_training(facts: Facts, steps: int, kind: str) -> Iterator[Broken]:

@@ -39,7 +39,7 @@ def draw(rng: random.Random) -> list[Case]:
         case["GPUs of a node"] = WORKERS if text == _REAL else rng.randint(1, 8)
         case["job"] = rng.randint(1, 4_000_000) if cases else len(PORTS) - 1  # who counts ports begins anew after it
         more = [*range(case["job"], case["job"] + APART), *range(rng.randint(1, 9_999), 4_000_000, 12_347)]
-        case["more jobs"] = more if len(cases) == 1 else []
+        case["more jobs"] = list(dict.fromkeys(more)) if len(cases) == 1 else []
         case["program"] = ["train.py", "--folder", f"runs/{rng.randint(1, 99)} b", *rng.choice(([], ["--nnodes=9"]))]
         cases.append(case | {"seed": rng.getrandbits(30)})
     return cases
@@ -48,14 +48,9 @@ def draw(rng: random.Random) -> list[Case]:
 def _jobs(case: Case) -> list[tuple[int, int]]:
     """Number and restarts of jobs on these nodes: one that comes back, its neighbours; for the real start ten more."""
     first, dice = case["job"], random.Random(case["seed"])
-    others = [(first + 1, 0), (first + dice.randint(2, APART - 1), 0), (first + dice.choice((10, 100, 256)), 0)]
-    return [
-        (first, 0),
-        (first, 1),
-        (first, 2),
-        *others,
-        *((first + 11 + n, 0) for n in range(10 * case["really started"])),
-    ]
+    others = [first + 1, first + dice.randint(2, APART - 1), first + dice.choice((10, 100, 256))]
+    others += [first + 11 + n for n in range(10 * case["really started"])]
+    return [(first, 0), (first, 1), (first, 2), *((job, 0) for job in dict.fromkeys(others))]
 
 
 def _environment(case: Case, node: int, job: int, restarts: int) -> dict[str, str]:
