@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import Any
 
 from utils.checks.contracts import Broken, Case, Facts, in_steps
 
@@ -13,6 +14,10 @@ HELPERS = ("utils.training.exit", "utils.training.rendezvous")  # which the lect
 LINE = re.compile(r"epoch (\d+) step (\d+) loss (\d+\.\d{4}|nan)")
 CLOSE = 0.0002  # of a loss, which is printed with four digits
 CLOSE_WEIGHT = 1e-5
+WEIGHTS = (
+    "the losses are right, but not the saved weights: save what the last update has left, as it is (and that update "
+    "needs averaged gradients too)"
+)
 
 
 def judge(case: Case, found: Sequence[Facts]) -> Iterator[Broken]:
@@ -104,8 +109,13 @@ def _who(found: Sequence[Facts], per_node: int) -> Iterator[Broken]:
 def _results(found: Sequence[Facts], reference: Facts) -> Iterator[Broken]:
     wanted, got = _losses(reference["printed"]), _losses(found[0]["printed"])
     if list(wanted) != list(got) or len(found[0]["printed"]) != len(wanted):
-        lines = [f"{len(one['printed'])} lines" for one in (found[0], reference)]
-        yield Broken("value:lines", "rank 0 prints other lines than the script in one process", *lines)
+        mine, theirs = (one["printed"] for one in (found[0], reference))
+        figures: tuple[Any, Any] = (f"{len(mine)} lines", f"{len(theirs)} lines")
+        if len(mine) == len(theirs):
+            figures = next(
+                pair for pair in zip(mine, theirs, strict=True) if list(_losses(pair[:1])) != list(_losses(pair[1:]))
+            )
+        yield Broken("value:lines", "rank 0 prints other lines than the script in one process", *figures)
         return
     weights, right = found[0]["weights"], reference["weights"]
     if weights is None:
@@ -129,6 +139,9 @@ def _results(found: Sequence[Facts], reference: Facts) -> Iterator[Broken]:
     if off:
         epoch, step = off[0]
         words = f"the losses are not those of one process, first in epoch {epoch}, step {step}: {averaged}"
+        if (epoch, step) == (0, 0):
+            words = "the losses are not those of one process, already before the first update: do all ranks start with "
+            words += "the weights of seed 0, and is the printed loss the mean over all ranks?"
         if close:
             words = (
                 f"the loss that rank 0 prints in epoch {epoch}, step {step} is not that of the whole batch: average "
@@ -136,9 +149,9 @@ def _results(found: Sequence[Facts], reference: Facts) -> Iterator[Broken]:
             words += "it over the ranks"
         yield Broken("value:losses", words, f"{got[off[0]]}", f"{wanted[off[0]]}")
     elif not close:
-        yield Broken("value:weights", f"the losses are right, but not the saved weights: {averaged}")
+        yield Broken("value:weights", WEIGHTS)
 
 
-def _losses(lines: list[str]) -> dict[tuple[int, int], float]:
+def _losses(lines: Sequence[str]) -> dict[tuple[int, int], float]:
     matches = [LINE.fullmatch(line.strip()) for line in lines]
     return {(int(m[1]), int(m[2])): float(m[3]) for m in matches if m}
