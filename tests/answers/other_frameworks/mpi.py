@@ -273,7 +273,11 @@ wrong("gradients that want gradients", ".grad.requires_grad", {
 wrong("an environment variable", "leaves the environment variables other than before", {
     FLAT: FLAT + "    import os\n\n    os.environ['ELEMENTS'] = str(len(flat))\n"
 })  # fmt: skip
-wrong("a file", "writes a file", {FLAT: FLAT + "    open('left_behind', 'w').close()\n"})
+wrong(
+    "a file",
+    "leaves the files in its folder other than before",
+    {FLAT: FLAT + "    open('left_behind', 'w').close()\n"},
+)
 wrong("the course's code", "the course's own code is no answer", {
     FLAT: "    from utils.checks.other_frameworks import averaging\n\n" + FLAT
 })  # fmt: skip

@@ -12,7 +12,6 @@ import os
 import pkgutil
 import sys
 import sysconfig
-import tempfile
 import threading
 import types
 from collections.abc import Iterator, Mapping
@@ -55,7 +54,6 @@ _others: set[int] = set()  # threads that ran before: what they do is not the an
 def begin() -> None:
     """Once in a rank, before a learner's code runs."""
     if not _others:
-        tempfile.gettempdir()  # (whoever asks first writes a file, to see whether that is possible)
         sys.addaudithook(_audit)
     _others.update(set(sys._current_frames()) - {threading.get_ident()} | {0})
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import inspect
 import random
+import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from utils.checks.contracts import Broken, compare, refuse
 from utils.checks.contracts.snapshot import Snapshot
-from utils.checks.contracts.surroundings import changed, settled, surroundings
+from utils.checks.contracts.surroundings import changed, own_folder, settled, surroundings
 from utils.checks.other_frameworks.launching import Facts
 from utils.checks.verdicts import Wrong
 
@@ -74,15 +75,17 @@ def play(call: Any, world: Any, cases: Sequence[dict[str, Any]]) -> Facts:
             continue
         model = model_of(case, members.index(rank))
         noted: dict[str, Any] = {"calls": [], "requests": [], "elsewhere": []}
-        before, was = surroundings(), Snapshot({"parameters": model})
-        with _watched(parts[key], noted) as watched:
+        was = Snapshot({"parameters": model})
+        with own_folder(tempfile.gettempdir()), _watched(parts[key], noted) as watched:
+            before = surroundings()
             call(watched, given := list(model))
+            left = [name for name, *_ in changed(before, settled(before))]
         if not watched:  # as COMM_NULL
             raise Wrong("average frees `world`, and whoever calls it still needs that communicator")
         if [*map(id, given)] != [*map(id, model)]:
             raise Wrong("average changes the list of parameters, and whoever calls it still needs that list")
-        if other := [name for name, *_ in changed(before, settled(before))]:
-            raise Wrong(f"average leaves {other[0]} other than before: put back what you change")
+        if left:
+            raise Wrong(f"average leaves {left[0]} other than before: put back what you change")
         if len(members) > 1 and not noted["calls"]:  # told here, for where others take part it may wait for ever
             words = f"worker {members.index(rank)} of {len(members)} says nothing on `world`, the communicator"
             raise Wrong(f"{words} that is given: each of its workers has to take part")

@@ -66,7 +66,7 @@ class Task:
 
     def __init__(self, folder: str | Path, name: str, case: Case, number: int) -> None:
         self._beat, self._case, self._number = Path(folder, f"beat.{name}"), case, number
-        self.steps, self.batch, self.lr = case["steps"], case["batch"], case["lr"]
+        self.steps, self.batch, self.lr, self._pid = case["steps"], case["batch"], case["lr"], os.getpid()
         self._reads: list[list[int]] = []
         self._logged: dict[int, list[float]] = {}
         self._saved: list[list[ndarray]] = []
@@ -86,6 +86,8 @@ class Task:
         return {"reads": self._reads, "logged": list(self._logged.items()), "saved": saved}
 
     def _note(self, read: list[int]) -> None:
+        if os.getpid() != self._pid:
+            raise RuntimeError("samples are read in the worker's own process, and not in one that a DataLoader makes")
         if not self._reads:  # known also of a worker that does not come to its end
             self._beat.write_text(str(min(read, default=0)), encoding="utf-8")
         self._reads.append(read)
