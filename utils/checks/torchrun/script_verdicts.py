@@ -141,7 +141,7 @@ def _results(found: Sequence[Facts], reference: Facts) -> Iterator[Broken]:
         words = f"the losses are not those of one process, first in epoch {epoch}, step {step}: {averaged}"
         if (epoch, step) == (0, 0):
             words = "the losses are not those of one process, already before the first update: do all ranks start with "
-            words += "the weights of seed 0, and is the printed loss the mean over all ranks?"
+            words += "the weights of seed 0, and is the printed loss the mean over all ranks, in float32?"
         if close:
             words = (
                 f"the loss that rank 0 prints in epoch {epoch}, step {step} is not that of the whole batch: average "
