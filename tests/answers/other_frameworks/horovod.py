@@ -133,7 +133,7 @@ wrong("the rate of one worker", "and the rate should be too", {RATE: "lr=task.lr
 wrong("the same samples", "all workers read the same samples", {READ: "task.read(numbers[: task.batch])"})
 wrong("figures of another training", "samples", {"task.batch * workers": "48 * workers"})
 wrong("the rate of another training", "not those of one process", {RATE: "lr=0.31"})
-wrong("four steps", "reads once in each of the", {"range(task.steps)": "range(4)"})
+wrong("four steps", "samples in each of the", {"range(task.steps)": "range(4)"})
 wrong("saves too early", "times: once, at the end, is asked for", {
     SAVE: "", "        images, labels =": "        if rank == 0:\n            task.save(model)\n        images, labels ="
 })  # fmt: skip
