@@ -177,7 +177,9 @@ def judge_tensorflow(case: Case, found: Sequence[Facts]) -> Iterator[Broken]:
         return
     replicas, right, got = case["ranks"], tensorflow(case, 1.0), _flat(found[0]["saved"][-1])
     if _near(got, right[1]):
-        for facts in found:
+        for number, facts in enumerate(found):
+            if not facts["logged"]:
+                yield Broken("value:logged", f"worker {number} logs no loss: each process logs that of the whole batch")
             yield from _losses(facts["logged"], right[0])
         return
     for scale, sentence in (
@@ -216,15 +218,19 @@ def _parts(case: Case, found: Sequence[Facts]) -> Iterator[Broken]:
     reads = [part for facts in found for part in facts["reads"]]
     if any(count == 1 for _, _, count in reads):
         yield Broken("value:whole", "each replica takes the whole batch, so all do the same work: give each its part")
-    elif wrong := sorted({count for _, _, count in reads} - {replicas}):
+        return
+    if wrong := sorted({count for _, _, count in reads} - {replicas}):
         words = "the batch is shared among all replicas"
         yield Broken("value:count", words, f"{wrong[0]} parts", f"{replicas} parts")
-    elif {(step, index) for step, index, _ in reads} != {(s, i) for s in range(steps) for i in range(replicas)} or any(
-        {index for _, index, _ in facts["reads"]} == set(range(replicas)) for facts in found if len(found) > 1
-    ):
-        taken = sorted({index for _, index, _ in reads}), len({step for step, _, _ in reads})
+        return
+    seen, whole = {(step, index) for step, index, _ in reads}, set(range(replicas))
+    if missing := sorted({(step, index) for step in range(steps) for index in whole} - seen):
         words = f"over all replicas, each part of each of the {steps} batches must be used"
-        yield Broken("value:parts", words, f"parts {taken[0]}, {taken[1]} steps")
+        yield Broken("value:parts", words, "of step {}, part {} is not".format(*missing[0]))
+    elif seen - {(step, index) for step in range(steps) for index in whole}:
+        yield Broken("value:parts", f"there are {steps} steps, and parts of others are taken too", str(max(seen)[0]))
+    elif len(found) > 1 and any({index for _, index, _ in facts["reads"]} == whole for facts in found):
+        yield Broken("value:parts", "a worker takes the parts of all replicas: each takes its own")
 
 
 # ---------------------------------------------------------------------- both
