@@ -16,6 +16,12 @@ def average(world, parameters):
         gradient.copy_(part.view_as(gradient))
 
 
+EQUAL = dict.fromkeys(
+    ("10: `zip(gradients, parts, strict=True)` without strict", "10: True → False"),
+    "there are as many parts as gradients",
+)
+
+
 FLAT = "    flat = torch.cat([gradient.flatten() for gradient in gradients])\n"
 REDUCE = "    world.Allreduce(MPI.IN_PLACE, flat)\n"
 MEAN = "    flat /= world.Get_size()\n"

@@ -179,10 +179,13 @@ wrong("saves before the last epoch", "the losses are right, but not the saved we
     "        order =": "        if rank == 0:\n            torch.save(model.state_dict(), task.path)\n        order =",
 })  # fmt: skip
 wrong("three digits", "other lines than the script in one process", {".4f": ".3f"})
-wrong("other names", "save model.module of a DistributedDataParallel", {
+wrong("names of a DistributedDataParallel", "save model.module of a DistributedDataParallel", {
+    "    if rank == 0:\n        torch.save(model": "    if rank == 0:\n        model = DistributedDataParallel(model, init_sync=False)\n        torch.save(model",
+})  # fmt: skip
+wrong("other names", "has other names or shapes", {
     "model.state_dict()": "torch.nn.Sequential(model).state_dict()"
 })  # fmt: skip
-wrong("a barrier for one", "on rank 0 main raised RuntimeError", {END: "    rank or dist.barrier()\n" + END})
+wrong("a barrier for one", "rank 0 waits in barrier", {END: "    rank or dist.barrier()\n" + END})
 wrong("forges what it has read", "main raised AttributeError", {
     READ: READ.replace(SHARE, "batch") + "            task._noted['reads'][-1] = batch[rank::world_size].tolist()\n"
 })  # fmt: skip
@@ -269,7 +272,7 @@ wrong(
     "the losses are not those of one process",
     {"torch.manual_seed(0)": "torch.manual_seed(rank)"},
 )
-wrong("an all-reduce for rank 0 alone", "on rank 0 main raised RuntimeError", {
+wrong("an all-reduce for rank 0 alone", "rank 0 waits in all_reduce", {
     "            for tensor in": "            if rank:\n                continue\n            for tensor in"
 })  # fmt: skip
 wrong("half precision", "the losses are not those of one process", {

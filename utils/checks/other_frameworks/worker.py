@@ -132,7 +132,7 @@ def _ending(name: str) -> Iterator[tuple[Call, Facts]]:
 
         def call(*arguments: Any) -> Any:
             Path(folder, f"begun.{name}").touch()
-            with contextlib.redirect_stdout(io.StringIO()), events.listening() as heard:
+            with contextlib.redirect_stdout(io.StringIO()), events.listening() as heard, _saves(heard):
                 try:
                     return answer.function(*arguments)
                 except BaseException as error:
@@ -147,6 +147,25 @@ def _ending(name: str) -> Iterator[tuple[Call, Facts]]:
     half = Path(folder, f"half.{name}")
     half.write_text(json.dumps(record), encoding="utf-8")
     half.replace(folder / f"end.{name}.json")
+
+
+@contextlib.contextmanager
+def _saves(heard: list[events.Event]) -> Iterator[None]:
+    """Note what torch.save writes: its files are opened by C++, of which Python tells nobody."""
+    import torch
+
+    save = torch.save
+
+    def noting(thing: Any, file: Any, *more: Any, **options: Any) -> None:
+        if isinstance(file, str | os.PathLike) and not events.is_the_check():
+            heard.append(("writes", str(file)[-60:]))
+        save(thing, file, *more, **options)
+
+    torch.save = noting
+    try:
+        yield
+    finally:
+        torch.save = save
 
 
 def _open(name: str, sealed: dict[str, Any]) -> Any:
