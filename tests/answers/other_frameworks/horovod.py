@@ -176,7 +176,7 @@ wrong("the course's data", "the course's own code is no answer", {
 wrong("the data behind the task", "raised AttributeError", {
     READ: READ + "\n        images = torch.tensor(task._data.images[numbers.start : numbers.stop])"
 })  # fmt: skip
-wrong("a file beside the checkpoint", "writes a file", {SAVE: SAVE + "\n        open('log', 'w').close()"})
+wrong("a file beside the checkpoint", "writes a file", {SAVE: SAVE + "\n        torch.save(step, '/dev/null')"})
 wrong("trains a copy", "train it itself, and not a copy", {
     BROADCAST: BROADCAST + "    import copy\n\n    model = copy.deepcopy(model)\n"
 })  # fmt: skip
