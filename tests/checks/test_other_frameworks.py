@@ -111,7 +111,14 @@ def _judged(**changed) -> list[str]:
     for worker in range(3):
         firsts = [batch * (3 * step + worker) for step in range(case["steps"])]
         facts = {"reads": [list(range(first, first + batch)) for first in firsts], "weights": flat, "reduced": 40}
-        facts |= {"logged": [], "saved": [], "broadcast": 4, "elements": case["steps"] * 4810, "begun": START}
+        facts |= {
+            "logged": [],
+            "saved": [],
+            "broadcast": 4,
+            "elements": case["steps"] * 4810,
+            "begun": START,
+            "events": [],
+        }
         if worker == 0:
             facts |= {"logged": [(step, [loss]) for step, loss in enumerate(losses)], "saved": [flat]} | changed
         found.append(facts)
@@ -128,7 +135,7 @@ START = [array.ravel().tolist() for array in weights()]
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
-        ({"reads": [[0]] * 5}, "once in each of the"),
+        ({"reads": [[0]] * 5}, "samples in each of the"),
         ({"logged": []}, "nobody logs"),
         ({"saved": []}, "nobody saves"),
         ({"weights": None}, "task.model"),
@@ -138,6 +145,7 @@ START = [array.ravel().tolist() for array in weights()]
         ({"weights": START}, "different weights at the end"),
         ({"saved": [START]}, "save after the last step"),
         ({"logged": [(0, [2.0])]}, "the loss of each of the"),
+        ({"events": [["writes", "log"]]}, "worker 0 writes a file"),
     ],
     ids=str,
 )

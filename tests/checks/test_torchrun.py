@@ -60,7 +60,14 @@ def test_ranks_that_wait_for_ever_under_the_real_torchrun_are_ended(monkeypatch)
 
 
 def _facts(**changed) -> dict:
-    right = {"reads": [[0, 1], [2, 3]], "taken": [0], "saved": 1, "weights": {"w": [1.0]}, "groups": 1, "left": True}
+    right = {
+        "reads": [[0, 1], [2, 3]],
+        "taken": [0],
+        "saved": 1,
+        "weights": {"w": ([1], [1.0])},
+        "groups": 1,
+        "left": True,
+    }
     right["events"] = []
     return right | {"printed": [f"epoch 0 step {step} loss 0.{step + 1}000" for step in range(2)]} | changed
 
@@ -83,8 +90,10 @@ def _judged(facts: dict) -> list[str]:
         ({"printed": []}, "nobody prints"),
         ({"printed": ["hello"]}, "other lines"),
         ({"weights": None}, "nothing that torch.load can read"),
-        ({"weights": {"module.w": [1.0]}}, "save model.module"),
-        ({"weights": {"w": [1.1]}}, "not the saved weights"),
+        ({"weights": {"module.w": ([1], [1.0])}}, "save model.module"),
+        ({"weights": {"w": ([1, 1], [1.0])}}, "other names or shapes"),
+        ({"weights": {"w": ([1], [1.1])}}, "not the saved weights"),
+        ({"taken": [1]}, "must take the GPU"),
         ({"saved": 0}, "nobody saves"),
         ({"groups": 0}, "no process group"),
     ],

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import inspect
 import os
+from collections.abc import Iterator
 from typing import Any
 
 from utils.ranks.errors import BadRequest
@@ -57,6 +59,7 @@ class Group:
         self._made_by_cell = 0
         self._newest: Any = None
         self._real_init, self._is_initialized = dist.init_process_group, dist.is_initialized
+        self.real = False  # whether a cell's dist.init_process_group is torch's own, as in a process of torchrun
         dist.init_process_group = self._init_from_cell
         dist.distributed_c10d.init_process_group = self._init_from_cell
 
@@ -105,6 +108,8 @@ class Group:
         The group exists already; calling this makes it again with the backend and time-out that were asked for,
         over our own store instead of MASTER_ADDR and MASTER_PORT.
         """
+        if self.real:
+            return self._real_init(backend, *args, **kwargs)
         given = inspect.signature(self._real_init).bind(backend, *args, **kwargs).arguments
         if backend == "nccl" and self.device.type == "cpu":
             raise BadRequest(
@@ -138,6 +143,19 @@ class Group:
         prefix = f"generation {self._generation}, made by a cell {self._made_by_cell}"
         backend = backend or GROUP_BACKENDS.get(self.backend, self.backend)
         self._init(backend, prefix, given.get("timeout") or _NEVER_FIRST)
+
+
+@contextlib.contextmanager
+def torchs_own() -> Iterator[None]:
+    """In a rank, in the ``with`` block: ``dist.init_process_group`` reads the environment, as everywhere else."""
+    import torch.distributed as dist
+
+    group = dist.init_process_group.__self__  # type: ignore[attr-defined]  # (an answer may know it by another name)
+    group.real = True
+    try:
+        yield
+    finally:
+        group.real = False
 
 
 def set_environment(rank: int, world_size: int, nodes: int, port: int) -> None:

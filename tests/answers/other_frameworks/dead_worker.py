@@ -142,3 +142,11 @@ wrong("weights not given at the start", "different weights", {
 })  # fmt: skip
 wrong("worker 0's batch for all", "all workers read the same samples", {"workers + rank)": "workers)"})
 wrong("the rate of one worker", "the final weights are not those of one process", {"task.lr * workers": "task.lr"})
+wrong("a file beside the disk", "writes a file", {SAVE: SAVE + "        torch.save(step, '/dev/null')\n"})
+wrong("the course's own code", "the course's own code is no answer", {
+    "    hvd.init()\n": "    import utils.training.same_training\n\n    hvd.init()\n"
+})  # fmt: skip
+right("samples one by one", {
+    "images, labels = task.read(range(start, start + task.batch))": "mine = [task.read([number]) for number in range(start, start + task.batch)]\n"
+    "        images, labels = (torch.cat(parts) for parts in zip(*mine, strict=True))"
+})  # fmt: skip

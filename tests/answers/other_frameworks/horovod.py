@@ -133,7 +133,7 @@ wrong("the rate of one worker", "and the rate should be too", {RATE: "lr=task.lr
 wrong("the same samples", "all workers read the same samples", {READ: "task.read(numbers[: task.batch])"})
 wrong("figures of another training", "samples", {"task.batch * workers": "48 * workers"})
 wrong("the rate of another training", "not those of one process", {RATE: "lr=0.31"})
-wrong("four steps", "reads once in each of the", {"range(task.steps)": "range(4)"})
+wrong("four steps", "samples in each of the", {"range(task.steps)": "range(4)"})
 wrong("saves too early", "times: once, at the end, is asked for", {
     SAVE: "", "        images, labels =": "        if rank == 0:\n            task.save(model)\n        images, labels ="
 })  # fmt: skip
@@ -162,3 +162,21 @@ wrong("biases not averaged", "average every gradient in every step", {
     "            if one.dim() > 1:\n                one.grad = hvd.allreduce(one.grad.contiguous())\n        optimizer.step()\n"
 })  # fmt: skip
 wrong("a loop without end", "in a loop without end", {READ: READ + "\n        while len(labels): pass"})
+right("samples one by one", {
+    f"images, labels = {READ}": "mine = [task.read([number]) for number in numbers[rank::workers]]\n"
+    "        images, labels = (torch.cat(parts) for parts in zip(*mine, strict=True))"
+})  # fmt: skip
+wrong("the local rank is counted on each node", "all workers read the same samples", {
+    "rank, workers = hvd.rank()": "rank, workers = hvd.local_rank()"
+})  # fmt: skip
+wrong("local rank 0 saves", "only worker 0 saves", {SAVE: SAVE.replace("rank == 0", "hvd.local_rank() == 0")})
+wrong("the course's data", "the course's own code is no answer", {
+    SAVE: "    from utils.training.same_training import Batches\n\n    Batches()\n" + SAVE
+})  # fmt: skip
+wrong("the data behind the task", "raised AttributeError", {
+    READ: READ + "\n        images = torch.tensor(task._data.images[numbers.start : numbers.stop])"
+})  # fmt: skip
+wrong("a file beside the checkpoint", "writes a file", {SAVE: SAVE + "\n        torch.save(step, '/dev/null')"})
+wrong("trains a copy", "train it itself, and not a copy", {
+    BROADCAST: BROADCAST + "    import copy\n\n    model = copy.deepcopy(model)\n"
+})  # fmt: skip

@@ -16,6 +16,12 @@ def average(world, parameters):
         gradient.copy_(part.view_as(gradient))
 
 
+EQUAL = dict.fromkeys(
+    ("10: `zip(gradients, parts, strict=True)` without strict", "10: True → False"),
+    "there are as many parts as gradients",
+)
+
+
 FLAT = "    flat = torch.cat([gradient.flatten() for gradient in gradients])\n"
 REDUCE = "    world.Allreduce(MPI.IN_PLACE, flat)\n"
 MEAN = "    flat /= world.Get_size()\n"
@@ -255,4 +261,32 @@ wrong(
 )
 wrong("worker 0 alone calls", "each of its workers has to take part", {
     REDUCE: "    if world.Get_rank() == 0:\n    " + REDUCE
+})  # fmt: skip
+right("a method of the class", {REDUCE: "    MPI.Comm.Allreduce(world, MPI.IN_PLACE, flat)\n"})
+wrong("one by one, by a method of the class", "too many collectives", {
+    REDUCE: "    for gradient in gradients:\n        MPI.Comm.Allreduce(world, MPI.IN_PLACE, gradient.contiguous())\n" + REDUCE
+})  # fmt: skip
+wrong("a barrier of all workers beside it", "is called on COMM_WORLD", {
+    REDUCE: REDUCE + "    if world.Get_size() == 3:\n        MPI.COMM_WORLD.Barrier()\n"
+})  # fmt: skip
+wrong("world is freed", "average frees `world`", {MEAN: MEAN + "    if world.Get_size() == 2:\n        world.Free()\n"})
+wrong("hooks stay behind", "average changes parameters[0].hooks", {
+    MEAN: MEAN + "    for parameter in parameters:\n        parameter.register_hook(lambda gradient: gradient)\n"
+})  # fmt: skip
+wrong("gradients that want gradients", ".grad.requires_grad", {
+    BACK: BACK + "\n    for gradient in gradients:\n        gradient.requires_grad_(True)"
+})  # fmt: skip
+wrong("an environment variable", "leaves the environment variables other than before", {
+    FLAT: FLAT + "    import os\n\n    os.environ['ELEMENTS'] = str(len(flat))\n"
+})  # fmt: skip
+wrong(
+    "a file",
+    "leaves the files in its folder other than before",
+    {FLAT: FLAT + "    open('left_behind', 'w').close()\n"},
+)
+wrong("the course's code", "the course's own code is no answer", {
+    FLAT: "    from utils.checks.other_frameworks import averaging\n\n" + FLAT
+})  # fmt: skip
+wrong("looks at the check's frame", "looks into the check", {
+    FLAT: FLAT + "    import sys\n\n    sys._getframe(1).f_locals.clear()\n"
 })  # fmt: skip

@@ -125,3 +125,15 @@ wrong("outside the scope", "made in strategy.scope()", {
     SCOPE: "    variables = [tf.Variable(array) for array in task.weights()]\n"
 })  # fmt: skip
 wrong("a loop without end", "in a loop without end", {MAKE: MAKE + "    while variables: pass\n"})
+LOG = "        task.log(step, train_step(images, labels))\n"
+wrong("worker 0 takes all parts", "a worker takes the parts of all replicas", {
+    LOG: LOG + "        if strategy.extended.should_checkpoint:\n"
+    "            [task.part(step, index, strategy.num_replicas_in_sync) for index in range(strategy.num_replicas_in_sync)]\n"
+})  # fmt: skip
+wrong("worker 0 alone logs", "worker 1 logs no loss", {
+    LOG: "        loss = train_step(images, labels)\n        if strategy.extended.should_checkpoint:\n"
+    "            task.log(step, loss)\n"
+})  # fmt: skip
+wrong("the course's own code", "the course's own code is no answer", {
+    SAVE: "    from utils.training.same_training import weights\n\n    weights(0)\n" + SAVE
+})  # fmt: skip

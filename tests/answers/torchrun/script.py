@@ -7,6 +7,8 @@ import time
 import torch
 import torch.distributed as dist
 from known_answers import right, wrong
+from torch.distributed import init_process_group as torchs_init
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
@@ -42,19 +44,20 @@ def main(task):
 
 
 EQUAL = {
-    f"28: main with `{effect}`": "the process ends with main"
+    f"34: main with `{effect}`": "the process ends with main"
     for effect in ("torch.manual_seed(0)", "torch.set_grad_enabled(not torch.is_grad_enabled())",
                    "torch.set_default_dtype(torch.float64)", "open('left_behind', 'w').close()")
 } | {
-    "38: `labels.to(device)` → `labels`": "without a GPU they are there already",
-    "38: `images.to(device)` → `images`": "without a GPU they are there already",
-    "41: `loss.detach()` → `loss`": "its numbers are averaged in either case",
-    "48: `mean_loss.item()` → `mean_loss`": "a tensor with one number is formatted in the same way",
+    "44: `labels.to(device)` → `labels`": "without a GPU they are there already",
+    "44: `images.to(device)` → `images`": "without a GPU they are there already",
+    "47: `loss.detach()` → `loss`": "its numbers are averaged in either case",
+    "54: `mean_loss.item()` → `mean_loss`": "a tensor with one number is formatted in the same way",
 }  # fmt: skip
 
 
 INIT = '    dist.init_process_group("gloo")\n'
 SHARE = "batch[rank::world_size]"
+READ = "            images, labels = task.read(batch[rank::world_size])\n"
 REDUCE = "                dist.all_reduce(tensor, dist.ReduceOp.AVG)\n"
 PRINT = "            if rank == 0:\n                print("
 SAVE = "    if rank == 0:\n        torch.save(model.state_dict(), task.path)\n"
@@ -142,6 +145,14 @@ right("DistributedDataParallel and an optimizer", {
     "                    parameter -= task.lr * parameter.grad\n": "            optimizer.step()\n",
     "model.state_dict()": "model.module.state_dict()",
 })  # fmt: skip
+right("samples one by one, by torch's function under another name", {
+    INIT: '    torchs_init("gloo")\n',
+    READ: "            mine = [task.read([sample]) for sample in batch[rank::world_size]]\n"
+    "            images, labels = (torch.cat(parts) for parts in zip(*mine, strict=True))\n",
+})  # fmt: skip
+right("a mesh makes the group, and the GPU is asked for twice", {
+    INIT: '    init_device_mesh("cpu", (int(os.environ["WORLD_SIZE"]),))\n    task.gpu(dist.get_node_local_rank())\n'
+})  # fmt: skip
 right("the environment is read, shares one behind the other", {
     "rank, world_size = dist.get_rank(), dist.get_world_size()": 'rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])',
     SHARE: "batch.view(world_size, -1)[rank]",
@@ -168,12 +179,44 @@ wrong("saves before the last epoch", "the losses are right, but not the saved we
     "        order =": "        if rank == 0:\n            torch.save(model.state_dict(), task.path)\n        order =",
 })  # fmt: skip
 wrong("three digits", "other lines than the script in one process", {".4f": ".3f"})
-wrong("other names", "save model.module of a DistributedDataParallel", {
+wrong("names of a DistributedDataParallel", "save model.module of a DistributedDataParallel", {
+    "    if rank == 0:\n        torch.save(model": "    if rank == 0:\n        model = DistributedDataParallel(model, init_sync=False)\n        torch.save(model",
+})  # fmt: skip
+wrong("other names", "has other names or shapes", {
     "model.state_dict()": "torch.nn.Sequential(model).state_dict()"
 })  # fmt: skip
-wrong("a barrier for one", "on rank 0 main raised RuntimeError", {END: "    rank or dist.barrier()\n" + END})
-wrong("forges what it has read", "looks into the check with noted replaced", {
-    INIT: INIT + "    type(task).noted = lambda task: {'reads': [], 'taken': []}\n"
+wrong("a barrier for one", "rank 0 waits in barrier", {END: "    rank or dist.barrier()\n" + END})
+wrong("forges what it has read", "main raised AttributeError", {
+    READ: READ.replace(SHARE, "batch") + "            task._noted['reads'][-1] = batch[rank::world_size].tolist()\n"
+})  # fmt: skip
+wrong("weights without their shape", "has other names or shapes", {
+    "model.state_dict()": "{name: one.flatten() for name, one in model.state_dict().items()}"
+})  # fmt: skip
+wrong("a checkpoint of more than the model", "has other names or shapes", {
+    "model.state_dict()": '{"model": model.state_dict(), "epoch": epoch}'
+})  # fmt: skip
+wrong("weights in half precision", "save what the last update has left, as it is", {
+    "model.state_dict()": "model.half().state_dict()"
+})  # fmt: skip
+wrong("a store of one's own", "ranks meet in a store that your program has chosen", {
+    INIT: '    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])\n'
+    '    store = dist.TCPStore("127.0.0.1", 29512, world_size, rank == 0)\n'
+    '    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)\n'
+})  # fmt: skip
+wrong("lines from the last to the first", "other lines than the script in one process", {
+    INIT: INIT + "    lines = []\n", PRINT: PRINT.replace("print(", "lines.insert(0, "), SAVE: "    print('\\n'.join(lines)) if rank == 0 else None\n" + SAVE,
+})  # fmt: skip
+wrong("rank 0 reads, and scatters", "ranks read different numbers of samples", {
+    READ: "            images, labels = torch.empty(len(batch) // world_size, 64), torch.empty(len(batch) // world_size, dtype=torch.int64)\n"
+    "            every = [list(one.chunk(world_size)) for one in task.read(batch)] if rank == 0 else [None, None]\n"
+    "            for mine, parts in zip((images, labels), every, strict=True):\n                dist.scatter(mine, parts)\n"
+})  # fmt: skip
+wrong("averages on each node alone", "already before the first update", {
+    INIT: INIT + "    per_node, group = int(os.environ['LOCAL_WORLD_SIZE']), None\n"
+    "    for first in range(0, dist.get_world_size(), per_node):\n"
+    "        made = dist.new_group(range(first, first + per_node))\n"
+    "        group = made if first <= dist.get_rank() < first + per_node else group\n",
+    "dist.ReduceOp.AVG)": "dist.ReduceOp.AVG, group=group)",
 })  # fmt: skip
 wrong("nobody saves", "nobody saves", {SAVE: ""})
 wrong("the batch grows", "the batch of all ranks together must stay", {
@@ -229,7 +272,7 @@ wrong(
     "the losses are not those of one process",
     {"torch.manual_seed(0)": "torch.manual_seed(rank)"},
 )
-wrong("an all-reduce for rank 0 alone", "on rank 0 main raised RuntimeError", {
+wrong("an all-reduce for rank 0 alone", "rank 0 waits in all_reduce", {
     "            for tensor in": "            if rank:\n                continue\n            for tensor in"
 })  # fmt: skip
 wrong("half precision", "the losses are not those of one process", {

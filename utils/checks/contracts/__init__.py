@@ -17,6 +17,18 @@ scenery.py     models drawn at random, with everything that is easily forgotten
 
 from utils.checks.contracts.contract import Amount, Broken, Case, Contract, Facts, Rules
 from utils.checks.contracts.judging import cases_of, judge, refuse
-from utils.checks.contracts.numbers import compare
+from utils.checks.contracts.numbers import compare, in_steps
 
-__all__ = ["Amount", "Broken", "Case", "Contract", "Facts", "Rules", "cases_of", "compare", "judge", "refuse"]
+__all__ = [
+    "Amount",
+    "Broken",
+    "Case",
+    "Contract",
+    "Facts",
+    "Rules",
+    "cases_of",
+    "compare",
+    "in_steps",
+    "judge",
+    "refuse",
+]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator
+from types import SimpleNamespace
 from typing import Any
+
+from utils.checks.contracts.events import not_the_answer
 
 
 def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -30,3 +33,17 @@ def _calls(function: Callable[..., Any]) -> Generator[Any, Any, None]:
             found = function(*given, **named), None
         except BaseException as error:
             found = None, error
+
+
+def facade(thing: Any, *names: str) -> SimpleNamespace:
+    """Of an object of the check only these attributes; behind its methods, which are guarded, the check is at work."""
+
+    def of_check(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            with not_the_answer():
+                return method(*given, **named)
+
+        return guarded(call)
+
+    found = {name: getattr(thing, name) for name in names}
+    return SimpleNamespace(**{name: of_check(value) if callable(value) else value for name, value in found.items()})

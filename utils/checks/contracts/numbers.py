@@ -97,3 +97,11 @@ def _norm(tensor: Tensor) -> str:
 
 def _name(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
+
+
+def in_steps(reads: Sequence[Sequence[int]], share: int) -> list[Sequence[int]]:
+    """A worker's samples step by step, where it has read a step's share in several calls, one by one say."""
+    if any(len(read) > share for read in reads):
+        return list(reads)
+    samples = [sample for read in reads for sample in read]
+    return [samples[first : first + share] for first in range(0, len(samples), share)]

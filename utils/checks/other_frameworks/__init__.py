@@ -74,6 +74,6 @@ def dead_worker(train_on: Any) -> dict[str, Any]:
     return {
         "workers": len(found),
         "killed": f"worker {worker}, in step {step} of {case['steps']}",
-        "started again": f"{len(found[0]['reads'])} steps to go",
+        "started again": f"{sum(map(len, found[0]['reads'])) // case['batch']} steps to go",
         "final weights": f"those of one process in which nothing has happened, to ±{CLOSE:g}",
     }

@@ -6,12 +6,16 @@ that it makes anew.
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import random
+import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from utils.checks.contracts import Broken, compare, refuse
-from utils.checks.contracts.surroundings import changed, surroundings
+from utils.checks.contracts.snapshot import Snapshot
+from utils.checks.contracts.surroundings import changed, own_folder, settled, surroundings
 from utils.checks.other_frameworks.launching import Facts
 from utils.checks.verdicts import Wrong
 
@@ -19,7 +23,7 @@ WORKERS = 3
 MOVES = ("reduce", "gather", "scatter", "bcast", "send", "recv", "alltoall", "scan", "barrier")
 """Parts of the names of collectives and messages; with a small letter, what moves data does it as pickles."""
 _THROUGH_ONE = {"reduce", "gather", "gatherv", "send", "recv", "scatter", "scatterv", "bcast"}
-_STAYS = ("torch's random numbers", "Python's random numbers", "grad mode", "torch's defaults", "the working folder")
+_OWN = (".is", ".memory", ".value", ".shape", ".dtype", ".grad")  # ends of what may change of a gradient
 KINDS = ("usual", "unused", "transposed", "strided")
 
 
@@ -70,20 +74,27 @@ def play(call: Any, world: Any, cases: Sequence[dict[str, Any]]) -> Facts:
             found.append(None)
             continue
         model = model_of(case, members.index(rank))
-        watched, noted = _watched(parts[key])
-        before = surroundings()
-        call(watched, given := list(model))
+        noted: dict[str, Any] = {"calls": [], "requests": [], "elsewhere": []}
+        was = Snapshot({"parameters": model})
+        with own_folder(tempfile.gettempdir()), _watched(parts[key], noted) as watched:
+            before = surroundings()
+            call(watched, given := list(model))
+            left = [name for name, *_ in changed(before, settled(before))]
+        if not watched:  # as COMM_NULL
+            raise Wrong("average frees `world`, and whoever calls it still needs that communicator")
         if [*map(id, given)] != [*map(id, model)]:
             raise Wrong("average changes the list of parameters, and whoever calls it still needs that list")
-        if other := [name for name, *_ in changed(before, surroundings()) if name in _STAYS]:
-            raise Wrong(f"average leaves {other[0]} other than before: put back what you change")
+        if left:
+            raise Wrong(f"average leaves {left[0]} other than before: put back what you change")
         if len(members) > 1 and not noted["calls"]:  # told here, for where others take part it may wait for ever
             words = f"worker {members.index(rank)} of {len(members)} says nothing on `world`, the communicator"
             raise Wrong(f"{words} that is given: each of its workers has to take part")
         if any(noted["requests"]):  # (one that is over is null)
             raise Wrong("a request is never waited for: call Wait() before its buffer is used, or thrown away")
         models.append((len(found), model))
-        found.append({"calls": noted["calls"], "now": _state(model)})
+        paths = [path for path, *_ in was.changes_to(Snapshot({"parameters": model}))]
+        other = [path for path in paths if not (".grad" in path and path.endswith(_OWN))]
+        found.append({"calls": noted["calls"], "elsewhere": noted["elsewhere"], "other": other, "now": _state(model)})
     for place, model in models:
         found[place]["later"] = _state(model)
     return {"cases": found}
@@ -99,31 +110,43 @@ def _state(model: Sequence[Any]) -> list[Any]:
     return state
 
 
-def _watched(part: Any) -> tuple[Any, dict[str, Any]]:
-    """The same communicator, writing down what it is asked to send. So are communicators that are made of it."""
+@contextlib.contextmanager
+def _watched(part: Any, noted: dict[str, Any]) -> Iterator[Any]:
+    """The same communicator, writing down what it is asked to send. So are communicators that are made of it.
+
+    In the ``with`` block it knows also what is said on COMM_WORLD, and by methods of the class.
+    """
     from mpi4py import MPI
 
-    noted: dict[str, Any] = {"calls": [], "requests": []}
+    plain, every, world = MPI.Intracomm, MPI.Comm, MPI.COMM_WORLD
 
-    class Watched(MPI.Intracomm):
-        """What the learner's function talks on."""
-
-        def __getattribute__(self, name: str) -> Any:
-            value = super().__getattribute__(name)
-            if name.startswith("_") or not callable(value):
-                return value
-
-            def noting(*arguments: Any, **named: Any) -> Any:
-                if any(part in name.lower() for part in MOVES):
+    def noting(name: str, method: Any) -> Any:
+        def call(this: Any, *arguments: Any, **named: Any) -> Any:
+            if any(part in name.lower() for part in MOVES):
+                if isinstance(this, Elsewhere):
+                    noted["elsewhere"].append(name)
+                else:
                     noted["calls"].append([name, _handed_in([*arguments, *named.values()])])
-                result = value(*arguments, **named)
-                if isinstance(result, MPI.Request) and not isinstance(result, MPI.Prequest):  # which can start again
-                    noted["requests"].append(result)
-                return Watched(result) if isinstance(result, MPI.Intracomm) else result
+            result = method(this, *arguments, **named)
+            if isinstance(result, MPI.Request) and not isinstance(result, MPI.Prequest):  # which can start again
+                noted["requests"].append(result)
+            return type(this)(result) if isinstance(result, plain) else result
 
-            return noting
+        return call
 
-    return Watched(part), noted
+    names = [name for name in dir(plain) if not name.startswith("_")]
+    methods = {name: getattr(plain, name) for name in names if inspect.ismethoddescriptor(getattr(plain, name))}
+    Watched = type("Watched", (plain,), {name: noting(name, method) for name, method in methods.items()})
+
+    class Elsewhere(Watched):
+        """All workers there are."""
+
+    MPI.Intracomm = MPI.Comm = Watched
+    MPI.COMM_WORLD = Elsewhere(world)
+    try:
+        yield Watched(part)
+    finally:
+        MPI.Intracomm, MPI.Comm, MPI.COMM_WORLD = plain, every, world
 
 
 def _handed_in(given: list[Any]) -> int:
@@ -144,12 +167,21 @@ def _bytes(buffer: Any) -> int:
 
 def judge(cases: Sequence[dict[str, Any]], found: Sequence[Facts]) -> None:
     """Raise Wrong with the likeliest mistake."""
+    files = list(written(found))
     for number, case in enumerate(cases):
         size = len(case["members"])
         gradients = f"{case['shapes']}, {', '.join(case['kinds'])}"
         seen = case | {"ranks": size, "gradients": gradients if len(gradients) < 200 else f"{gradients[:200]}…"}
         for place, rank in enumerate(case["members"]):
-            refuse(seen, _judge_case(case, place, found[rank]["cases"][number]))
+            refuse(seen, [*_judge_case(case, place, found[rank]["cases"][number]), *files])
+
+
+def written(found: Sequence[Facts]) -> Iterator[Broken]:
+    """Files that answers have written by themselves."""
+    for number, facts in enumerate(found):
+        for kind, what in facts["events"]:
+            if kind == "writes":
+                yield Broken("writes:", f"worker {number} writes a file, …{what}, and needs none")
 
 
 def _judge_case(case: dict[str, Any], place: int, facts: Facts) -> Iterator[Broken]:
@@ -164,6 +196,11 @@ def _judge_case(case: dict[str, Any], place: int, facts: Facts) -> Iterator[Brok
     if not all(same for _, same in facts["now"]):
         yield Broken("value:parameters", "the parameters themselves have changed: average their gradients only")
     yield from _judge_talk(facts["calls"], wanted, size)
+    if facts["elsewhere"]:
+        words = f"{facts['elsewhere'][0]} is called on COMM_WORLD, beside what is said on `world`"
+        yield Broken("value:elsewhere", f"{words}: other workers may take no part in it")
+    for path in facts["other"]:
+        yield Broken("value:other", f"average changes {path}: only the gradients get new numbers")
     for state in ("now", "later"):
         for number, (told, _) in enumerate(facts[state]):
             if number not in used:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy
 from numpy import ndarray
 
-from utils.checks.contracts import Broken, Case, Facts
+from utils.checks.contracts import Broken, Case, Facts, in_steps
+from utils.checks.other_frameworks.averaging import written
 from utils.checks.other_frameworks.training_tasks import alone, shifted, start_of
 from utils.training.same_training import Batches
 
@@ -25,6 +26,7 @@ Result = tuple[list[float], list[ndarray]]
 def judge_horovod(case: Case, found: Sequence[Facts]) -> Iterator[Broken]:
     """The clauses that break where the workers do not do together what one process does."""
     yield from _reads(case, [facts["reads"] for facts in found])
+    yield from written(found)
     yield from _who(found, "logged", "logs", "loss")
     yield from _saved(found)
     if not all(facts["weights"] for facts in found):
@@ -55,6 +57,7 @@ def judge_accident(case: Case, found: Sequence[Facts]) -> Iterator[Broken]:
         yield Broken("value:begin", f"{words}each step, and go on behind the last one that is kept")
         return
     yield from _reads(case, [facts["reads"] for facts in found], begin)
+    yield from written(found)
     if not all(facts["weights"] for facts in found):
         yield Broken("value:model", "train_on must take its model from task.model()")
         return
@@ -90,6 +93,10 @@ def _with_momentum(case: Case, forgets: int | None = None) -> list[ndarray]:
 
 def _wrong_weights(case: Case, found: Sequence[Facts], weights: list[ndarray]) -> Iterator[Broken]:
     workers = case["ranks"]
+    if all(_near(one, facts["begun"]) for one, facts in zip(weights, found, strict=True)):
+        words = "at the end the network of task.model() is as it was at the first step: train it itself, and not a copy"
+        yield Broken("value:model", words)
+        return
     if found[0]["elements"] < case["steps"] * len(weights[0]):
         yield from _too_little(found[0]["elements"], case["steps"], len(weights[0]))
     begun = [_flat(facts["begun"]) for facts in found]
@@ -138,12 +145,13 @@ def _whole_batches(case: Case) -> list[tuple[ndarray, ndarray]]:
     return [(data.images[part], data.labels[part]) for part in parts]
 
 
-def _reads(case: Case, reads: list[list[list[int]]], first: int = 0) -> Iterator[Broken]:
+def _reads(case: Case, reads: Sequence[Sequence[Sequence[int]]], first: int = 0) -> Iterator[Broken]:
     """In step k, all workers together read the samples from batch · k · workers on."""
     batch, whole = case["batch"], case["batch"] * case["ranks"]
+    reads = [in_steps(mine, batch) for mine in reads]
     if any(len(mine) != case["steps"] - first for mine in reads):
-        words = f"each worker reads once in each of the {case['steps'] - first} steps"
-        yield Broken("value:steps", words, str([len(mine) for mine in reads]))
+        words = f"each worker reads {batch} samples in each of the {case['steps'] - first} steps"
+        yield Broken("value:steps", words, f"{[sum(map(len, mine)) for mine in reads]} samples in all")
         return
     if all(mine == reads[0] for mine in reads):
         words = "all workers read the same samples, so all do the same work: let each read its own"
@@ -169,7 +177,9 @@ def judge_tensorflow(case: Case, found: Sequence[Facts]) -> Iterator[Broken]:
         return
     replicas, right, got = case["ranks"], tensorflow(case, 1.0), _flat(found[0]["saved"][-1])
     if _near(got, right[1]):
-        for facts in found:
+        for number, facts in enumerate(found):
+            if not facts["logged"]:
+                yield Broken("value:logged", f"worker {number} logs no loss: each process logs that of the whole batch")
             yield from _losses(facts["logged"], right[0])
         return
     for scale, sentence in (
@@ -208,15 +218,19 @@ def _parts(case: Case, found: Sequence[Facts]) -> Iterator[Broken]:
     reads = [part for facts in found for part in facts["reads"]]
     if any(count == 1 for _, _, count in reads):
         yield Broken("value:whole", "each replica takes the whole batch, so all do the same work: give each its part")
-    elif wrong := sorted({count for _, _, count in reads} - {replicas}):
+        return
+    if wrong := sorted({count for _, _, count in reads} - {replicas}):
         words = "the batch is shared among all replicas"
         yield Broken("value:count", words, f"{wrong[0]} parts", f"{replicas} parts")
-    elif {(step, index) for step, index, _ in reads} != {(s, i) for s in range(steps) for i in range(replicas)} or any(
-        {index for _, index, _ in facts["reads"]} == set(range(replicas)) for facts in found[1:]
-    ):
-        taken = sorted({index for _, index, _ in reads}), len({step for step, _, _ in reads})
+        return
+    seen, whole = {(step, index) for step, index, _ in reads}, set(range(replicas))
+    if missing := sorted({(step, index) for step in range(steps) for index in whole} - seen):
         words = f"over all replicas, each part of each of the {steps} batches must be used"
-        yield Broken("value:parts", words, f"parts {taken[0]}, {taken[1]} steps")
+        yield Broken("value:parts", words, "of step {}, part {} is not".format(*missing[0]))
+    elif seen - {(step, index) for step in range(steps) for index in whole}:
+        yield Broken("value:parts", f"there are {steps} steps, and parts of others are taken too", str(max(seen)[0]))
+    elif len(found) > 1 and any({index for _, index, _ in facts["reads"]} == whole for facts in found):
+        yield Broken("value:parts", "a worker takes the parts of all replicas: each takes its own")
 
 
 # ---------------------------------------------------------------------- both

@@ -44,6 +44,10 @@ _COMMANDS = {
 }
 _WAITING = "nobody moves any more, for {} wait{s} in a collective that not all workers call"
 _BUSY = "{} did not come to an end: either in a collective that not all workers call, or in a loop without end"
+_EVENTS = {
+    "course": "uses {}: the course's own code is no answer, write it yourself",
+    "looks": "looks into the check with {}",
+}
 Facts = dict[str, Any]
 
 
@@ -121,7 +125,11 @@ def _facts(folder: str, answer: Answer, names: list[str], ends: dict[str, Any], 
     if missing:
         last = [line for line in said.splitlines() if line.strip()][-5:]
         raise Wrong(f"{answer.name} ended its process in {' and '.join(missing)}", details="\n".join(last))
-    return [ends[name]["facts"] for name in names]
+    found = [ends[name]["facts"] for name in names]
+    for kind, what in (tuple(event) for facts in found for event in facts["events"]):
+        if kind in _EVENTS:
+            raise Wrong(f"{answer.name} {_EVENTS[kind].format(what)}")
+    return found
 
 
 def _watch(command: list[str], folder: Path, names: list[str], spins: bool) -> tuple[dict[str, Any], str]:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy
 from numpy import ndarray
 
+from utils.checks.contracts.guarding import facade
 from utils.checks.other_frameworks.launching import DIED
 from utils.training.same_training import BATCH, Batches, weights
 
@@ -65,7 +66,7 @@ class Task:
 
     def __init__(self, folder: str | Path, name: str, case: Case, number: int) -> None:
         self._beat, self._case, self._number = Path(folder, f"beat.{name}"), case, number
-        self.steps, self.batch, self.lr = case["steps"], case["batch"], case["lr"]
+        self.steps, self.batch, self.lr, self._pid = case["steps"], case["batch"], case["lr"], os.getpid()
         self._reads: list[list[int]] = []
         self._logged: dict[int, list[float]] = {}
         self._saved: list[list[ndarray]] = []
@@ -74,11 +75,19 @@ class Task:
         """Keep the loss of a step, counted from 0."""
         self._logged.setdefault(int(step), []).append(float(loss))
 
+    def given(self) -> Any:
+        """What an answer gets of it: what is noted for the check is out of its reach."""
+        return facade(
+            self, *(name for name in dir(self) if not name.startswith("_") and name not in ("facts", "given"))
+        )
+
     def facts(self) -> dict[str, Any]:
         saved = [[array.ravel().tolist() for array in arrays] for arrays in self._saved]
         return {"reads": self._reads, "logged": list(self._logged.items()), "saved": saved}
 
     def _note(self, read: list[int]) -> None:
+        if os.getpid() != self._pid:
+            raise RuntimeError("samples are read in the worker's own process, and not in one that a DataLoader makes")
         if not self._reads:  # known also of a worker that does not come to its end
             self._beat.write_text(str(min(read, default=0)), encoding="utf-8")
         self._reads.append(read)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import datetime
 import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ def alone(folder: str, sizes: list[int], given: dict[str, Any]) -> Facts:
     """The script as it is given; "summed": what it would print if so many ranks added up their gradients."""
     task = Task(folder, 1, given)
     lines = _printed(task)
-    facts = _facts(task, 0, 0, lines)
+    facts = _facts(task, 0, _Notes(), lines)
     summed = {}
     for ranks in sizes:
         too_fast = Task(folder, 1, given)
@@ -76,13 +75,14 @@ def on_rank(main: Any, folder: str, nodes: int, given: dict[str, Any]) -> Facts:
     try:
         with (
             contextlib.redirect_stdout(io.StringIO()) as printed,
+            groups.torchs_own(),
             _watched_calls(notes, folder),
             events.listening() as heard,
             not_for_ever(COMPUTING),
         ):
             before = functions()
             try:
-                main.function(task)
+                main.function(task.given())
             except _Left as left:
                 _judge_exit(left.args[0])
             except SystemExit as end:
@@ -98,8 +98,7 @@ def on_rank(main: Any, folder: str, nodes: int, given: dict[str, Any]) -> Facts:
         dist.destroy_process_group()
     used = [("course", module) for module in sorted(events.held_by(main.function)[1])]
     seen = [one for one in dict.fromkeys([*heard, *used, *replaced]) if one[0] in ("course", "looks")]
-    more = {"groups": notes.groups, "left": left, "events": seen}
-    return _facts(task, rank, notes.saved, printed.getvalue().splitlines()) | more
+    return _facts(task, rank, notes, printed.getvalue().splitlines()) | {"left": left, "events": seen}
 
 
 def worker() -> None:
@@ -116,8 +115,8 @@ def worker() -> None:
     exit_now = os._exit
 
     def write() -> None:
-        more = {"groups": notes.groups, "left": not dist.is_initialized(), "events": []}
-        Path(folder, f"facts.{rank}").write_text(json.dumps(_facts(task, rank, notes.saved, []) | more))
+        facts = _facts(task, rank, notes, []) | {"left": not dist.is_initialized(), "events": []}
+        Path(folder, f"facts.{rank}").write_text(json.dumps(facts))
 
     def exit_with_facts(code: int) -> None:
         write()
@@ -125,7 +124,7 @@ def worker() -> None:
 
     os._exit = exit_with_facts  # type: ignore[assignment]
     with _watched_calls(notes, folder):
-        open_answer(answer.name, answer.payload, answer.sources).function(task)
+        open_answer(answer.name, answer.payload, answer.sources).function(task.given())
     os._exit = exit_now
     write()
     leave()
@@ -141,30 +140,42 @@ class _Notes:
 
 @contextlib.contextmanager
 def _watched_calls(notes: _Notes, folder: str) -> Iterator[None]:
-    """Count files that are written into the folder, and process groups that are made."""
+    """Count files that are written into the folder, and process groups that are made, by whatever name."""
     before = {name: os.environ.get(name) for name in _NAMES}
     c10d = dist.distributed_c10d
-    make, save = c10d.init_process_group, torch.save
+    meet, make, save = c10d.rendezvous, c10d._new_process_group_helper, torch.save
 
-    def init_process_group(backend: Any = None, *more: Any, **options: Any) -> None:
+    def unchanged() -> None:
         for name, value in before.items():
             if os.environ.get(name) != value:
                 raise Wrong(f"{name} {CHOSEN}", measured=os.environ.get(name), expected=value)
-        method = options.get("init_method") or (more[0] if more else None)
-        if method not in (None, "env://"):
-            raise Wrong(f"init_method={method!r} names a place that your program has chosen; MASTER_PORT {CHOSEN}")
-        for name, variable in (("rank", "RANK"), ("world_size", "WORLD_SIZE")):
-            given = options.get(name, -1)
-            if given not in (-1, int(before[variable] or 0)):
-                raise Wrong(
-                    f"{name}= must be {variable} (leave it out, and torch reads it itself)",
-                    measured=given,
-                    expected=int(before[variable] or 0),
-                )
+
+    def rendezvous(url: str, *more: Any, **options: Any) -> Any:
+        unchanged()
+        if url != "env://":
+            raise Wrong(f"init_method={url!r} names a place that your program has chosen; MASTER_PORT {CHOSEN}")
+        return meet(url, *more, **options)
+
+    def new_group(size: int, rank: int, members: Any, backend: Any, store: Any, *more: Any, **options: Any) -> Any:
+        unchanged()
         if backend == "nccl":
             raise Wrong("nccl wants GPUs, and the tensors of this task are on the CPU: use gloo")
-        notes.groups += 1
-        _meet(make, backend, options)
+        if not members:  # the default group
+            for name, variable, given in (("rank", "RANK", rank), ("world_size", "WORLD_SIZE", size)):
+                if given != int(before[variable] or 0):
+                    words = f"{name}= must be {variable} (leave it out, and torch reads it itself)"
+                    raise Wrong(words, measured=given, expected=before[variable])
+            place = store
+            while isinstance(place, dist.PrefixStore):
+                place = place.underlying_store
+            if f"{getattr(place, 'port', '')}" != before["MASTER_PORT"]:
+                words = "ranks meet in a store that your program has chosen, and not in that at MASTER_PORT, which"
+                raise Wrong(f"{words} {CHOSEN}")
+            notes.groups += 1
+        made = make(size, rank, members, backend, store, *more, **options)
+        # (A DistributedDataParallel that outlives its group would end it with the GIL, for which gloo's thread waits.)
+        _kept.append(made)
+        return made
 
     def watched_save(thing: Any, file: Any, *more: Any, **options: Any) -> None:
         notes.saved += not isinstance(file, io.BytesIO)
@@ -176,26 +187,13 @@ def _watched_calls(notes: _Notes, folder: str) -> Iterator[None]:
             notes.saved += str(path).startswith(folder) and "facts." not in str(path)
 
     sys.addaudithook(see)
-    dist.init_process_group = c10d.init_process_group = init_process_group
+    c10d.rendezvous, c10d._new_process_group_helper = rendezvous, new_group
     torch.save = torch.serialization.save = watched_save
     try:
         yield
     finally:
-        dist.init_process_group = c10d.init_process_group = make
+        c10d.rendezvous, c10d._new_process_group_helper = meet, make
         torch.save = torch.serialization.save = save
-
-
-def _meet(make: Callable[..., Any], backend: Any, options: dict[str, Any]) -> None:
-    """torch's own, with a store found through MASTER_ADDR and MASTER_PORT (in a rank of the course it is another)."""
-    if options.get("store") is None:
-        timeout = options.get("timeout") or datetime.timedelta(minutes=5)
-        store, rank, world_size = next(dist.rendezvous("env://", timeout=timeout))
-        store = dist.PrefixStore("default_pg", store)
-        options = options | {"store": store, "rank": rank, "world_size": world_size}
-        options.pop("init_method", None)
-    make(backend, **options)
-    # A DistributedDataParallel that outlives its group would end it, with the GIL, for which gloo's thread may wait.
-    _kept.append(dist.group.WORLD)
 
 
 def _leave(code: int) -> None:
@@ -207,10 +205,18 @@ def _judge_exit(code: Any) -> None:
         raise Wrong("main ends with an exit code that is not 0: torchrun takes that for a failure", measured=code)
 
 
-def _facts(task: Task, rank: int, saved: int, printed: list[str]) -> Facts:
-    weights = None
+def _facts(task: Task, rank: int, notes: _Notes, printed: list[str]) -> Facts:
+    state: Any = None
     if rank == 0 and os.path.exists(task.path):
         with contextlib.suppress(Exception):
             state = torch.load(task.path, weights_only=True)
-            weights = {name: tensor.flatten().tolist() for name, tensor in state.items()}
-    return task.noted() | {"saved": int(saved), "printed": printed, "weights": weights}
+            state = dict(state) if isinstance(state, Mapping) else {"": state}
+    weights = state and {f"{name}": _told(thing) for name, thing in state.items()}
+    return task.noted | {"saved": notes.saved, "groups": notes.groups, "printed": printed, "weights": weights}
+
+
+def _told(thing: Any) -> tuple[Any, list[float]]:
+    """A tensor's shape and its numbers; of anything else its type."""
+    if isinstance(thing, torch.Tensor):
+        return list(thing.shape), thing.flatten().tolist()
+    return type(thing).__name__, []
