@@ -220,7 +220,8 @@ def parts_of(thing: Any) -> list[Any]:
     if isinstance(thing, list | tuple | set | frozenset):
         return list(thing)
     if isinstance(thing, type):
-        return list(vars(thing).values()) if _is_the_answers(thing) else []
+        held = [value for name, value in vars(thing).items() if name != "__doc__"]
+        return held if _is_the_answers(thing) else []
     if _is_the_answers(type(thing)):
         return [type(thing), *gc.get_referents(thing)]
     return gc.get_referents(thing) if type(thing).__module__ in _KEEPERS and not isinstance(thing, _NOT_KEPT) else []
