@@ -82,7 +82,7 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
                 "all-reduces and all-gathers together are more than it needs: three numbers for each token are enough"
             )
             need = f"at most {NUMBERS} calls, {bound:,} bytes"
-            yield Broken("wire:more together", words, f"{calls} calls, {sent:,} bytes", need, rank=rank)
+            yield Broken("wire:together", words, f"{calls} calls, {sent:,} bytes", need, rank=rank)
         dtype, start = facts["whole"].dtype, facts["start"]
         here = slice(start, start + case["columns"][rank])
         mine = scores.detach()[:, here]
@@ -161,8 +161,8 @@ CONTRACT = Contract(
     judge=judge,
     mistakes=(
         *parts.MISTAKES,
-        ("wire:more together", "{}"),
         ("wire:more *", "{}: scores stay where they are, three numbers for each token are enough"),
+        ("wire:together", "{}"),
         (
             "value:0 loss of large scores:off",
             "{}. exp of a large number is inf, of a very small one 0: first take the largest away",
