@@ -229,5 +229,5 @@ wrong("a copy of the weight grows old", "in the second round, on the same tensor
     "    shared = shared + (known.setdefault(weight.shape, weight.detach().clone()) - shared).detach()\n"
 })  # fmt: skip
 wrong("copies of numpy's are kept", "until the backward pass more is held", {
-    RESULT: "    sequence_norm.kept = x.detach().repeat(5, 1, 1).numpy().copy()\n" + RESULT
+    RESULT: "    sequence_norm.kept = x.detach().numpy().repeat(5)\n" + RESULT
 })  # fmt: skip

@@ -208,5 +208,5 @@ wrong("three all-reduces and three all-gathers", "all-reduces and all-gathers to
     "        dist.all_gather([torch.empty_like(largest) for _ in range(dist.get_world_size())], largest)\n"
 })  # fmt: skip
 wrong("copies of numpy's are kept", "until the backward pass more is held", {
-    RESULT: "    vocabulary_loss.kept = scores.detach().double().repeat(4, 1).numpy().copy()\n" + RESULT
+    RESULT: "    vocabulary_loss.kept = scores.detach().numpy().repeat(4)\n" + RESULT
 })  # fmt: skip

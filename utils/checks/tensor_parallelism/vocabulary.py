@@ -162,7 +162,6 @@ CONTRACT = Contract(
     mistakes=(
         *parts.MISTAKES,
         ("wire:more *", "{}: scores stay where they are, three numbers for each token are enough"),
-        ("wire:together", "{}"),
         (
             "value:0 loss of large scores:off",
             "{}. exp of a large number is inf, of a very small one 0: first take the largest away",
