@@ -24,7 +24,7 @@ from utils.checks.contracts import events
 PYTHONS_OWN = 250_000  # bytes that a call of a learner's function needs on its way through the check
 # Seconds that are waited for a tensor of which nothing is left here: each time, and in all; longer on a busy machine.
 LETS_GO, PATIENCE = 0.05, 0.3
-LETS_GO_OF_FRAMES = 2.0
+_looks_left = 400  # in a process, 5 ms apart: who keeps something once is not waited for again
 A_FEW = 8  # numbers that an answer may note down for later: a factor, say
 _PLAIN = bytes | bytearray | str | float | complex | int | array.array | io.BytesIO | io.StringIO
 
@@ -109,10 +109,11 @@ def living(*given: torch.Tensor) -> _Storages:
 def is_kept(*storages: StorageWeakRef) -> bool:
     """Whether something still holds memory of which the scene itself has let go. A thread that watches where the
     program is may hold an answer's frame for a moment longer, and gloo a message."""
+    global _looks_left
     gc.collect()
-    until = time.monotonic() + LETS_GO_OF_FRAMES
-    while (kept := not all(one.expired() for one in storages)) and time.monotonic() < until:
+    while (kept := not all(one.expired() for one in storages)) and _looks_left:
         time.sleep(0.005)
+        _looks_left -= 1
     return kept
 
 
