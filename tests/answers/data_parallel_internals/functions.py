@@ -270,6 +270,9 @@ wrong("sizes are kept in the class", "the backward of Gather ended with RuntimeE
 wrong("devices are kept in the class", "the backward of Broadcast ended with RuntimeError", {
     "ctx.device": "Broadcast.device",
 })  # fmt: skip
-wrong("what was made is kept", "keeps what it has returned alive", {
+wrong("what was made is kept", "keeps alive what it was given, or has returned", {
     CAT: CAT.replace("return ", "ctx.made = ") + "        return ctx.made\n"
+})  # fmt: skip
+wrong("the tensor is saved, which is the first copy too", "keeps alive what it was given, or has returned", {
+    COPY: "        ctx.save_for_backward(tensor)\n" + COPY
 })  # fmt: skip

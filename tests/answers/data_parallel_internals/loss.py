@@ -224,3 +224,6 @@ wrong(
     "a hook more than before",
     {PARTS: PARTS + "    next(model.parameters()).register_hook(lambda g: g)\n"},
 )
+wrong("the last loss is kept", "something stays in a GPU's memory after the step", {
+    "    return sum(": "    data_parallel_loss.last = losses[0].detach()\n    return sum("
+})  # fmt: skip

@@ -225,3 +225,8 @@ def into_place():
         return [own, *({name: there(one, device) for name, one in own.items()} for device in devices[1:])]
 
     return (replicate_model,)
+
+
+wrong("the list of devices is emptied", "`devices` is not as before (length)", {
+    GIVE: GIVE.replace("return", "replicas =") + "\n    devices.clear()\n    return replicas"
+})  # fmt: skip

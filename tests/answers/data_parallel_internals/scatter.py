@@ -174,3 +174,6 @@ right("row by row", {"part.to(devices[index])": "torch.cat([row.to(devices[index
 wrong("a single row is squeezed", "has as many dimensions as the batch", {
     "part.to(devices[index])": "part.squeeze(0).to(devices[index])"
 })  # fmt: skip
+wrong("views of the batch are kept", "after the call the batch, or a view of it, is kept", {
+    GIVE: "scatter_batch.parts = parts\n    " + GIVE
+})  # fmt: skip

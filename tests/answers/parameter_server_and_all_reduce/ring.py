@@ -1,5 +1,8 @@
 """Exercise 2 of the lab on all-reduces: a ring, in place."""
 
+# ruff: noqa: F401 (modules that changed answers use)
+import mmap
+
 import numpy
 import torch
 import torch.distributed as dist
@@ -300,4 +303,14 @@ wrong(
 )
 wrong("chunks of every size-th number", "input tensor has to be contiguous", {
     CUT: "    chunks = [tensor[first::size] for first in range(size)]\n"
+})  # fmt: skip
+wrong("views of the tensor stay on the function", "with the next tensor a rank holds two", {
+    CUT: CUT + "    ring_all_reduce.chunks = chunks\n"
+})  # fmt: skip
+wrong("a tensor at the same place as one before", "the second call with the same tensor", {
+    "def ring": "done = set()\n\n\ndef ring",
+    CUT: "    if tensor.data_ptr() in done:\n        return\n    done.add(tensor.data_ptr())\n" + CUT,
+})  # fmt: skip
+wrong("a copy in a map of memory", "numpy's arrays count as well", {
+    CUT: "    copy = mmap.mmap(-1, tensor.nbytes + 1)\n    copy.write(tensor.numpy())\n" + CUT
 })  # fmt: skip

@@ -214,3 +214,6 @@ wrong(
 wrong(
     "a thread", "leaves the number of threads other", {UPDATE: "        threading.Timer(30, print).start()\n" + UPDATE}
 )
+wrong("two servers have one bound", "a worker goes on that is more than", {"self.bound": "Server.bound"})
+wrong("two servers have one learning rate", "late ones too", {"self.lr": "Server.lr"})
+wrong("the gradient is marked", "push changes the gradient", {UPDATE: "        gradient.applied = True\n" + UPDATE})

@@ -1,5 +1,9 @@
 """Exercise 1 of the lab on sharded data parallelism: each rank gets its shard of the mean gradient."""
 
+# ruff: noqa: F401 (modules that changed answers use)
+import array
+import io
+
 import torch
 import torch.distributed as dist
 from known_answers import right, wrong
@@ -142,3 +146,16 @@ wrong("single numbers are left out", "the shard", {
 wrong("zeros are left out", "the ranks do not call the same collectives", {
     "for parameter in parameters]": "for parameter in parameters if parameter.grad.any()]"
 })  # fmt: skip
+wrong("the gradients themselves are kept", "the gradients that `.grad` has let go of", {
+    "    flat = [": "    reduce_gradients.kept = [parameter.grad for parameter in parameters]\n    flat = ["
+})  # fmt: skip
+wrong("the whole gradient is kept as an array of Python's", "more than the shard is still held", {
+    "    return shard\n": "    reduce_gradients.kept = array.array('d', whole.tolist())\n    return shard\n"
+})  # fmt: skip
+wrong("the whole gradient is kept in a buffer", "more than the shard is still held", {
+    "    return shard\n": "    reduce_gradients.kept = io.BytesIO(whole.numpy())\n    return shard\n"
+})  # fmt: skip
+wrong("the whole gradient is kept as text", "more than the shard is still held", {
+    "    return shard\n": "    reduce_gradients.kept = 9 * whole.numpy().tobytes().hex()\n    return shard\n"
+})  # fmt: skip
+wrong("the list is emptied", "after reduce_gradients, `parameters", {CLEAR: CLEAR + "    parameters.clear()\n"})

@@ -1,5 +1,8 @@
 """Exercise 4 of the lab on sharded data parallelism: a linear layer that frees the weight which it has gathered."""
 
+# ruff: noqa: F401 (modules that changed answers use)
+import array
+
 import torch
 import torch.distributed as dist
 from known_answers import right, wrong
@@ -276,3 +279,19 @@ wrong(
     "is not 0 in the padding",
     {"dw.new_zeros(padding)": "dw.new_full((padding,), 1e-3)"},
 )
+right("a few numbers are noted down for the backward pass", {
+    "        ctx.rows = rows\n": "        ctx.rows = rows\n        ctx.noted = [1 / dist.get_world_size(), rows / 2, rows / 3]\n"
+})  # fmt: skip
+wrong("the weight lies beside the result, in the same memory", "the gathered weight is still held", {
+    GATHERED: "        weight = gathered(shard, rows, x.shape[1])\n"
+    "        both = torch.cat([weight.flatten(), (x @ weight.t()).flatten()])\n"
+    "        return both[weight.numel() :].view(len(x), rows)\n"
+})  # fmt: skip
+wrong("the shard's gradient is a view of something as large as the weight", "its whole gradient, is still held", {
+    "        dshard = torch.empty_like(shard)\n":
+    "        dshard = shard.new_empty(dist.get_world_size() * len(shard))[: len(shard)]\n"
+})  # fmt: skip
+wrong("the weight is kept in an array of Python's", "the gathered weight is still held", {
+    GATHERED: "        weight = gathered(shard, rows, x.shape[1])\n"
+    "        ctx.weight = array.array('d', weight.flatten().tolist())\n        return x @ weight.t()\n"
+})  # fmt: skip

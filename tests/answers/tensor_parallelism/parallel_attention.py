@@ -213,7 +213,7 @@ wrong("torch's own", "which does the exercise", {
 
 # --- wrong: what is kept
 
-wrong("holds the whole weights", "holds the whole weights, and they may go", {
+wrong("holds the whole weights", "the object holds more than its part of the weights", {
     "        self.heads = heads // ranks\n": "        self.heads = heads // ranks\n        self.whole = qkv\n"
 })  # fmt: skip
 wrong("a transposed copy grows old", "in the second round, on the same tensors with other numbers", {
@@ -245,4 +245,7 @@ def a_module():
 
 wrong("all objects have the heads of the last one", "in the second round", {
     "        self.heads = heads // ranks\n": "        type(self).heads = heads // ranks\n"
+})  # fmt: skip
+wrong("holds a copy of the whole weights", "the object holds more than its part of the weights", {
+    "        self.heads = heads // ranks\n": "        self.heads = heads // ranks\n        self.copies = qkv.clone(), out.clone()\n"
 })  # fmt: skip

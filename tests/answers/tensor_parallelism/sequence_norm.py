@@ -228,3 +228,6 @@ wrong("a copy of the weight grows old", "in the second round, on the same tensor
     SHARED: SHARED + "    known = sequence_norm.__dict__.setdefault('known', {})\n"
     "    shared = shared + (known.setdefault(weight.shape, weight.detach().clone()) - shared).detach()\n"
 })  # fmt: skip
+wrong("copies of numpy's are kept", "until the backward pass more is held", {
+    RESULT: "    sequence_norm.kept = x.detach().numpy().repeat(5)\n" + RESULT
+})  # fmt: skip

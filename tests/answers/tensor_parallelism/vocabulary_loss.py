@@ -203,3 +203,10 @@ wrong("the largest of rank 0", "the loss", {
     MAX: "    every = [torch.empty_like(largest) for _ in range(dist.get_world_size())]\n"
     "    dist.all_gather(every, largest)\n    largest = every[0]\n"
 })  # fmt: skip
+wrong("three all-reduces and three all-gathers", "all-reduces and all-gathers together are more than it needs", {
+    MAX: MAX + "    for _ in range(3):\n"
+    "        dist.all_gather([torch.empty_like(largest) for _ in range(dist.get_world_size())], largest)\n"
+})  # fmt: skip
+wrong("copies of numpy's are kept", "until the backward pass more is held", {
+    RESULT: "    vocabulary_loss.kept = scores.detach().numpy().repeat(4)\n" + RESULT
+})  # fmt: skip

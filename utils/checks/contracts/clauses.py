@@ -54,7 +54,8 @@ def clauses(contract: Contract, case: Case, world: Sequence[dict[str, Any]]) -> 
             if "raised" in record:
                 yield Broken("raised:", record["raised"], **where)
         stopped, rules = one["stopped"], contract.rules[one["records"][-1]["rules"]] if one["records"] else Rules()
-        if stopped and not _matches(f"wire:{stopped['clause']}", rules.allows):
+        # (Where the scene could make no use of what a rank has got, the judging says so, behind what is the cause.)
+        if stopped and stopped["clause"] != "use" and not _matches(f"wire:{stopped['clause']}", rules.allows):
             where = {"rank": None if stopped["everywhere"] else rank, "call": len(one["records"]) - 1}
             yield Broken(f"wire:{stopped['clause']}", stopped["sentence"], **where)
     for number, records in enumerate(zip(*(one["records"] for one in world), strict=False)):

@@ -47,6 +47,7 @@ _KEEPERS = ("builtins", "collections", "types", "queue", "_queue", "contextlib",
 _NOT_KEPT = (types.ModuleType, types.FrameType, types.TracebackType, types.CodeType, types.BuiltinFunctionType)
 _frame = sys._getframe
 _heard: list[Event] | None = None
+mapped = 0  # bytes that answers have asked the system for by mmap, past Python's own counting
 _inside = threading.local()
 _others: set[int] = set()  # threads that ran before: what they do is not the answer's doing
 
@@ -99,6 +100,9 @@ def _audit(event: str, details: tuple[Any, ...]) -> None:
     elif event == "import":
         if str(details[0]).startswith("utils.") and not str(details[0]).startswith(_GIVEN):
             _heard.append(("course", str(details[0])))
+    elif event == "mmap.__new__":
+        global mapped
+        mapped += details[1] if details[0] == -1 else 0  # (of a file: it is there already)
     elif event.startswith(_LOOKS):
         if _asked_by_the_answer():
             _heard.append(("looks", event))
@@ -216,7 +220,8 @@ def parts_of(thing: Any) -> list[Any]:
     if isinstance(thing, list | tuple | set | frozenset):
         return list(thing)
     if isinstance(thing, type):
-        return list(vars(thing).values()) if _is_the_answers(thing) else []
+        held = [value for name, value in vars(thing).items() if name != "__doc__"]
+        return held if _is_the_answers(thing) else []
     if _is_the_answers(type(thing)):
         return [type(thing), *gc.get_referents(thing)]
     return gc.get_referents(thing) if type(thing).__module__ in _KEEPERS and not isinstance(thing, _NOT_KEPT) else []

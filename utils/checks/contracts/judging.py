@@ -76,11 +76,11 @@ def _play(contract: Contract, cases: list[Case], answers: Sequence[Answer]) -> I
 
 def _broken(contract: Contract, case: Case, world: Sequence[dict[str, Any]]) -> Iterator[Broken]:
     """Every clause that is broken in a case."""
-    yield from clauses(contract, case, world)
+    yield from (found := list(clauses(contract, case, world)))
     facts = [one["facts"] for one in world]
     stumbled = [one["stumbled"] for one in world if one["stumbled"]]
     ended = any(one["stopped"] for one in world) or any("raised" in r for one in world for r in one["records"])
-    if not (stumbled or ended):
+    if not (found or stumbled or ended):
         yield from contract.judge(case, facts)
         return
     with contextlib.suppress(KeyError, IndexError):  # what is known up to there often says more

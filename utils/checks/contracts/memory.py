@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
+import gc
+import io
+import mmap
 import os
 import sys
 import time
@@ -15,11 +19,14 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from utils.checks.contracts.events import parts_of
+from utils.checks.contracts import events
 
 PYTHONS_OWN = 250_000  # bytes that a call of a learner's function needs on its way through the check
 # Seconds that are waited for a tensor of which nothing is left here: each time, and in all; longer on a busy machine.
 LETS_GO, PATIENCE = 0.05, 0.3
+_looks_left = 400  # in a process, 5 ms apart: who keeps something once is not waited for again
+A_FEW = 8  # numbers that an answer may note down for later: a factor, say
+_PLAIN = bytes | bytearray | str | float | complex | int | array.array | io.BytesIO | io.StringIO
 
 
 class _Storages(TorchDispatchMode):
@@ -99,18 +106,38 @@ def living(*given: torch.Tensor) -> _Storages:
     return _Storages(given)
 
 
+def is_kept(*storages: StorageWeakRef) -> bool:
+    """Whether something still holds memory of which the scene itself has let go. A thread that watches where the
+    program is may hold an answer's frame for a moment longer, and gloo a message."""
+    global _looks_left
+    gc.collect()
+    while (kept := not all(one.expired() for one in storages)) and _looks_left:
+        time.sleep(0.005)
+        _looks_left -= 1
+    return kept
+
+
+def beside(*tensors: torch.Tensor) -> int:
+    """The bytes that lie in the memory of these tensors and are none of theirs: what is kept with a view."""
+    return sum(one.untyped_storage().nbytes() - one.nbytes for one in tensors)
+
+
 def not_tensors(*things: Any) -> int:
     """The bytes of what is no tensor (numpy's arrays, bytes, numbers in lists) and is held by an answer's functions, by
     its objects, or by the graph and the attributes of a tensor that it returned."""
-    total, seen, todo = 0, set[int](), list(things)
+    total, numbers, seen, todo = 0, 0, set[int](), list(things)
     while todo:
         thing = todo.pop()
         if id(thing) in seen or isinstance(thing, type(None) | torch.nn.Parameter):
             continue
         seen.add(id(thing))
-        if isinstance(thing, bytes | bytearray | float | complex | int):
+        if isinstance(thing, _PLAIN):
             is_size = isinstance(thing, int) and thing <= 2**64  # (a larger one may hold bytes)
-            total += 0 if is_size else sys.getsizeof(thing)
+            is_word = isinstance(thing, str) and len(thing) < 500
+            numbers += isinstance(thing, float | complex)
+            total += 0 if is_size or is_word else sys.getsizeof(thing)
+        elif isinstance(thing, mmap.mmap):
+            total += len(thing)
         elif isinstance(thing, torch.Tensor):
             todo += [vars(thing), thing.grad_fn]
         elif hasattr(thing, "next_functions") and not isinstance(thing, type):
@@ -119,8 +146,8 @@ def not_tensors(*things: Any) -> int:
         elif isinstance(nbytes := getattr(thing, "nbytes", None), int):
             total += nbytes
         else:
-            todo += parts_of(thing)
-    return total
+            todo += events.parts_of(thing)
+    return total if numbers > A_FEW else total - numbers * sys.getsizeof(0.0)
 
 
 def count_pythons_bytes() -> None:
@@ -133,7 +160,7 @@ def count_pythons_bytes() -> None:
 @contextlib.contextmanager
 def held(*given: torch.Tensor, python: bool = False) -> Iterator[dict[str, int]]:
     """In the ``with`` block: ``tensors`` beside these, and if that is wanted, ``python``: numpy, bytes, lists."""
-    found = {"tensors": 0, "python": 0}
+    found, mapped = {"tensors": 0, "python": 0}, events.mapped
     if python:
         count_pythons_bytes()
     try:
@@ -142,4 +169,4 @@ def held(*given: torch.Tensor, python: bool = False) -> Iterator[dict[str, int]]
     finally:
         found["tensors"] = mode.most
         if python:
-            found["python"] = max(0, tracemalloc.get_traced_memory()[1] - PYTHONS_OWN)
+            found["python"] = max(0, tracemalloc.get_traced_memory()[1] + events.mapped - mapped - PYTHONS_OWN)

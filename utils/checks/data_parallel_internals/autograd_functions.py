@@ -76,12 +76,13 @@ def _one(case: Case, watch: Any, facts: Facts, name: str, kind: str, dice: rando
         return
     used = [number for number in range(len(outs)) if number == 0 or kind != "some of it used" or dice.random() < 0.5]
     coming = {number: draw(*outs[number].shape) for number in used}
-    another = [draw(dice.randint(1, 5), *row).to(device).requires_grad_() for device in devices[::-1]]
+    others = [draw(dice.randint(1, 5), *row).to(device).requires_grad_() for device in devices[::-1]]
     before = gpus.held()
+    another = [leaf * 2 for leaf in others]
     with watch.step(name):  # a second call in between, with other sizes and devices
         found = answer.apply(another[0], *devices[::-1]) if broadcast else [answer.apply(target, *another)]
     sums = [one.sum() for one in found]  # (the graph of which is still there)
-    found = None
+    found = another = None
     call["left"] = sum(gpus.held()) - sum(before) - sum(rounded(one.nbytes) for one in sums)
     there = [coming[number].to(outs[number].device) for number in used]
     with gpus.seen() as call["back"], watch.step(name, gradients=there):
@@ -146,7 +147,9 @@ def _forward(call: Facts) -> Iterator[Broken]:
             yield Broken("memory:kept", words, f"{nbytes:,} bytes on GPU {gpu}", f"at most {most:,}, what it returned")
             return
     if (left := call.get("left", 0)) > 0:
-        words = f"{name} keeps what it has returned alive for its backward, which needs no more than sizes and devices"
+        words = (
+            f"{name} keeps alive what it was given, or has returned: its backward needs no more than sizes and devices"
+        )
         yield Broken("memory:left", words, f"{left:,} bytes", "0 bytes")
 
 

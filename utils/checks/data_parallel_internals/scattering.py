@@ -41,7 +41,8 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     import torch
 
     from utils import simgpu
-    from utils.checks.contracts import gpus
+    from utils.checks.contracts import gpus, memory
+    from utils.checks.contracts.snapshot import raw
 
     simgpu.cluster(gpus_per_node=case["gpus"])
     numbers = [int(one) for one in case["devices"].split(", ")]
@@ -65,6 +66,9 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         with torch.no_grad():
             batch.copy_(~batch if batch.dtype == torch.bool else 1 - batch)
         numbers.reverse()
+    storage = memory.StorageWeakRef(raw(batch).untyped_storage())
+    del batch
+    call["kept"] = memory.is_kept(storage)
 
 
 def _batch(case: Case) -> Tensor:
@@ -227,6 +231,8 @@ def _memory(case: Case, call: Facts) -> Iterator[Broken]:
     if any(call["left"]):
         words = "something stays in a GPU's memory when nobody needs the parts any more: who keeps them?"
         yield Broken("memory:left", words, call["left"], [0] * len(call["left"]))
+    if call.get("kept"):
+        yield Broken("memory:kept", "after the call the batch, or a view of it, is kept: its owner cannot free it")
 
 
 def _rounded(nbytes: int) -> int:

@@ -64,6 +64,7 @@ def play(case: Case, watch: Any, facts: Facts, function: str) -> None:
     facts["steps"] = []
     for turn, rows in zip(TURNS, map(int, case["rows"].split(", ")), strict=True):
         model, twin = models[turn]
+        before = gpus.held()  # (when there is no batch yet: one that is gone again would hide what is kept)
         batch = nets.rows(rows, model, dice.getrandbits(30))
         learns = dice.random() < 0.5
         given = {"batch": _layout(batch.to(home), dice).requires_grad_(learns)}
@@ -80,7 +81,6 @@ def play(case: Case, watch: Any, facts: Facts, function: str) -> None:
         step |= {"numbers": list(numbers), "alone": sum(alone["flops"]["forward"]), "sizes": _sizes(model, batch)}
         step["rounding"] = rounding(case)
         facts["steps"].append(step)
-        before = gpus.held()
         devices = [simgpu.device(number) for number in numbers]
         with gpus.seen() as step["ahead"]:
             output = watch.call(function, model=model, **given, devices=devices)

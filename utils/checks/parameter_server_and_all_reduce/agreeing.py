@@ -23,13 +23,13 @@ def draw(rng: random.Random) -> list[Case]:
 
 
 def _lengths(rng: random.Random, ranks: int) -> list[list[int]]:
-    """Equal ones, one that differs, two around the mean, one or all empty, two halves, a difference of 256, all."""
+    """Equal ones, one that differs, two around the mean, one or all empty, two halves, a difference of 65,536, all."""
     usual, one = rng.randint(3, 9), rng.randrange(ranks)
     same = [usual] * ranks
     other, mean, far = same.copy(), same.copy(), same.copy()
     other[one] += rng.choice((-1, 1))
     mean[one], mean[one - 1] = usual - 2, usual + 2
-    far[one] += 256
+    far[one] += 2**16
     halves = [usual + (rank >= ranks // 2) for rank in range(ranks)]
     empty = [0 if rank == one else usual for rank in range(ranks)]
     return [

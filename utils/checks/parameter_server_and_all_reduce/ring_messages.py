@@ -68,8 +68,8 @@ def draw_tensors(rng: random.Random, ranks: int, large: bool) -> list[Case]:
     lengths.append(rng.randint(300, 2000))
     kinds.append("int64")
     return [
-        {"ranks": ranks, "length": length, "type": kind, "seed": rng.getrandbits(30)}
-        for length, kind in zip(lengths, kinds, strict=True)
+        {"ranks": ranks, "length": length, "type": kind, "calls": 1 + (number == 2), "seed": rng.getrandbits(30)}
+        for number, (length, kind) in enumerate(zip(lengths, kinds, strict=True))
     ]
 
 
@@ -97,7 +97,8 @@ def item(case: Case) -> int:
 
 
 def play(case: Case, watch: Any, facts: Facts, function: str, *arguments: int) -> None:
-    """Call the all-reduce with a tensor that is a part of a longer one."""
+    """Call the all-reduce with a tensor that is a part of a longer one; twice, with the same numbers again, if the case
+    says so: a gradient lies at the same place in every step."""
     import torch
     import torch.distributed as dist
 
@@ -106,14 +107,20 @@ def play(case: Case, watch: Any, facts: Facts, function: str, *arguments: int) -
     mine = numbers(case, dist.get_rank())
     base = torch.ones(len(mine) + 2 * EDGE, dtype=mine.dtype)
     tensor = base[EDGE:-EDGE]
-    tensor.copy_(mine)
     around = [base[:EDGE], base[-EDGE:]]
-    with (
-        watch.step(function, tensor=tensor, around=around) as record,
-        memory.held(base, python=case["length"] >= LARGE) as held,
-    ):
-        watch.answers[function](tensor, *arguments)
-    facts |= {"after": tensor.clone(), "held": held, "messages": messages(record)}
+    for call in range(case["calls"]):
+        tensor.copy_(mine)
+        with (
+            watch.step(function, tensor=tensor, around=around) as record,
+            memory.held(base, python=case["length"] >= LARGE) as held,
+        ):
+            watch.answers[function](tensor, *arguments)
+        facts |= {"after": tensor.clone(), "held": held, "messages": messages(record)}
+        if not call:
+            facts["after one call"] = facts["after"]
+    storage = memory.StorageWeakRef(base.untyped_storage())
+    del base, tensor, around
+    facts["kept"] = case["calls"] > 1 and memory.is_kept(storage)
 
 
 def judge_sum(
@@ -134,6 +141,13 @@ def judge_sum(
 
     before = [numbers(case, rank) for rank in range(len(world))]
     working = list(zip(world, before, strict=True))[:workers]
+    firsts, afters = ([facts[name] for facts in world] for name in ("after one call", "after"))
+    if not all(torch.equal(first, after) for first, after in zip(firsts, afters, strict=True)):
+        words = "the second call with the same tensor and the same numbers gives others than the first: each call is a "
+        yield Broken(
+            "value:again", f"{words}new all-reduce, also of the same memory, so keep nothing of the one before"
+        )
+        return
     if len(world) > 1 and all(torch.equal(facts["after"], own) for facts, own in working):
         words = "the tensor is what it was before: work in place. `tensor = …` inside a function only renames; "
         yield Broken("value:renamed", f"{words}`chunk += …`, `chunk.copy_(…)` and recv change it")
@@ -176,3 +190,9 @@ def judge_memory(case: Case, world: Sequence[Facts], limits: Sequence[int], what
             yield Broken(
                 "value:memory", f"{words}: numpy's arrays count as well", seen, f"at most {chunk:,}", rank=rank
             )
+        elif facts["kept"]:
+            words = (
+                "after the call the tensor's memory is held by your function, by a view of it say, in a global or an "
+            )
+            words += "attribute: its owner cannot free it, and with the next tensor a rank holds two"
+            yield Broken("value:kept", words, rank=rank)

@@ -58,12 +58,12 @@ class _Player:
     def __init__(self, case: Case, watch: Any, number: int) -> None:
         import torch
 
-        self.case, self.number = case, number
-        self.workers = case["workers"] + number
+        self.case, self.number = of_server(case, number), number
+        self.workers = self.case["workers"]
         self.generator = torch.Generator().manual_seed(case["seed"] + number)
         self.weights = self._random()
         self.first = self.weights.clone()
-        arguments = {"workers": self.workers, "bound": case["bound"], "lr": case["lr"]}
+        arguments = {name: self.case[name] for name in ("workers", "bound", "lr")}
         self.server = watch.call("Server", weights=self.weights, **arguments)
         self.events: list[Event] = []
         self.held: dict[int, tuple[Any, Any]] = {}  # weights in a worker's hands, and as they were
@@ -73,7 +73,7 @@ class _Player:
     def _random(self) -> Any:
         import torch
 
-        shape = [int(one) for one in self.case["shape"].split(" × ")]
+        shape = [int(one) for one in self.case["shape"].split(" × ")] + [2] * self.number
         numbers = torch.randn(shape, generator=self.generator, dtype=torch.float64)
         return numbers.to(getattr(torch, self.case["type"]))
 
@@ -91,15 +91,18 @@ class _Player:
         return weights is not None
 
     def push(self, worker: int) -> None:
+        from utils.checks.contracts.snapshot import Snapshot
+
         weights, before = self.held.pop(worker)
         gradient = self._random()
-        copy = gradient.clone()
+        copy, was = gradient.clone(), Snapshot({"gradient": gradient})
         kept = weights.equal(before)
         got = self.server.push(worker, gradient)
-        event = {"what": "push", "worker": worker, "gradient": copy, "kept": kept, "changed": not gradient.equal(copy)}
+        changed = bool(was.changes_to(Snapshot({"gradient": gradient})))
+        event = {"what": "push", "worker": worker, "gradient": copy, "kept": kept, "changed": changed}
         number = got if isinstance(got, int) and not isinstance(got, bool) else None
         self.events.append(event | {"got": number, "kind": type(got).__name__})
-        gradient.zero_()  # the worker needs its place for the next one
+        gradient.data.zero_()  # the worker needs its place for the next one
 
     def step(self, worker: int) -> bool:
         if may := self.pull(worker):
@@ -146,12 +149,18 @@ class _Player:
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     for number, one in enumerate(world[0]["servers"]):
-        yield from _judge_server(case, case["workers"] + number, one["events"], one["first"])
+        yield from _judge_server(of_server(case, number), one["events"], one["first"])
 
 
-def _judge_server(case: Case, workers: int, events: Sequence[Event], first: Any) -> Iterator[Broken]:
+def of_server(case: Case, number: int) -> Case:
+    """The second server has one more of everything: who keeps a number in the class has it for both."""
+    more = {name: case[name] + number for name in ("workers", "bound", "lr")}
+    return case | more
+
+
+def _judge_server(case: Case, events: Sequence[Event], first: Any) -> Iterator[Broken]:
     """Until the first event that is not as it has to be; the ones behind it follow from it."""
-    done, since, terms = [0] * workers, [0] * workers, [first]
+    done, since, terms = [0] * case["workers"], [0] * case["workers"], [first]
     for event in events:
         worker, at = event["worker"], {"call": 2}
         if event["what"] == "push":
@@ -173,7 +182,7 @@ def _judge_push(event: Event, staleness: int) -> Iterator[Broken]:
         words = "have changed in its hands: give each worker a copy, or do not change the server's tensor in place"
         yield Broken("value:held", f"the weights that worker {event['worker']} had pulled {words}")
     if event["changed"]:
-        yield Broken("value:gradient", "push changes the gradient that it was given: the worker may still need it")
+        yield Broken("value:gradient", "push changes the gradient that it was given: it belongs to the worker")
     if event["got"] is None:
         kind = "None" if event["kind"] == "NoneType" else f"a {event['kind']}"
         yield Broken("value:kind", f"push returns {kind}: it returns the staleness, an int")

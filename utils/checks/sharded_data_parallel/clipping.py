@@ -66,6 +66,7 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
                     "the norm of this rank's shards alone": _close(told, norms[rank]),
                     "the sum of the ranks' norms: it is the squares that add up": _close(told, sum(norms)),
                     "the square of the norm: take the root": _close(told, true**2),
+                    "the norm after clipping: return the one before": factor < 1.0 and _close(told, most),
                     "the mean of the ranks' squares, or its root": _close(told, true / len(world) ** 0.5),
                 }
             words = next((words for words, fits in guesses.items() if fits), "not the norm of all shards together")

@@ -67,7 +67,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         if not facts_of["connected"] or y.shape != upstream.shape:
             return
         held = memory.not_tensors(watch.answers["sharded_linear"].function, *outputs)
-        facts_of["between"] = living.now(*outputs) + held
+        facts_of["between"] = living.now(*outputs) + memory.beside(*outputs) + held
     y = None
     for facts_of, (x, shard, _, upstream) in zip(made, given, strict=True):
         with living, watch.step("backward", x=x, shard=shard, upstream=upstream):
@@ -75,7 +75,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         facts_of["dx"] = None if x.grad is None else x.grad.clone()
         facts_of["dshard"] = None if shard.grad is None else shard.grad - BEFORE * case["a gradient before"]
         own = [one for x, shard, *_ in given for one in (x.grad, shard.grad) if one is not None]
-        facts_of["after"] = living.now(*own, *outputs)
+        facts_of["after"] = living.now(*own, *outputs) + memory.beside(*own)
 
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:

@@ -45,6 +45,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         if step and rank == case["seed"] % ranks:  # as a training has it that goes wrong, and has to notice
             parameters[-1].grad[-1] = (math.nan, math.inf)[case["seed"] % 2]
         own = layers.joined([one.grad for one in parameters], ranks)
+        theirs = [memory.StorageWeakRef(one.grad.untyped_storage()) for one in parameters]
         living.given |= {one.grad.untyped_storage()._cdata for one in parameters}
         with living:
             got = watch.call("reduce_gradients", parameters=parameters)
@@ -54,7 +55,8 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         there = [one for one in returned if isinstance(one, torch.Tensor)]
         held = living.now(*there) + memory.not_tensors(watch.answers["reduce_gradients"].function, *there)
         got = got.detach().clone() if isinstance(got, torch.Tensor) else None
-        facts["steps"].append({"own": own, "got": got, "left": left, "storage": storage, "held": held})
+        found = {"own": own, "got": got, "left": left, "storage": storage, "held": held}
+        facts["steps"].append(found | {"kept": not left and memory.is_kept(*theirs)})
     for found, shard in zip(facts["steps"], returned, strict=True):
         found["stays"] = found["got"] is None or torch.equal(found["got"].nan_to_num(), shard.nan_to_num())
 
@@ -79,9 +81,11 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
             if found["left"]:
                 words = "the whole gradient is still there, in `.grad`: set it to None, or nothing is saved"
                 yield Broken("value:left", words, f"{len(found['left'])} gradients", "none", **where)
+            words = "after the call more than the shard is still held, in a global or an attribute"
             if found["held"] >= facts["bytes"]:
-                words = "after the call more than the shard is still held, in a global or an attribute"
                 yield Broken("value:held", words, f"{found['held']:,} bytes beside it", "none", **where)
+            elif found["kept"]:
+                yield Broken("value:held", f"{words}: the gradients that `.grad` has let go of", **where)
             if found["storage"] > facts["bytes"] // ranks:
                 words = "the shard is a view into a larger tensor, all of which stays in memory with it"
                 yield Broken("value:view", words, f"{found['storage']:,} bytes", facts["bytes"] // ranks, **where)

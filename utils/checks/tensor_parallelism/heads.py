@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,7 +26,8 @@ def draw(rng: random.Random) -> list[Case]:
 def scene(case: Case, watch: Any, facts: Facts) -> None:
     import torch
     from torch import nn
-    from torch.multiprocessing.reductions import StorageWeakRef
+
+    from utils.checks.contracts import memory
 
     dtype, width = getattr(torch, case["type"]), case["width"]
     generator = torch.Generator().manual_seed(case["seed"])
@@ -42,8 +42,9 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         "bytes in between": others[0].nbytes,
         "upstream": upstream.clone(),
     }
-    given = [StorageWeakRef(one.untyped_storage()) for one in (qkv, out)]
-    made = watch.call("ParallelAttention", qkv=qkv, out=out, heads=case["heads"])
+    given = [memory.StorageWeakRef(one.untyped_storage()) for one in (qkv, out)]
+    with (living := memory.living(qkv, out)):
+        made = watch.call("ParallelAttention", qkv=qkv, out=out, heads=case["heads"])
     mine = {name: getattr(made, name, None) for name in ("qkv", "out")}
     facts["kinds"] = {name: isinstance(one, nn.Parameter) for name, one in mine.items()}
     if not all(facts["kinds"].values()):
@@ -54,8 +55,9 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     if any(tuple(one.shape) != shapes[name] for name, one in mine.items()):
         return
     del qkv, out
-    gc.collect()
-    facts["may go"] = all(one.expired() for one in given)
+    kept = memory.is_kept(*given)
+    copied = living.now(*mine.values()) + memory.not_tensors(watch.answers["ParallelAttention"].function, made)
+    facts["may go"] = not kept and copied <= sum(facts["storage"].values())
     for number in parts.rounds(facts, x, *mine.values()):
         facts |= {name: one / 2**number for name, one in whole.items()} | {"x": x.detach().clone()}
         facts["mine"] = {name: one.detach().clone() for name, one in mine.items()}
@@ -110,7 +112,9 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
                 yield Broken("memory:view", words, seen, f"{right.nbytes:,}", rank=rank)
         if not facts.get("may go", True):
             yield Broken(
-                "memory:kept", "the object holds the whole weights, and they may go: keep your part", rank=rank
+                "memory:kept",
+                "the object holds more than its part of the weights: they may go when you have it",
+                rank=rank,
             )
         if "y" not in facts:
             continue

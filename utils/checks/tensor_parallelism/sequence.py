@@ -50,7 +50,9 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
             y = watch.call("sequence_norm", x=x, weight=weight, eps=case["eps"])
         if not parts.usable(facts, "y", y) or y.shape != upstream.shape:
             return
-        facts["between"] = living.now(y, *(one.grad for one in (x, weight) if one.grad is not None))
+        own = [one.grad for one in (x, weight) if one.grad is not None]
+        held = memory.not_tensors(watch.answers["sequence_norm"].function, y)
+        facts["between"] = living.now(y, *own) + memory.beside(y) + held
         if number:
             with watch.step(parts.BETWEEN, x=other, weight=weight):
                 watch.answers["sequence_norm"](other, weight, 0.1)

@@ -51,12 +51,12 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     for number in parts.rounds(facts, scores):
         facts["whole"] = whole / 2**number
         # (The snapshots are not the answer's: ``living`` stands inside.)
-        with watch.step("vocabulary_loss", scores=scores, targets=targets), living:
+        with watch.step("vocabulary_loss", scores=scores, targets=targets) as record, living:
             loss = watch.answers["vocabulary_loss"](scores, targets, start)
-        facts["most"] = living.most
+        facts |= {"most": living.most, "sent": [one["bytes"] for one in record["calls"]]}
         if not parts.usable(facts, "loss", loss) or loss.dim():
             return
-        facts["between"] = living.now()
+        facts["between"] = living.now() + memory.not_tensors(watch.answers["vocabulary_loss"].function, loss)
         if number:
             watch.call("vocabulary_loss", scores=other, targets=targets[1:].clone(), start=start)
         with watch.step("backward", scores=scores, targets=targets):
@@ -75,6 +75,14 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     loss = cross_entropy(scores, targets)
     loss.backward()
     for rank, facts in enumerate(world):
+        bound = NUMBERS * BYTES * len(targets)
+        calls, sent = len(facts.get("sent", ())), sum(facts.get("sent", ()))
+        if calls > NUMBERS or sent > bound:
+            words = (
+                "all-reduces and all-gathers together are more than it needs: three numbers for each token are enough"
+            )
+            need = f"at most {NUMBERS} calls, {bound:,} bytes"
+            yield Broken("wire:together", words, f"{calls} calls, {sent:,} bytes", need, rank=rank)
         dtype, start = facts["whole"].dtype, facts["start"]
         here = slice(start, start + case["columns"][rank])
         mine = scores.detach()[:, here]
