@@ -22,6 +22,7 @@ from utils.checks.contracts.contract import LONGEST, most_telling
 from utils.checks.contracts.memory import held, not_tensors
 from utils.checks.contracts.snapshot import Snapshot
 from utils.checks.contracts.wire import Stop, Wire
+from utils.checks.inside import OpenAnswer, Outcome
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks need not import pytest
 
@@ -459,3 +460,14 @@ def test_bytes_are_not_counted_while_somebody_looks_at_frames_which_hold_tensors
         kept.clear()
     other.join()
     assert counted == [empty]
+
+
+def test_what_the_check_itself_raises_in_an_answer_is_no_error_of_the_answer():
+    """Else a call that was ended because it waits for ever counted as one that raises an error, which some have to."""
+
+    def waits_for_ever():
+        raise Outcome("wrong", "waits for ever")
+
+    with pytest.raises(Outcome) as caught:
+        OpenAnswer("waits_for_ever", waits_for_ever, [__file__])()
+    assert caught.value.__cause__ is None

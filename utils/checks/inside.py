@@ -101,7 +101,8 @@ class OpenAnswer:
                 "give your own function another name.",
             )
         if failure is not None:
-            raise self.outcome_of(failure) from failure
+            told = self.outcome_of(failure)
+            raise told from (failure if told is not failure else None)  # (nothing of the check's own is its own cause)
         return result
 
     def __getattr__(self, name: str) -> Any:  # attributes of a learner's class
