@@ -6,13 +6,14 @@ import inspect
 import multiprocessing
 import os
 import random
+import sys
 
 import nbformat
 import pytest
 import torch
 
 from utils.checks import run
-from utils.checks.gil_and_refcounting import leaks, process_items, sharing, situations
+from utils.checks.gil_and_refcounting import leaks, process_items, sharing, situations, training_loops
 from utils.course import outline
 
 SOLUTION = outline.notebook("gil_and_refcounting", "solutions")
@@ -60,7 +61,7 @@ STILL = {"GPU": [512] * 13, "tensors": [7] * 13, "host": [1000] * 13}
      ("host", 100_000, "numbers pile up")],
 )  # fmt: skip
 def test_one_block_too_much_in_the_last_step_is_seen(what, more, sentence):
-    facts = {"alive": STILL, "may be alive": STILL, "collector": 0}
+    facts = {"alive": STILL, "may be alive": STILL, "collector": 0, "kept": 0}
     assert list(leaks.judge_growth(facts, 2, "the graph stays")) == []
     wrong = STILL | {what: [*STILL[what][:-2], STILL[what][-2] + more, STILL[what][-1]]}
     (broken,) = leaks.judge_growth(facts | {"alive": wrong}, 2, "the graph stays")
@@ -68,9 +69,23 @@ def test_one_block_too_much_in_the_last_step_is_seen(what, more, sentence):
 
 
 def test_what_is_left_when_a_loop_is_over_is_seen():
-    facts = {"alive": STILL | {"GPU": [512] * 12 + [1024]}, "may be alive": STILL, "collector": 0}
+    facts = {"alive": STILL | {"GPU": [512] * 12 + [1024]}, "may be alive": STILL, "collector": 0, "kept": 0}
     (broken,) = leaks.judge_growth(facts, 2, "the graph stays")
-    assert "when the function has returned" in broken.sentence
+    assert "some of it is still there when the function has returned" in broken.sentence
+    (broken,) = leaks.judge_growth(facts | {"alive": STILL, "kept": 24}, 2, "the graph stays")
+    assert "stay in the host's memory when the function has returned" in broken.sentence
+
+
+def test_what_an_answer_keeps_for_itself_is_counted_but_not_what_it_had_before():
+    def keeps(number=None, numbers=[0.5] * 100):  # noqa: B006
+        if number is not None:
+            numbers.append(number)
+
+    for steps, kept in ((0, 0), (3, 3 * sys.getsizeof(0.5))):
+        with training_loops.counted(keeps) as counts:
+            for step in range(steps):
+                keeps(step / 7)
+        assert counts == {"collector": 0, "kept": kept}
 
 
 CASES = [(case["items"], case["workers"]) for case in sharing.draw(random.Random(0))[:2]]
