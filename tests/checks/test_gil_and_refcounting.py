@@ -77,14 +77,14 @@ def test_what_is_left_when_a_loop_is_over_is_seen():
 
 
 def test_what_an_answer_keeps_for_itself_is_counted_but_not_what_it_had_before():
-    def keeps(number=None, numbers=[0.5] * 100):  # noqa: B006
+    def keeps(number=None, numbers=[n / 7 for n in range(100)]):
         if number is not None:
             numbers.append(number)
 
     for steps, kept in ((0, 0), (3, 3 * sys.getsizeof(0.5))):
         with training_loops.counted(keeps) as counts:
             for step in range(steps):
-                keeps(step / 7)
+                keeps(step / 3 + 200)
         assert counts == {"collector": 0, "kept": kept}
 
 
