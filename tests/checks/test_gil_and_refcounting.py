@@ -77,9 +77,10 @@ def test_what_is_left_when_a_loop_is_over_is_seen():
 
 
 def test_what_an_answer_keeps_for_itself_is_counted_but_not_what_it_had_before():
-    def keeps(number=None, numbers=[n / 7 for n in range(100)]):
-        if number is not None:
-            numbers.append(number)
+    numbers = [n / 7 for n in range(100)]
+
+    def keeps(number):
+        numbers.append(number)
 
     for steps, kept in ((0, 0), (3, 3 * sys.getsizeof(0.5))):
         with training_loops.counted(keeps) as counts:
