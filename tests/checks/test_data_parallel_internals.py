@@ -126,3 +126,12 @@ def test_threads_that_share_a_module_are_found_and_others_are_not():
             work = [threads.submit(layers, x) for layers in (model, twin)]
             failures = [one.exception() for one in work]
             assert any(isinstance(failure, Wrong) for failure in failures) == (twin is model)
+
+
+def test_no_gpu_gets_a_single_row_for_its_statistics():
+    """In training mode batch normalisation refuses it, whoever wrote the answer."""
+    for seed in range(200):
+        for case in forwards.draw(random.Random(seed)):
+            if case["play"] == "statistics":
+                parts = torch.arange(case["rows"]).chunk(len(case["devices"].split(", ")))
+                assert min(map(len, parts)) > 1
