@@ -52,7 +52,7 @@ def surroundings() -> dict[str, Any]:
         "the working folder": os.getcwd(),
         "the environment variables": hash(frozenset(one for one in os.environ.items() if one[0] not in _TORCHS_OWN)),
         "the number of threads": tuple(thread.native_id for thread in threading.enumerate()),
-        "the child processes": [text for path in Path("/proc/self/task").glob("*/children") if (text := _read(path))],
+        "the child processes": [numbers for numbers in children() if numbers],
         "the files in its folder": _files(tempfile.tempdir),
         "the signals": str([signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)]),
         "the process's alarm": signal.getitimer(signal.ITIMER_REAL)[0] > 0,
@@ -198,6 +198,11 @@ def _known(path: Path) -> str:
         found = path.lstat()
         return f"{path.name} {found.st_size} {found.st_mtime_ns}"
     return path.name
+
+
+def children() -> list[str]:
+    """The child processes of each thread; nothing at all where Linux does not tell."""
+    return [_read(path) for path in Path("/proc/self/task").glob("*/children")]
 
 
 def _read(path: Path) -> str:

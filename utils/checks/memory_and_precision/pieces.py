@@ -37,9 +37,10 @@ def made(case: Case, pieces: int) -> tuple[list[Piece], list[Tensor]]:
     tensors = [torch.randn(case["rows"], WIDTH)]
     tensors += [torch.randn(4 * WIDTH) for _ in range(case["tensors"] - 1)]
     torch.set_rng_state(kept)
+    device = torch.device("simgpu", case["gpu"])
     for piece in chain:
-        gpus.put(piece, torch.device("simgpu", case["gpu"]))
-    there = [one.to(torch.device("simgpu", case["gpu"])) for one in tensors]
+        gpus.put(piece, device)
+    there = [one.to(device) for one in tensors]
     asked = {"all": slice(None), "the second only": slice(1, 2), "all but the last": slice(0, -1)}[
         case["gradients for"]
     ]
