@@ -71,10 +71,6 @@ def test_data_parallel_on_real_gpus_gives_the_losses_of_the_simulated_ones() -> 
 
 BESIDE = """
 import torch
-from real_gpus import needs_gpus
-from torch import nn
-
-from utils import simgpu
 from torch import nn
 from utils import simgpu
 

@@ -44,6 +44,8 @@ _COURSE = str(Path(__file__).resolve().parents[2])
 _LIBRARY = (*{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}, _COURSE, "<frozen")
 # Types of these modules are mere places to keep things in: deques, namespaces, queues, stacks, generators, iterators.
 _KEEPERS = ("builtins", "collections", "types", "queue", "_queue", "contextlib", "itertools", "_thread")
+_MADE_AT_RUN_TIME = 1 << 9  # of a type's flags: CPython's Py_TPFLAGS_HEAPTYPE
+_BUILT_IN = {*sys.builtin_module_names} - {"builtins"}
 _NOT_KEPT = (types.ModuleType, types.FrameType, types.TracebackType, types.CodeType, types.BuiltinFunctionType)
 _frame = sys._getframe
 _heard: list[Event] | None = None
@@ -234,8 +236,12 @@ def _words(function: types.FunctionType) -> set[str]:
 
 
 def _is_the_answers(kind: type) -> bool:
+    """Whether a learner wrote this class: its functions tell, or its module where it has none."""
     members = [getattr(one, "__func__", one) for one in vars(kind).values()]
     files = [one.__code__.co_filename for one in members if isinstance(one, types.FunctionType)]
+    if not files and kind.__flags__ & _MADE_AT_RUN_TIME and kind.__module__ not in _BUILT_IN:
+        home = None if kind.__module__ == "__main__" else sys.modules.get(kind.__module__)
+        files = [getattr(home, "__file__", None) or ""]
     return any(not file.startswith(_LIBRARY) for file in files)
 
 
