@@ -39,12 +39,19 @@ def parts() -> list[Part]:
     notebooks = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("notebooks/*.ipynb"))
     core = [path for path in notebooks if path not in _with_frameworks()]
     # What notebooks print of devices and backends differs here from what is stored: that they run is what is tested.
-    lax = (*PYTEST, "--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout=120", "-n", "4", "--dist", "loadfile")
+    jobs = str(max(2, min(len(core), (os.cpu_count() or 1) // 2)))
+    lax = (*PYTEST, "--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout=120", "-n", jobs, "--dist", "loadfile")
     return [
-        Part("Tests that need GPUs", (*PYTEST, "tests", "-m", "gpu"), 150),
+        Part("Tests that need GPUs", (*PYTEST, *_tests(), "-m", "gpu"), 150),
         Part("Simulated against measured", (sys.executable, "benchmarks/simgpu_vs_hardware.py"), 150),
         Part("Notebooks of the core", (*lax, *core), 300),
     ]
+
+
+def _tests() -> list[str]:
+    """The files in which a test needs a GPU: to collect all others takes longer than these."""
+    files = sorted(ROOT.glob("tests/**/test_*.py"))
+    return [str(file.relative_to(ROOT)) for file in files if "needs_gpus" in file.read_text(encoding="utf-8")]
 
 
 def _with_frameworks() -> set[str]:

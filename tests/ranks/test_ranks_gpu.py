@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 from real_gpus import GPUS, needs_gpus
@@ -52,6 +54,13 @@ def test_nccl_without_enough_gpus_is_refused_with_the_reason(monkeypatch, gpus, 
     pretend_gpus(monkeypatch, gpus)
     with pytest.raises(BadRequest, match=f"{says}.*"):
         groups.choose_backend("nccl", 4)
+
+
+def test_a_rank_on_the_cpu_sees_no_gpu(monkeypatch):
+    pretend_gpus(monkeypatch, 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert groups.take_device("gloo", 3, 4) == torch.device("cpu")
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
 
 
 @pytest.mark.skipif(GPUS > 0, reason="for machines without a GPU")
@@ -112,6 +121,17 @@ def test_a_failure_on_a_gpu_keeps_variables_and_the_group_works_again():
         with pytest.raises(RankError, match="boom"):
             world.run_cell("raise ValueError('boom')")
         assert world.run_cell("dist.all_reduce(kept)\nkept.tolist()") == {0: "[3.0, 3.0]"}
+
+
+@needs_gpus(1)
+def test_more_ranks_than_gpus_shard_on_the_cpu():
+    source = (
+        "from torch.distributed.fsdp import fully_shard\nmodel = fully_shard(torch.nn.Linear(8, 4))\n"
+        "model(torch.ones(2, 8)).sum().backward()\n"
+        "(torch.cuda.is_available(), model.weight.device_mesh.device_type, model.weight.grad.to_local().device.type)"
+    )
+    with World(GPUS + 1) as world:
+        assert world.run_cell(source)[GPUS] == "(False, 'cpu', 'cpu')"
 
 
 @needs_gpus(1)

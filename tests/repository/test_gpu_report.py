@@ -42,7 +42,9 @@ def test_needing_a_gpu_is_a_mark() -> None:
 
 def test_it_runs_every_test_that_needs_a_gpu_and_every_notebook_of_the_core(gpu_report) -> None:
     tests, hardware, notebooks = gpu_report.parts()
-    assert tests.command[-3:] == ("tests", "-m", "gpu")
+    assert tests.command[-2:] == ("-m", "gpu")
+    marked = {path for path in ROOT.glob("tests/**/test_*.py") if "real_gpus import" in path.read_text()}
+    assert {ROOT / one for one in tests.command if one.startswith("tests/")} == marked != set()
     assert (ROOT / hardware.command[1]).exists()
     there = {path.name for path in ROOT.glob("notebooks/*.ipynb")}
     left_out = there - {Path(one).name for one in notebooks.command}
@@ -129,10 +131,15 @@ def _pretend_cuda(benchmark, monkeypatch, name: str) -> None:
         get_device_name=lambda: name,
         get_device_properties=lambda: properties,
         max_memory_allocated=lambda: 10**9,
+        memory_allocated=lambda: held[0],
         Event=_Event,
     )
+    held = [68_000_000]  # of cuBLAS, until it is told to let go
+    inside = types.SimpleNamespace(_cuda_clearCublasWorkspaces=lambda: held.__setitem__(0, 0))
     stand_in = _Torch()
-    vars(stand_in).update(cuda=cuda, **{make: on_cpu(getattr(torch, make)) for make in ("zeros", "randn", "empty")})
+    vars(stand_in).update(
+        cuda=cuda, _C=inside, **{make: on_cpu(getattr(torch, make)) for make in ("zeros", "randn", "empty")}
+    )
     monkeypatch.setattr(benchmark, "torch", stand_in)
     make_step = benchmark.make_step
 
@@ -161,4 +168,5 @@ def test_with_a_gpu_each_step_is_predicted_and_measured(name, shares, monkeypatc
     assert "nothing was measured" not in shown and "per operator (measured here)" in shown
     assert ("(measured here)" in shown.split("shares:")[1].splitlines()[0]) is (shares == "measured here")
     (row,) = (line for line in shown.splitlines() if line.startswith("AlexNet"))
+    assert "cuBLAS's workspaces too (0.07 GB)" in shown
     assert row.count(" GB") == row.count(" ms") == row.count("%") == 2, row

@@ -134,8 +134,7 @@ def test_data_parallel_asks_where_its_module_is(monkeypatch: pytest.MonkeyPatch)
         with pytest.raises(InterruptedError):
             simulated(torch.ones(2, 3))
         assert asked[-1] == "simgpu"
-        with pytest.raises((RuntimeError, AssertionError)) as error:  # no real GPU here, so torch's own way ends early
-            nn.DataParallel(RealModule(3, 3), device_ids=[1])(torch.ones(2, 3))
-        assert "CUDA" in str(error.value)
+        with pytest.raises((RuntimeError, AssertionError), match=r"CUDA|device id"):  # there is no such real GPU
+            nn.DataParallel(RealModule(3, 3), device_ids=[99])(torch.ones(2, 3))
         assert kind_of_device() == "simgpu", "the next one is asked anew"
     assert torch._utils._get_available_device_type() == "cuda"

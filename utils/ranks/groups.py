@@ -27,10 +27,12 @@ def choose_backend(asked: str, world_size: int) -> tuple[str, str]:
 
 
 def take_device(backend: str, rank: int, per_node: int) -> Any:
-    """The device of this rank. Under NCCL every node sees its own GPUs only, as real nodes do."""
+    """The device of this rank. Under NCCL every node sees its own GPUs only, as real nodes do; on the CPU, none."""
     import torch
 
     if backend != "nccl":
+        if torch.version.cuda is not None:  # else FSDP and meshes take GPU ``local_rank``, which may not exist
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
         return torch.device("cpu")
     local_rank, node = rank % per_node, rank // per_node
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")

@@ -182,19 +182,20 @@ def _change_data_parallel() -> None:
 
 def _change_accelerator() -> None:
     """``torch.accelerator`` asks C++, which sees one device."""
+    module = torch_module
     names = {
-        "device_count": torch_module.device_count,
-        "current_device_index": torch_module.current_device,
-        "current_device_idx": torch_module.current_device,
-        "set_device_index": torch_module.set_device,
-        "set_device_idx": torch_module.set_device,
-        "current_stream": torch_module.current_stream,
-        "set_stream": torch_module.set_stream,
-        "synchronize": torch_module.synchronize,
-        "device_index": torch_module.device,
+        "device_count": (module.device_count, torch.cuda.device_count),
+        "current_device_index": (module.current_device, torch.cuda.current_device),
+        "current_device_idx": (module.current_device, torch.cuda.current_device),
+        "set_device_index": (module.set_device, torch.cuda.set_device),
+        "set_device_idx": (module.set_device, torch.cuda.set_device),
+        "current_stream": (module.current_stream, torch.cuda.current_stream),
+        "set_stream": (module.set_stream, torch.cuda.set_stream),
+        "synchronize": (module.synchronize, torch.cuda.synchronize),
+        "device_index": (module.device, torch.cuda.device),
     }
-    for name, function in names.items():
-        _set(torch.accelerator, name, function)
+    for name, (simulated, real) in names.items():
+        _set(torch.accelerator, name, parallel.choosing_accelerator(simulated, real))
 
 
 def _change_training() -> None:

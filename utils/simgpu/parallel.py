@@ -199,8 +199,20 @@ def choosing_stream(original: Any) -> Any:
     """``torch.nn.parallel._functions._get_stream``: the stream that copies parts of a batch."""
 
     def copy_stream(device: torch.device) -> Any:
+        if getattr(_local, "real", False):  # torch takes its number for one of the accelerator, which is simulated
+            return _real_copy_stream(device.index)
         if device.type == "simgpu":
             return current().gpus[current().index(device)].copy_stream
         return original(device)
 
     return copy_stream
+
+
+@functools.cache
+def _real_copy_stream(index: int) -> torch.cuda.Stream:
+    return torch.cuda.Stream(index)
+
+
+def choosing_accelerator(simulated: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of ``torch.accelerator``: of simulated GPUs, or of real ones while a DataParallel works on them."""
+    return lambda *args, **kwargs: (real if getattr(_local, "real", False) else simulated)(*args, **kwargs)

@@ -43,7 +43,7 @@ _FITTED = "fitted to training steps that others measured, rows with `calibrates`
 _UNALIGNED_ON_HOPPER = 3.0
 """Derived, not measured. Hopper's products of warp groups want aligned rows. Without them its multiprocessors run the
 A100's kernels: half of 0.7 of the A100's peak (GPT-2's vocabulary of 50,257 against 50,304), times 132 multiprocessors
-for 108 and 1.83 GHz for 1.41, are a third of what aligned products reach here."""
+for 108 and 1.83 GHz for 1.41, are a third of what aligned products reach here. (Measured since, on an H200: below.)"""
 
 V100 = GPU(
     name="V100 SXM2 32GB",
@@ -114,17 +114,18 @@ H200 = GPU(
     memory_bytes=141 * GIB,
     memory_bytes_per_s=4800e9,
     flops=dict(H100.flops),
-    achievable_flops=0.53,
+    achievable_flops=0.8,
     achievable_bandwidth=0.79,
     nvlink=NVLINK4,
     host=PCIE5,
     kernel_s=2e-6,
     source="NVIDIA H200 Tensor Core GPU data sheet (2024), column H200 SXM: an H100 with other memory; tensor core "
     "rates are half of those printed there, which are with sparsity",
-    achievable_source=f"assumed, all as the H100's; {_KERNEL}",
+    achievable_source="products, with and without aligned rows: fitted to GPT 1.3B in bf16 on an H200 with torch 2.11 "
+    f"(2026, benchmarks/results/simgpu_vs_h200.txt); bandwidth and fp32: assumed, as the H100's; {_KERNEL}",
     achievable_fp32=0.9,
     multiprocessors=132,
-    unaligned=_UNALIGNED_ON_HOPPER,
+    unaligned=6.5,
     nics_per_gpu=1,
     network=INFINIBAND_NDR,
     **_HOST,
