@@ -12,6 +12,7 @@ from real_gpus import needs_gpus
 from torch import nn
 
 from utils import simgpu
+from utils.simgpu import backward
 
 TRAIN = """
 import json, sys, torch
@@ -74,29 +75,44 @@ import torch
 from torch import nn
 from utils import simgpu
 
-def losses(device):
+def network(device):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 5)).double().to(device)
-    network = nn.DataParallel(model)
     x = torch.randn(24, 12, dtype=torch.float64)
-    loss = network(x).square().mean()
-    loss.backward()
-    return loss.item(), model[0].weight.grad.cpu(), {str(p.device) for p in network.parameters()}
+    parallel = nn.DataParallel(model)
+    return parallel(x), {str(p.device) for p in parallel.parameters()}
 
 with simgpu.cluster(gpus_per_node=2):
-    real, simulated = losses("cuda:0"), losses("simgpu:0")
+    (real, where), (simulated, there) = network("cuda:0"), network("simgpu:0")
+    assert (where, there) == ({"cuda:0"}, {"simgpu:0"})
+    torch.testing.assert_close(real.cpu(), simulated.cpu())
+    simulated.sum().backward()
     pinned = torch.ones(1000).pin_memory()
     pinned.to("cuda", non_blocking=True)
     assert pinned.is_pinned() and not torch.ones(3).is_pinned()
-assert real[2] == {"cuda:0"} and simulated[2] == {"simgpu:0"}, (real, simulated)
-assert abs(real[0] - simulated[0]) < 1e-9
-torch.testing.assert_close(real[1], simulated[1])
+for once in "after", "again":
+    try:
+        real.sum().backward()
+    except RuntimeError as error:
+        assert "restart the kernel" in str(error)
+    else:
+        raise AssertionError("a backward on a real GPU is refused")
 """
 
 
 @needs_gpus(1)
-def test_data_parallel_on_real_gpus_works_beside_a_simulated_cluster() -> None:
+def test_real_gpus_compute_beside_a_simulated_cluster_and_say_that_they_do_not_train() -> None:
     subprocess.run([sys.executable, "-c", BESIDE], check=True, timeout=120)
+
+
+def test_backward_is_refused_on_real_gpus_only() -> None:
+    ran = []
+    engine = backward.refusing_real_gpus(lambda tensors, *_args, **options: ran.append((tensors, options)))
+    engine((torch.ones(1), torch.ones(1, device="meta")), (None, None), accumulate_grad=True)
+    assert ran[0][1] == {"accumulate_grad": True}
+    with pytest.raises(RuntimeError, match="restart the kernel"):
+        engine((torch.ones(1), OnRealGPU()))
+    assert len(ran) == 1
 
 
 class OnRealGPU:

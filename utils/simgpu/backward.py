@@ -69,6 +69,24 @@ def watched(engine: Callable[..., Any]) -> Callable[..., Any]:
     return run_backward
 
 
+def refusing_real_gpus(engine: Callable[..., Any]) -> Callable[..., Any]:
+    """Autograd's engine, which in this process knows simulated GPUs as the only ones.
+
+    The name of an accelerator is given for good, and C++ asks for streams of that one: a backward on a real GPU would
+    end with an assertion about them inside of torch (seen on an H200 with torch 2.11; 2.13 has the same line).
+    """
+
+    def run_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        if any(tensor.device.type == "cuda" for tensor in tensors):
+            raise RuntimeError(
+                "torch's autograd works for one kind of GPU in a process, and this one has made simulated GPUs: train "
+                "on real GPUs in another process (restart the kernel, and make no simulated cluster before)."
+            )
+        return engine(tensors, *args, **kwargs)
+
+    return run_backward
+
+
 def on_its_gpu(apply: Callable[..., Any]) -> Callable[..., Any]:
     """``backward`` of an ``autograd.Function``: inside, the current GPU is that of its gradients.
 

@@ -119,6 +119,9 @@ def _introduce_device() -> None:
             for name in set(vars(owner)) - before[owner]:
                 _methods[owner, name] = vars(owner)[name]
                 delattr(owner, name)
+        if torch.version.cuda is not None:  # for good, too
+            graph._engine_run_backward = backward.refusing_real_gpus(graph._engine_run_backward)
+            torch.autograd._engine_run_backward = graph._engine_run_backward
         _methods[torch.Tensor, "simgpu"] = _to_simgpu  # torch's own goes through C++, which knows one device only
     for (owner, name), value in _methods.items():
         _set(owner, name, value)
