@@ -12,7 +12,8 @@ How to read the numbers:
   ``total_memory`` of 79.2 GiB on an H100, 139.8 GiB on an H200 and 31.7 GiB on a V100. Bandwidths are in GB/s of
   10⁹ bytes.
 - **A peak is not reached.** The ``achievable_…`` shares say what the kernels of a training step get of it. They are
-  fitted to steps that others measured, which is less than the largest products and copies reach alone.
+  fitted to steps that others measured (the H200's products: that we did), which is less than the largest products and
+  copies reach alone.
 """
 
 from __future__ import annotations
