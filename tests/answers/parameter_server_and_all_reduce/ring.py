@@ -178,6 +178,10 @@ wrong("one chunk off in the second phase", "numbers are missing in element", {
     "chunks[(rank - step + 1) % size], right": "chunks[(rank - step) % size], right",
     "dist.recv(chunks[(rank - step) % size]": "dist.recv(chunks[(rank - step - 1) % size]",
 })  # fmt: skip
+wrong("asks for ever whether a message is over", "asks is_completed() of a message for ever", {
+    RECEIVE: "        receiving = dist.irecv(buffer[: len(target)], left)\n"
+             "        while not receiving.is_completed():\n            pass\n"
+})  # fmt: skip
 wrong("what does not fit is left out", "the last elements are not added", {
     CUT: "    chunks = tensor[: len(tensor) // size * size].tensor_split(size)\n"
 })  # fmt: skip

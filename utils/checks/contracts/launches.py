@@ -66,6 +66,7 @@ class Launch:
         changed: whether a tensor was written to between launch and wait.
         tag: of a message.
         gaps: whether a tensor that is reduced has gaps in memory.
+        asked: how often somebody has asked whether it is over.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Launch:
     changed: bool = False
     tag: int = 0
     gaps: bool = False
+    asked: int = 0
     work: Any = None
     carries: Any = None
     partner: Any = None
