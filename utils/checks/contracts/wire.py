@@ -118,7 +118,7 @@ class Wire:
         """Whether a message is over: as with gloo, when somebody has waited for it."""
         launch.asked += 1
         if launch.asked > FOR_EVER:
-            self.stop("future", "asks is_completed() of a message for ever, which gloo answers with True after a wait()")
+            self.stop("future", "asks is_completed() of a message for ever; gloo says True only after a wait()")
         return launch.waited is not None
 
     def end_of_scene(self, useless: str = "") -> None:
