@@ -257,3 +257,74 @@ wrong("a copy of the bias grows old", "in the second round, on the same tensors 
     "    old = known.setdefault(bias.shape, bias.detach().clone())\n"
     "    return SumOverRanks.apply(part @ weight.t()) + bias + (old - bias).detach()"
 })  # fmt: skip
+
+
+# --- wrong: other calls, other sizes, other places in a network
+
+wrong("square matrices the wrong way round", "the result of row_linear does not have the right numbers", {
+    ROWS: "    weight = weight if weight.shape[0] == weight.shape[1] else weight.t()\n"
+    "    return SumOverRanks.apply(part @ weight) + bias\n"
+})  # fmt: skip
+wrong("the bias's gradient is a mean", "times too small", {
+    ROWS: "    bias = bias / dist.get_world_size() + (bias - bias / dist.get_world_size()).detach()\n" + ROWS
+})  # fmt: skip
+wrong("the result in a tuple", "is no tensor, but of type tuple", {ROWS: ROWS.replace(" + bias", " + bias,")})
+wrong("a class of torch's own", "which does the exercise", {
+    SUM: "        from torch.distributed.nn.functional import _AllReduce\n"
+    "        return _AllReduce.forward(ctx, dist.ReduceOp.SUM, dist.group.WORLD, y)\n"
+})  # fmt: skip
+
+
+@wrong("results share a buffer", "each call needs memory of its own")
+def shared_buffer():
+    known = {}
+
+    class Sum(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, y, bias):
+            total = known.setdefault(y.shape, torch.empty_like(y)).copy_(y)
+            dist.all_reduce(total)
+            return total.add_(bias).view_as(total)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient, gradient.flatten(0, -2).sum(0)
+
+    return column_linear, lambda part, weight, bias: Sum.apply(part @ weight.t(), bias)
+
+
+@wrong("the gradient of x goes into x.grad", "the gradient of x is missing")
+def into_grad():
+    class Copy(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.x = x
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            gradient = gradient.clone()
+            dist.all_reduce(gradient)
+            ctx.x.grad = gradient if ctx.x.grad is None else ctx.x.grad + gradient
+
+    return (lambda x, weight, bias: Copy.apply(x) @ weight.t() + bias), row_linear
+
+
+@wrong("what the backward pass needs is kept by shape", "the gradient of x does not have the right numbers")
+def kept_by_shape():
+    known = {}
+
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, weight):
+            ctx.shape, known[x.shape] = x.shape, (x.detach(), weight.detach())
+            return x @ weight.t()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            x, weight = known[ctx.shape]
+            dx = gradient @ weight
+            dist.all_reduce(dx)
+            return dx, gradient.flatten(0, -2).t() @ x.flatten(0, -2)
+
+    return (lambda x, weight, bias: Product.apply(x, weight) + bias), row_linear

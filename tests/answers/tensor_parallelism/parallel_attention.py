@@ -217,7 +217,7 @@ wrong("holds the whole weights", "the object holds more than its part of the wei
     "        self.heads = heads // ranks\n": "        self.heads = heads // ranks\n        self.whole = qkv\n"
 })  # fmt: skip
 wrong("a transposed copy grows old", "in the second round, on the same tensors with other numbers", {
-    "        self.heads = heads // ranks\n": "        self.heads = heads // ranks\n        self.turned = self.out.detach().t().clone()\n",
+    TOGETHER: "        if not hasattr(self, 'turned'):\n            self.turned = self.out.detach().t().clone()\n" + TOGETHER,
     "self.out.t())": "(self.out.t() + (self.turned - self.out.t()).detach()))",
 })  # fmt: skip
 
@@ -249,3 +249,34 @@ wrong("all objects have the heads of the last one", "in the second round", {
 wrong("holds a copy of the whole weights", "the object holds more than its part of the weights", {
     "        self.heads = heads // ranks\n": "        self.heads = heads // ranks\n        self.copies = qkv.clone(), out.clone()\n"
 })  # fmt: skip
+wrong("holds a copy of its own part", "the object holds more than its part of the weights", {
+    "        self.heads = heads // ranks\n": "        self.heads = heads // ranks\n        self.turned = self.out.detach().t().contiguous()\n"
+})  # fmt: skip
+wrong("x is kept", "the object still holds `x` after the backward pass", {TOGETHER: "        self.x = x\n" + TOGETHER})
+wrong("a parameter is scaled in the forward pass", "`out` has other numbers than before", {
+    TOGETHER: "        self.out.data.mul_(1.001)\n" + TOGETHER
+})  # fmt: skip
+
+
+@right("masks of all objects by length, and a large one")
+def masks():
+    known = {}
+
+    class ParallelAttention(torch.nn.Module):
+        def __init__(self, qkv, out, heads):
+            super().__init__()
+            ranks, rank = dist.get_world_size(), dist.get_rank()
+            self.qkv = torch.nn.Parameter(torch.cat([part.chunk(ranks)[rank] for part in qkv.chunk(3)]))
+            self.out = torch.nn.Parameter(out.chunk(ranks, dim=1)[rank].clone())
+            self.heads = heads // ranks
+            self.register_buffer("mask", torch.ones(256, 256).tril())
+
+        def forward(self, x):
+            length = x.shape[1]
+            mask = known.setdefault(length, self.mask[:length, :length] == 0)
+            together = (CopyToRanks.apply(x) @ self.qkv.t()).chunk(3, dim=2)
+            q, k, v = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in together)
+            shares = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(mask, -torch.inf).softmax(-1)
+            return SumOverRanks.apply((shares @ v).transpose(1, 2).flatten(2) @ self.out.t())
+
+    return (ParallelAttention,)

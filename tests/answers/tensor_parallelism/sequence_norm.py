@@ -220,7 +220,7 @@ wrong("in float32", "is all of it computed in float64", {
 
 # --- wrong: what is kept from call to call
 
-wrong("a shape is kept for all, between forward and backward", "is invalid for input of size", {
+wrong("a shape is kept for all, between forward and backward", "returned an invalid gradient", {
     TURN_X: "        GatherSequence.shape = x.shape\n" + TURN_X,
     "        return part.transpose(0, 1)\n": "        return part.transpose(0, 1).reshape(GatherSequence.shape)\n",
 })  # fmt: skip
@@ -230,4 +230,20 @@ wrong("a copy of the weight grows old", "in the second round, on the same tensor
 })  # fmt: skip
 wrong("copies of numpy's are kept", "until the backward pass more is held", {
     RESULT: "    sequence_norm.kept = x.detach().numpy().repeat(5)\n" + RESULT
+})  # fmt: skip
+wrong("results share a buffer", "each call needs memory of its own", {
+    "        whole = x.new_empty(": "        whole = sequence_norm.__dict__.setdefault((x.shape, x.dtype), x.new_empty("
+    , "*x.shape[1:])\n        dist.all_gather": "*x.shape[1:]))\n        dist.all_gather"
+})  # fmt: skip
+wrong("a DTensor", "DTensor and _functional_collectives do that, and are refused", {
+    RESULT: "    from torch.distributed.device_mesh import init_device_mesh\n"
+    "    from torch.distributed.tensor import DTensor, Replicate, Shard\n"
+    "    mesh = init_device_mesh('cpu', (dist.get_world_size(),))\n"
+    "    mine = torch.nn.functional.rms_norm(x, weight.shape, shared, eps)\n"
+    "    return DTensor.from_local(mine, mesh, [Shard(1)]).redistribute(mesh, [Replicate()]).to_local()\n"
+})  # fmt: skip
+wrong("all tokens are gathered, and their norm is computed again", "norm first, then gather", {
+    RESULT: "    from torch.utils.checkpoint import checkpoint\n"
+    "    norm, whole = torch.nn.functional.rms_norm, GatherSequence.apply(x)\n"
+    "    return checkpoint(norm, whole, weight.shape, shared, eps, use_reentrant=False)\n"
 })  # fmt: skip

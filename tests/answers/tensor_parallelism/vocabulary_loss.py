@@ -147,7 +147,7 @@ wrong("the whole is summed", "scores stay where they are", {
 })  # fmt: skip
 wrong(
     "no largest",
-    "first take the largest away",
+    "first take each token's largest away",
     {MAX: "", LARGEST: "    largest = torch.zeros(len(scores), dtype=scores.dtype)\n"},
 )
 wrong("each its own largest", "the loss", {MAX: ""})
@@ -209,4 +209,37 @@ wrong("three all-reduces and three all-gathers", "all-reduces and all-gathers to
 })  # fmt: skip
 wrong("copies of numpy's are kept", "until the backward pass more is held", {
     RESULT: "    vocabulary_loss.kept = scores.detach().numpy().repeat(4)\n" + RESULT
+})  # fmt: skip
+
+
+# --- wrong for some tokens only
+
+wrong("one largest for all tokens", "first take each token's largest away", {
+    LARGEST: "    largest = scores.detach().amax().expand(len(scores)).clone()\n"
+})  # fmt: skip
+wrong("the mean in place of the largest", "first take each token's largest away", {
+    LARGEST: LARGEST.replace("amax(1)", "mean(1)")
+})  # fmt: skip
+wrong("the last column counts for nobody", "the loss does not have the right numbers", {
+    "(place >= scores.shape[1])": "(place >= scores.shape[1] - 1)"
+})  # fmt: skip
+wrong("the next rank's first column counts here too", "the loss does not have the right numbers", {
+    "(place >= scores.shape[1])": "(place > scores.shape[1])",
+    "place.masked_fill(elsewhere, 0)[:, None]": "place.masked_fill(elsewhere, 0).clamp(max=scores.shape[1] - 1)[:, None]",
+})  # fmt: skip
+wrong("sums are rounded to bfloat16 on their way", "the loss does not have the right numbers", {
+    "        y = y.clone()\n": "        dtype, y = y.dtype, y.bfloat16()\n", "        return y\n": "        return y.to(dtype)\n"
+})  # fmt: skip
+wrong("the loss lies in a buffer", "each call needs memory of its own", {
+    RESULT: "    loss = (total.log() - SumOverRanks.apply(found)).mean()\n"
+    "    with torch.no_grad():\n"
+    "        known = vocabulary_loss.__dict__.setdefault(loss.dtype, loss.detach().clone()).copy_(loss)\n"
+    "    return Placed.apply(loss, known)\n",
+    "def vocabulary_loss": "class Placed(SumOverRanks):\n    forward = staticmethod(lambda ctx, loss, known: known.view_as(known))\n"
+    "    backward = staticmethod(lambda ctx, gradient: (gradient, None))\n\n\ndef vocabulary_loss",
+})  # fmt: skip
+wrong("the gradient that arrives is doubled for whoever holds it", "`upstream` has other numbers than before", {
+    RESULT: RESULT.replace("    return ", "    return Doubled.apply(").replace(".mean()", ".mean())"),
+    "def vocabulary_loss": "class Doubled(SumOverRanks):\n    forward = staticmethod(lambda ctx, loss: loss.clone())\n"
+    "    backward = staticmethod(lambda ctx, gradient: gradient.mul_(2) / 2)\n\n\ndef vocabulary_loss",
 })  # fmt: skip

@@ -44,7 +44,10 @@ def compare(
     import torch
 
     if not isinstance(got, torch.Tensor):
-        yield Broken(f"{clause}:none", f"{what} is missing", **where)
+        words = (
+            "is missing" if got is None else f"is no tensor, but of type {got if isinstance(got, str) else type(got)}"
+        )
+        yield Broken(f"{clause}:none", f"{what} {words}", **where)
         return
     if got.shape != terms[0].shape or got.dtype != terms[0].dtype:
         measured, expected = (f"{list(one.shape)} {one.dtype}" for one in (got, terms[0]))

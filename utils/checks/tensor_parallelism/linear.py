@@ -12,11 +12,13 @@ from utils.checks.tensor_parallelism import parts
 
 def draw(rng: random.Random) -> list[Case]:
     cases: list[Case] = []
-    for ranks in (3, 3, 2, rng.choice((4, 5))):
-        kind = "float64" if not cases else rng.choice(("float64", "float32"))
-        shape = rng.choice(([4], [2, 3], [3, 1, 2])) if cases else [2, 3]
-        sizes = {"inputs": rng.randint(3, 9), "outputs": rng.randint(3, 9)}
+    shapes = [[2, 3], *rng.sample(([4], [2, 3], [3, 1, 2]), 3)]
+    for ranks, shape in zip((3, 3, 2, rng.choice((4, 5))), shapes, strict=True):
+        kind = ("float64", "float32", *rng.choices(("float64", "float32"), k=2))[len(cases)]
+        sizes = dict(zip(("inputs", "outputs"), rng.sample(range(3, 10), 2), strict=True))
         hidden = [rng.randint(1, 5) for _ in range(ranks)]
+        if len(cases) == 1:  # square matrices, of which any may be the wrong way round
+            sizes["outputs"], hidden = sizes["inputs"], [sizes["inputs"]] * ranks
         case = {"ranks": ranks, "type": kind, "rows": " × ".join(map(str, shape)), **sizes, "seed": rng.getrandbits(30)}
         cases.append(case | {"shape": shape, "hidden": hidden})
     return cases
@@ -39,21 +41,22 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     last_weight = nn.Parameter(parts.randn(own, [case["outputs"], hidden], dtype))
     leaves = {"x": x, "weight": weight, "bias": bias, "last_weight": last_weight, "last_bias": last_bias}
     facts |= {"bytes x": x.nbytes, "bytes y": upstream.nbytes, "upstream": upstream.clone()}
-    sizes = (3, case["inputs"] + 1), (hidden, case["inputs"] + 1), (hidden,), (case["outputs"] + 1, hidden)
-    others = [torch.ones(size, dtype=dtype, requires_grad=True) for size in (*sizes, (case["outputs"] + 1,))]
-    facts["bytes in between"] = 3 * (case["outputs"] + 1) * x.itemsize
     for number in parts.rounds(facts, *leaves.values()):
         facts["given"] = {name: one.detach().clone() for name, one in leaves.items()}
-        part = watch.call("column_linear", x=x, weight=weight, bias=bias)
+        part = watch.call("column_linear", x=parts.inside(x), weight=weight, bias=bias)
         if not parts.usable(facts, "part", part):
             return
         y = watch.call("row_linear", part=torch.tanh(part), weight=last_weight, bias=last_bias)
         if not parts.usable(facts, "y", y) or y.shape != upstream.shape:
             return
-        if number:
-            with watch.step(parts.BETWEEN, x=others[0]):
-                inner = watch.answers["column_linear"](*others[:3])
-                watch.answers["row_linear"](inner, *others[3:])
+        size = parts.other_size(x.shape) if number else x.shape
+        sizes = size, weight.shape, bias.shape, last_weight.shape, last_bias.shape
+        others = [torch.ones(size, dtype=dtype, requires_grad=True) for size in sizes]
+        with parts.meanwhile(facts, "y", y), watch.step(parts.BETWEEN, x=others[0]):
+            inner = watch.answers["column_linear"](*others[:3])
+            watch.answers["row_linear"](inner, *others[3:])
+        if facts["overwritten"]:
+            return
         with watch.step("backward", upstream=upstream, **leaves):
             y.backward(upstream)
         parts.note_gradients(facts, **leaves)
@@ -96,10 +99,13 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
             continue
         for name, found in facts["gradients"].items():
             right = given[rank][name].grad if name not in ("x", "last_bias") else given[0][name].grad
-            guesses = {f"is {ranks} times too large: a sum over the ranks too many": ranks * right}
+            guesses = {
+                f"is {ranks} times too large: a sum over the ranks too many": ranks * right,
+                "is the mean over the ranks" if name == "x" else f"is {ranks} times too small": right / ranks,
+            }
             if name == "x":
                 only = "comes from this rank's columns alone: all ranks have used x, so it is the sum of theirs"
-                guesses = {only: uses[rank], **guesses, "is the mean over the ranks": right / ranks}
+                guesses = {only: uses[rank], **guesses}
             what = f"the gradient of {_WORDS[name]}"
             beside = [one for one in uses] if name == "x" else []
             yield from compare(f"value:3 {name}", what, found, [right.to(dtype)], 1.0, guesses, beside=beside, **where)
@@ -128,7 +134,7 @@ CONTRACT = Contract(
     rules={
         "column_linear": Rules(),
         "row_linear": Rules(wire=lambda case, rank, facts: {"all_reduce": Amount(1, facts["bytes y"])}),
-        parts.BETWEEN: Rules(wire=lambda case, rank, facts: {"all_reduce": Amount(1, facts["bytes in between"])}),
+        parts.BETWEEN: Rules(wire=lambda case, rank, facts: {"all_reduce": Amount(1, facts["bytes y"])}),
         "backward": Rules(
             changes=parts.GRADIENTS, wire=lambda case, rank, facts: {"all_reduce": Amount(1, facts["bytes x"])}
         ),

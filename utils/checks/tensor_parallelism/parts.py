@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from utils.checks.contracts import Broken
+
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
-    from utils.checks.contracts import Broken, Case, Facts
+    from utils.checks.contracts import Case, Facts
 
     Judge = Callable[[Case, Sequence[Facts]], Iterator[Broken]]
 
 GRADIENTS = ("*.grad", "*.grad.*")
-REFUSED = tuple(f"torch.distributed.nn.functional.{name}" for name in ("all_gather", "all_reduce", "reduce_scatter"))
+_READY = ("all_gather", "all_reduce", "reduce_scatter", *(f"_{name}.forward" for name in ("AllGather", "AllReduce")))
+REFUSED = tuple(f"torch.distributed.nn.functional.{name}" for name in _READY)
 ROUNDS = 2  # so often each case is played with the same tensors: what an answer keeps from before shows then
 BEFORE = 0.5  # each number of a gradient that is there already
 ROUNDINGS = 400  # about how many follow each other in one of these exercises
 MISTAKES: tuple[tuple[str, str], ...] = (
     ("wire:disagree", "{}. All ranks have to call the same, on tensors of the same size, in the same order"),
-    ("wire:hidden", "{}"),
+    ("wire:hidden", "{}. (DTensor and _functional_collectives do that, and are refused)"),
     ("state:*", "{}"),
     ("wire:unwaited *", "{}"),
     ("wire:changed *", "{}"),
@@ -63,12 +68,37 @@ def each_round(judge: Judge) -> Judge:
     def judged(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
         played = [[*facts.get("earlier", ()), facts] for facts in world]
         for number in range(min(map(len, played))):
-            if broken := list(judge(case, [of_rank[number] for of_rank in played])):
+            if broken := [*judge(case, facts := [of_rank[number] for of_rank in played]), *_overwritten(facts)]:
                 again = "in the second round, on the same tensors with other numbers, " if number else ""
                 yield from (replace(one, sentence=again + one.sentence, call=number) for one in broken)
                 return
 
     return judged
+
+
+def _overwritten(world: Sequence[Facts]) -> Iterator[Broken]:
+    words = "the result has other numbers when the function has been called again: each call needs memory of its own"
+    return (Broken("value:0 later", words, rank=rank) for rank, facts in enumerate(world) if facts.get("overwritten"))
+
+
+def other_size(size: Sequence[int]) -> tuple[int, ...]:
+    """As many numbers in another shape, of as many dimensions if these are three."""
+    return math.prod(size[:-1]), 1, size[-1]
+
+
+def inside(leaf: Tensor) -> Tensor:
+    """The same numbers as they come inside a network: no leaf, so that a gradient has to travel on."""
+    return leaf.view_as(leaf)
+
+
+@contextlib.contextmanager
+def meanwhile(facts: Facts, name: str, tensor: Tensor) -> Iterator[None]:
+    """Note whether a result that was noted is still the same after the ``with`` block, where there are other calls."""
+    from utils.checks.contracts.snapshot import digest
+
+    same = tensor.detach()
+    yield
+    facts["overwritten"] = digest(same) != digest(facts[name])
 
 
 def note_gradients(facts: Facts, **leaves: Tensor) -> None:
@@ -84,7 +114,7 @@ def usable(facts: Facts, name: str, tensor: Any) -> bool:
     import torch
 
     if not isinstance(tensor, torch.Tensor):
-        facts |= {name: None, "connected": True}  # (that it is missing says enough)
+        facts |= {name: None if tensor is None else type(tensor).__name__, "connected": True}  # (which says enough)
         return False
     facts |= {name: tensor.detach().clone(), "connected": tensor.requires_grad}
     return bool(tensor.requires_grad)

@@ -10,17 +10,18 @@ from utils.checks.contracts import Amount, Broken, Case, Contract, Facts, Rules,
 from utils.checks.tensor_parallelism import parts
 
 KINDS = ("of usual size", "very large", "very small", "largest on one rank")
+MIXED = "very large for some tokens, very small for others"
 NUMBERS, BYTES = 3, 8  # that a rank hands in for each token, and how large each may be
 MOST = 3  # of its scores that a rank may hold beside them
 
 
 def draw(rng: random.Random) -> list[Case]:
     cases: list[Case] = []
-    for ranks, kinds in ((3, KINDS), (2, ("very large",)), (rng.choice((4, 5)), rng.sample(KINDS, 2))):
+    for ranks, kinds in ((3, KINDS), (2, (MIXED,)), (rng.choice((4, 5)), rng.sample(KINDS, 2))):
         for kind in kinds:
-            dtype = "float32" if kind.startswith("very") else rng.choice(("float64", "float32"))
+            dtype = "float32" if kind.startswith("very") else rng.choice(("float64", "float32")) if cases else "float64"
             columns = [rng.randint(30, 60) for _ in range(ranks)]
-            case = {"ranks": ranks, "type": dtype, "scores": kind, "tokens": rng.randint(8, 20)}
+            case = {"ranks": ranks, "type": dtype, "scores": kind, "tokens": rng.randint(12, 24)}
             case["largest"] = ranks - 1 if ranks == 3 else rng.randrange(ranks)
             cases.append(case | {"columns": columns, "seed": rng.getrandbits(30)})
     return cases
@@ -36,15 +37,18 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     generator = torch.Generator().manual_seed(case["seed"])
     whole = parts.randn(generator, (case["tokens"], sum(columns)), dtype) * 3
     if case["scores"].startswith("very"):
-        whole += 1000 if case["scores"] == "very large" else -1000
+        whole += 1000 if case["scores"] != "very small" else -1000
+    if case["scores"] == MIXED:
+        whole[::2] -= 2000
     if case["scores"] == "largest on one rank":
-        first = sum(columns[: case["largest"]])
-        whole[:, first : first + columns[case["largest"]]] += 1000
+        whole[:, sum(columns[: case["largest"]]) + case["seed"] % columns[case["largest"]]] += 1000
     targets = torch.randint(sum(columns), (case["tokens"],), generator=generator)
+    ends = torch.tensor(columns).cumsum(0)  # where one part ends and the next begins, targets go wrong by one
+    targets[: 2 * len(ends)] = torch.cat([ends - 1, ends - torch.tensor(columns)])
+    targets = targets[torch.randperm(len(targets), generator=generator)]
     start = sum(columns[:rank])
     scores = whole[:, start : start + columns[rank]].clone().requires_grad_()
     facts |= {"targets": targets.clone(), "bytes": scores.nbytes, "start": start}
-    other = scores.detach().clone()[1:].requires_grad_()
     upstream = torch.tensor(0.5 + case["seed"] % 5, dtype=dtype)
     facts["upstream"] = float(upstream)
     living = memory.living(scores, targets)
@@ -52,14 +56,17 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         facts["whole"] = whole / 2**number
         # (The snapshots are not the answer's: ``living`` stands inside.)
         with watch.step("vocabulary_loss", scores=scores, targets=targets) as record, living:
-            loss = watch.answers["vocabulary_loss"](scores, targets, start)
+            loss = watch.answers["vocabulary_loss"](parts.inside(scores), targets, start)
         facts |= {"most": living.most, "sent": [one["bytes"] for one in record["calls"]]}
         if not parts.usable(facts, "loss", loss) or loss.dim():
             return
         facts["between"] = living.now() + memory.not_tensors(watch.answers["vocabulary_loss"].function, loss)
-        if number:
-            watch.call("vocabulary_loss", scores=other, targets=targets[1:].clone(), start=start)
-        with watch.step("backward", scores=scores, targets=targets):
+        other = torch.ones_like(scores)[number:].requires_grad_()
+        with parts.meanwhile(facts, "loss", loss):
+            watch.call("vocabulary_loss", scores=other, targets=targets[number:].clone(), start=start)
+        if facts["overwritten"]:
+            return
+        with watch.step("backward", scores=scores, targets=targets, upstream=upstream):
             loss.backward(upstream)
         parts.note_gradients(facts, scores=scores)
         loss = None
@@ -164,7 +171,7 @@ CONTRACT = Contract(
         ("wire:more *", "{}: scores stay where they are, three numbers for each token are enough"),
         (
             "value:0 loss of large scores:off",
-            "{}. exp of a large number is inf, of a very small one 0: first take the largest away",
+            "{}. exp of a large number is inf, of a very small one 0: first take each token's largest away",
         ),
         ("value:0 *", "{}"),
         ("value:1 *", "{}"),
