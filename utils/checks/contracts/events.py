@@ -122,8 +122,11 @@ def _asked_by_the_answer() -> bool:
     _inside.check = True
     try:
         frame: Any = _frame(2)
+        name = ""
         while frame and frame.f_code.co_filename.endswith(("inspect.py", "traceback.py")):
-            frame = frame.f_back
+            name, frame = frame.f_code.co_name, frame.f_back
+        if name == "format_stack":  # mere text, as autograd asks for it while it looks for anomalies
+            return False
         return frame is not None and not frame.f_code.co_filename.startswith(_LIBRARY)
     finally:
         _inside.check = False
