@@ -36,6 +36,7 @@ from utils.launchers.processes import clean_environment
 SOLUTION = outline.notebook("ray_and_tuning", "solutions")
 CELLS = nbformat.read(SOLUTION, as_version=4).cells
 CONFIG = {"lr": 0.01, "batch_size": 32}
+QUIET = {"errors": [""] * 3, "reports": [999] * 3, "pid": 1}  # what else is found of three searches
 
 
 # ---------------------------------------------------------------------- the function
@@ -248,7 +249,7 @@ def test_the_rule_that_the_lab_shows_is_that_of_rays_scheduler():
 
 
 def _search_books() -> tuple[list[Books], dict]:
-    found = [Books(tune.whole_training) for _ in tune.SEARCHES]
+    found = [Books(tune.whole_training(one)) for one in tune.SEARCHES]
     results = []
     for search, books in zip(tune.SEARCHES, found, strict=True):
         rng = random.Random(search.seed)
@@ -257,7 +258,7 @@ def _search_books() -> tuple[list[Books], dict]:
             books._train({"lr": lr, "batch_size": size}, 1, None, pid=100 + number % 2)
         best = min((call for call in books.calls if call.loss == call.loss), key=lambda call: call.loss)
         results.append((best.config, best.loss))
-    return found, {"results": results, "recorded": [one.trials for one in tune.SEARCHES], "errors": [""] * 3, "pid": 1}
+    return found, {"results": results, "recorded": [one.trials for one in tune.SEARCHES], **QUIET}
 
 
 def test_each_thing_that_a_search_with_tune_must_do_is_looked_at():
@@ -320,7 +321,7 @@ STOPPED = [9, *[1] * 17]  # each is worse than all before it
 )
 def test_what_a_scheduler_must_do_is_looked_at(totals, calls, sentence):
     books, small = _asha_books(totals, calls), _asha_books([3, 1, 1], case=tune.ASHAS[1])
-    found = {"results": [books.best, small.best, small.best], "recorded": [18, 3, 3], "errors": [""] * 3, "pid": 1}
+    found = {"results": [books.best, small.best, small.best], "recorded": [18, 3, 3], **QUIET}
     with pytest.raises(Wrong, match=sentence):
         tune_verdicts.judge_ashas([books, small, small], found)
 
@@ -328,7 +329,7 @@ def test_what_a_scheduler_must_do_is_looked_at(totals, calls, sentence):
 def test_a_scheduler_that_does_it_right_passes():
     small = _asha_books([3, 1, 1], case=tune.ASHAS[1], place=0.3)
     books = [_asha_books(STOPPED), small, small]
-    found = {"results": [book.best for book in books], "recorded": [18, 3, 3], "errors": [""] * 3, "pid": 1}
+    found = {"results": [book.best for book in books], "recorded": [18, 3, 3], **QUIET}
     tune_verdicts.judge_ashas(books, found)
     alike = _asha_books([3, 1, 1], case=tune.ASHAS[1])  # its places are three of the 18
     with pytest.raises(Wrong, match="another seed makes the same draws"):

@@ -38,7 +38,7 @@ def _work(office: team.Team, *states: str | None, epochs: int = 1) -> list[tuple
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the system must tell which process asks")
 def test_a_worker_is_killed_in_its_epoch_and_others_go_on_from_what_was_kept():
-    with team.Team(workers=2, epochs=4, accident=3, finished=0, secret=5) as office:
+    with team.Team(workers=2, epochs=4, accidents=(3,), finished=0, secret=5) as office:
         ends = sorted(_work(office, None, None, epochs=4))
         assert [code for code, *_ in ends] == [-signal.SIGKILL, 1] and "a worker of this group is gone" in ends[1][2]
         assert ends[0][1] == ends[1][1] == [[office.loss(done), office.state(done)] for done in (1, 2)]
@@ -63,7 +63,7 @@ def test_a_worker_is_killed_in_its_epoch_and_others_go_on_from_what_was_kept():
 )
 def test_workers_that_do_not_belong_together_are_refused(begin, epochs, sentence, monkeypatch):
     monkeypatch.setattr(team, "PATIENCE", 3.0)
-    with team.Team(workers=2, epochs=4, accident=9, finished=3, secret=5) as office:
+    with team.Team(workers=2, epochs=4, accidents=(9,), finished=3, secret=5) as office:
         states = [office.state(one) if isinstance(one, int) else one for one in begin]
         _work(office, *states, epochs=epochs)
         assert re.search(sentence, office.refused[0])

@@ -116,6 +116,9 @@ def own_functions():
 # --- wrong
 
 wrong("nothing is kept", "started again all begin with step 0", {SAVE: "            pass\n"})
+wrong("kept after every third step", "all would go on with an earlier step", {
+    "        if rank == 0:\n": "        if rank == 0 and step % 3 == 2:\n"
+})  # fmt: skip
 wrong("kept at the end", "started again all begin with step 0", {
     "        if rank == 0:\n": "        if rank == 0 and step == task.steps - 1:\n"
 })  # fmt: skip

@@ -133,3 +133,12 @@ wrong("a trial that never ends", "does each trial end", {
     SCHEDULER: "", "for _ in range(most_epochs)": "for _ in itertools.count()"
 })  # fmt: skip
 wrong("uniform", "uniform, not log-uniform", {"tune.loguniform": "tune.uniform"})
+wrong("the lowest loss of all epochs", "is not that of the winner's last epoch", {
+    'best.metrics["loss"]': 'best.metrics_dataframe["loss"].min()'
+})  # fmt: skip
+wrong("reports at the rungs alone", "reports after each", {
+    "for _ in range(most_epochs):": "for epoch in range(1, most_epochs + 1):",
+    '            tune.report({"loss": loss})\n': "            if epoch in (1, 3, 9):\n"
+    '                tune.report({"loss": loss, "epoch": epoch})\n',
+    "ASHAScheduler(max_t": 'ASHAScheduler(time_attr="epoch", max_t',
+})  # fmt: skip

@@ -90,8 +90,8 @@ wrong("the lowest rates alone", "learning rates are not log-uniform", {
 wrong("a step of the grid", "learning rates come again", {
     LR: "tune.choice([low * (high / low) ** (k / 5) for k in range(6)])"
 })  # fmt: skip
-wrong("the last one", "is not the best that was tried", {
-    "    best = tuner.fit().get_best_result()\n": "    best = list(tuner.fit())[0]\n"
+wrong("the last one", "not the best", {
+    "    best = tuner.fit().get_best_result()\n": "    best = list(tuner.fit())[-1]\n"
 })  # fmt: skip
 wrong("a name that is not there", "a trial has raised NameError", {"objective(config)})": "objektive(config)})"})
 wrong("the exponent", "a learning rate is a logarithm", {LR: "tune.uniform(math.log10(low), math.log10(high))"})
@@ -101,6 +101,13 @@ wrong("nothing is reported", "did not include the specified metric", {
 wrong("a process for each trial", "reuse_actors=True", {"            reuse_actors=True,\n": ""})
 wrong("one trial", "num_samples says how many", {"            num_samples=trials,\n": ""})
 wrong("the highest loss", "the highest loss wins", {'mode="min"': 'mode="max"'})
+wrong("the lowest, though nan comes first", "a training that has diverged wins", {
+    "tuner.fit().get_best_result()": "min(tuner.fit(), key=lambda one: one.metrics['loss'])"
+})  # fmt: skip
+wrong("Ray is shut down", "leave it running", {RETURN: "    import ray\n\n    ray.shutdown()\n" + RETURN})
+wrong(
+    "another working folder", "leaves the working folder", {RETURN: "    import os\n\n    os.chdir(storage)\n" + RETURN}
+)
 wrong("the folder of the user", "must be in storage", {"storage_path=storage, ": ""})
 
 

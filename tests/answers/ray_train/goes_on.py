@@ -127,7 +127,24 @@ wrong("kept every second epoch, and the wrong one", "epochs are trained again", 
     RANK_0: "if train.get_context().get_world_rank() == 0 and done == 1 else"
 })  # fmt: skip
 wrong("one is always forgiven", "no error comes out", {"max_failures=accidents": "max_failures=1"})
-wrong("none is ever forgiven", "one accident is to be forgiven", {"max_failures=accidents": "max_failures=0"})
+wrong("none is ever forgiven", "1 such accident is to be forgiven", {"max_failures=accidents": "max_failures=0"})
+wrong("if one is forgiven, all are", "2 workers are killed, 1 such accident is to be forgiven, and no error", {
+    "max_failures=accidents": "max_failures=-1 if accidents else 0"
+})  # fmt: skip
+wrong("kept outside the storage", "called with another storage, a training begins anew", {
+    "    def worker():\n": "    import os\n\n    own = Path(storage).parent / f'own {os.getpid()}.json'\n\n    def worker():\n",
+    "train.get_checkpoint()": "own.exists()",
+    "            with checkpoint.as_directory() as folder:\n    ": "",
+    'Path(folder, "state.json").read_text()': "own.read_text()",
+    RANK_0: RANK_0.replace("if", "if own.write_text(json.dumps([done, state])) and"),
+})  # fmt: skip
+right("one finished epoch is lost", {
+    "json.dumps([done, state])": "json.dumps(before)",
+    "            loss, state = epoch(state)\n": "            before = [done, state]\n            loss, state = epoch(state)\n",
+})  # fmt: skip
+wrong("Ray is shut down", "leave it running", {
+    FIT: f"    import ray\n\n    try:\n    {FIT}\n    finally:\n        ray.shutdown()"
+})  # fmt: skip
 wrong("the error is swallowed", "no error comes out", {
     FIT: "    try:\n        return trainer.fit().metrics['loss']\n    except Exception:\n        return None"
 })  # fmt: skip

@@ -63,6 +63,7 @@ def judge_accident(case: Case, found: Sequence[Facts]) -> Iterator[Broken]:
         return
     right, weights = _with_momentum(case), [_flat(facts["weights"]) for facts in found]
     if all(_near(one, right) for one in weights):
+        yield from _kept(case, found, begin)
         return
     if _near(weights[0], _with_momentum(case, forgets=begin)):
         words = "the optimizer begins anew: its momentum is a part of the state"
@@ -73,6 +74,18 @@ def judge_accident(case: Case, found: Sequence[Facts]) -> Iterator[Broken]:
         )
         yield Broken("value:different", words)
     yield Broken("value:weights", "the final weights are not those of one process in which nothing has happened")
+
+
+def _kept(case: Case, found: Sequence[Facts], begin: int) -> Iterator[Broken]:
+    """Whichever worker dies next, and in whichever step: one of the others has kept one of the last two states."""
+    for step in range(begin + 2, case["steps"]):
+        now = (step - begin) * case["batch"]  # samples that each worker has read before this step
+        keep = [any(now - case["batch"] <= at <= now for at in facts["saves"]) for facts in found]
+        for worker in range(1, case["ranks"]):
+            if not any(keep[:worker] + keep[worker + 1 :]):
+                words = f"had worker {worker} died in step {step}, all would go on with an earlier step than {step - 1}"
+                yield Broken("value:kept", f"{words}: one of the others keeps the state after each step")
+                return
 
 
 def judge_begin(case: Case, firsts: Sequence[int]) -> Iterator[Broken]:
@@ -185,8 +198,8 @@ def judge_tensorflow(case: Case, found: Sequence[Facts]) -> Iterator[Broken]:
     for scale, sentence in (
         (replicas, "the steps are as many times too long as there are replicas: gradients are added up, so each "
          "replica divides the sum of its losses by the samples of the whole batch"),
-        (1 / replicas, "the steps are as many times too short as there are replicas: the loss is divided by the "
-         "samples of the whole batch, and the gradients are averaged on top of it"),
+        (1 / replicas, "the steps are as many times too short as there are replicas: is the loss divided by the "
+         "samples of the whole batch, and are the gradients averaged on top of it?"),
     ):  # fmt: skip
         if _near(got, tensorflow(case, scale)[1]):
             yield Broken("value:rate", sentence)

@@ -138,6 +138,7 @@ class MortalTask(HorovodTask):
         super().__init__(folder, name, case, number)
         self.momentum = case["momentum"]
         self._died, self._kept = Path(folder, DIED), Path(folder, f"kept.{number}")
+        self._saves: list[int] = []  # how many samples this worker had read by then
 
     def read(self, numbers: Iterable[int]) -> tuple[Any, Any]:
         """As before. The accident happens here: this process is killed."""
@@ -154,6 +155,10 @@ class MortalTask(HorovodTask):
 
         torch.save(state, half := Path(f"{self._kept}.half"))
         half.replace(self._kept)
+        self._saves.append(sum(map(len, self._reads)))
+
+    def facts(self) -> dict[str, Any]:
+        return super().facts() | {"saves": self._saves}
 
     def load(self) -> Any:
         """The state on this worker's disk; None if there is none."""

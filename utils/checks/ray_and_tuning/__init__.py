@@ -30,7 +30,7 @@ def random_with_tune(tune_search: Any) -> dict[str, Any]:
     searches = tune.SEARCHES
     with contextlib.ExitStack() as stack:
         ray = stack.enter_context(ray_host.running())
-        books = [stack.enter_context(Books(tune.whole_training, one.trials)) for one in searches]
+        books = [stack.enter_context(Books(tune.whole_training(one), one.trials)) for one in searches]
         paths = [book.path for book in books]
         with tune_verdicts.causes_first(searches, books):
             found = run(tune.run_searches, tune_search, ray.address, ray.storage, paths, searches, timeout=400)

@@ -23,6 +23,7 @@ class Landscape:
         diverges_at: from this learning rate on the loss is nan, from the second epoch on; from ten times it at once.
         largest_batch: larger ones crash with a ``MemoryError``.
         digits: losses are rounded to so many, so that some are equal.
+        ripple: so much higher is each loss after an odd number of epochs, of which all rungs are.
     """
 
     best_lr: float = 0.02
@@ -33,6 +34,7 @@ class Landscape:
     diverges_at: float = math.inf
     largest_batch: float = math.inf
     digits: int = 12
+    ripple: float = 0.0
 
     def __call__(self, config: Config, epochs: int) -> float:
         if config["batch_size"] > self.largest_batch:
@@ -44,7 +46,7 @@ class Landscape:
         final = self.floor + 0.1 * decades**2 + 0.02 * abs(math.log2(config["batch_size"] / self.best_batch_size))
         final = min(final, START)
         pace = self.pace * math.exp(self.crossing * decades)
-        return round(final + (START - final) * math.exp(-pace * epochs), self.digits)
+        return round(final + (START - final) * math.exp(-pace * epochs) + self.ripple * (epochs % 2), self.digits)
 
     def lowest(self, epochs: int) -> float:
         """The loss of the best configuration (without ``crossing``)."""

@@ -55,11 +55,13 @@ class Found:
     result: Any
     recorded: int
     error: str
+    reports: int
     pid: int
 
 
 def _of(found: dict[str, Any], number: int) -> Found:
-    return Found(found["results"][number], found["recorded"][number], found["errors"][number], found["pid"])
+    parts = ("results", "recorded", "errors", "reports")
+    return Found(*(found[part][number] for part in parts), found["pid"])
 
 
 def _first(parts: Iterable[Iterable[Broken]]) -> list[Broken]:
@@ -110,7 +112,7 @@ def _asha_parts(case: Asha, book: Books, found: Found) -> Iterator[Iterable[Brok
     yield _judge_trials(case, book)
     yield _judge_recorded(found.recorded, case.trials)
     yield _judge_stops(case, book)
-    yield _judge_steps(book)
+    yield _judge_steps(book, found.reports)
     yield _judge_rule(case, book)
     yield _judge_winner(case, book, found.result)
     yield _judge_processes(book)
@@ -217,10 +219,12 @@ def _judge_stops(case: Asha, book: Books) -> Iterator[Broken]:
         yield Broken("value:rungs", words, str(sorted(set(totals))), str(_rungs(case)))
 
 
-def _judge_steps(book: Books) -> Iterator[Broken]:
+def _judge_steps(book: Books, reports: int) -> Iterator[Broken]:
+    words = "a trial trains one epoch at a time and reports after each, so that it can be stopped there"
     if (most := max(call.epochs for call in book.calls)) > 1:
-        words = "a trial trains one epoch at a time and reports after each, so that it can be stopped there"
         yield Broken("value:steps", words, f"{most} epochs in one call", 1)
+    elif reports < book.epochs:
+        yield Broken("value:reports", words, f"{reports} reports of {book.epochs} epochs")
 
 
 def _judge_winner(case: Asha, book: Books, result: Any) -> Iterator[Broken]:

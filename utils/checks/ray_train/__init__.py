@@ -9,28 +9,22 @@ from typing import Any
 from utils.checks import exercise, run
 from utils.checks.ray_and_tuning import ray_host, tune
 from utils.checks.ray_train import trainings
-from utils.checks.ray_train.team import Team
 
 
 @exercise(title="Go on after an accident", difficulty=3, minutes=30, timeout=800, needs=("ray",))
 def goes_on(ray_train: Any) -> dict[str, Any]:
-    """Judge ``ray_train(epoch, workers, epochs, accidents, storage)`` in two calls, with an accident in each."""
+    """Judge ``ray_train(epoch, workers, epochs, accidents, storage)`` in three calls, with accidents in two of them."""
     run(tune.started, ray_train, 5)
-    first, again = trainings.drawn()
-    secret = secrets.randbits(60)
     with contextlib.ExitStack() as stack:
         ray = stack.enter_context(ray_host.running())
-        finished = (0, first.accident_in_epoch - 1)
-        teams = [
-            stack.enter_context(Team(one.workers, one.epochs, one.accident_in_epoch, before, secret))
-            for one, before in zip((first, again), finished, strict=True)
-        ]
-        paths = [team.path for team in teams]
-        found = run(trainings.run_trainings, ray_train, ray.address, ray.storage, paths, timeout=700)
-    trainings.judge(teams, found)
+        calls = [stack.enter_context(call) for call in trainings.calls(secrets.randbits(60))]
+        run(trainings.run_trainings, ray_train, ray.address, ray.storage, [call.path for call in calls], timeout=700)
+    drawn = trainings.drawn()
+    for call in calls:
+        call.judge()
     return {
-        "calls": f"with {first.workers} and {again.workers} workers, in the same storage",
-        "workers killed": f"in epoch {first.accident_in_epoch}, then in epoch {again.accident_in_epoch}",
-        "forgiven": f"{first.accidents}, then {again.accidents}",
-        "returned": f"the loss of epoch {again.epochs}",
+        "calls": f"with {', '.join(str(one.workers) for one in drawn)} workers; the third with the first's storage",
+        "workers killed": "; ".join(" and ".join(f"epoch {n}" for n in one.killed_in) or "none" for one in drawn),
+        "forgiven": ", ".join(str(one.accidents) for one in drawn),
+        "returned": f"the loss of epoch {drawn[-1].epochs}",
     }

@@ -28,18 +28,18 @@ class Team(Office):
     Args:
         workers: how many train.
         epochs: how many there are.
-        accident: the epoch, counted from 1, in which a worker is killed.
-        finished: epochs that calls before have finished.
+        accidents: the epochs, counted from 1, in which a worker is killed, one after the other.
+        finished: epochs that calls before have finished with the same storage.
         secret: of the states.
     """
 
     workers: int
     epochs: int
-    accident: int
+    accidents: Sequence[int]
     finished: int
     secret: int
     begun: list[int] = field(default_factory=list)  # after how many epochs each group of workers begins
-    killed: int = 0
+    killed: list[int] = field(default_factory=list)
     here: int = 0  # the process that the learner's function runs in
 
     def __post_init__(self) -> None:
@@ -94,6 +94,9 @@ class Team(Office):
                 lost = f"{self.finished} epochs were finished, and the workers begin after {done}"
                 when = "after the accident" if self.killed else "called again with the same storage"
                 raise Refused(f"{when}, epochs are trained again that had been finished: {lost}")
+            if done > self.finished:
+                kept = f"the workers begin after {done} epochs, and nothing is kept there yet"
+                raise Refused(f"called with another storage, a training begins anew: {kept}")
             self.begun.append(done)
             self.finished = done
         elif done != self.begun[-1]:
@@ -106,11 +109,11 @@ class Team(Office):
         """All workers are here: the epoch is trained, or one of them is killed in it."""
         pids = sorted(self._waiting)
         self._waiting = {}
-        if done + 1 == self.accident and not self.killed:
-            time.sleep(BEFORE_ACCIDENT)
-            self.killed = pids[self.secret % len(pids)]
+        if [done + 1] == list(self.accidents[len(self.killed) :][:1]):
+            time.sleep(BEFORE_ACCIDENT if done > self.begun[-1] else 0)
+            self.killed.append(pids[self.secret % len(pids)])
             self._members = set()
-            os.kill(self.killed, signal.SIGKILL)
+            os.kill(self.killed[-1], signal.SIGKILL)
             self._changed.notify_all()
             return {"crashed": "a worker of this group is gone"}
         self.finished = done + 1
