@@ -30,6 +30,14 @@ def train_on(task):
             task.save({"done": step + 1, "model": model.state_dict(), "optimizer": optimizer.state_dict()})
 
 
+EQUAL = {
+    f"1: train_on with `{effect}`": "the worker's process ends with train_on"
+    for effect in ("torch.manual_seed(0)", "torch.set_grad_enabled(not torch.is_grad_enabled())",
+                   "torch.set_default_dtype(torch.float64)")
+} | {
+    "24: always `rank == 0`": "all workers may keep a state",
+    "11: `hvd.broadcast_object(task.load(), root_rank=0, name='kept')` without root_rank": "0 is the default",
+}  # fmt: skip
 SAVE = '            task.save({"done": step + 1, "model": model.state_dict(), "optimizer": optimizer.state_dict()})\n'
 KEPT = 'hvd.broadcast_object(task.load(), root_rank=0, name="kept")'
 OPTIMIZER = '        optimizer.load_state_dict(kept["optimizer"])  # (the wrapped one: wrapping forgets the state)\n'

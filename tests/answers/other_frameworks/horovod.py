@@ -33,7 +33,7 @@ EQUAL = {
     f"1: train with `{effect}`": "the worker's process ends with train"
     for effect in ("torch.manual_seed(0)", "torch.set_grad_enabled(not torch.is_grad_enabled())",
                    "torch.set_default_dtype(torch.float64)")
-}  # fmt: skip
+} | {"20: `loss.detach()` → `loss`": "the mean is a number to log"}  # fmt: skip
 BROADCAST = "    hvd.broadcast_parameters(model.state_dict(), root_rank=0)\n"
 WRAP = "    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())\n"
 RATE = "lr=task.lr * workers"

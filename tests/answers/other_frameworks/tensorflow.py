@@ -37,6 +37,11 @@ def train_with(strategy, task):
         task.save(variables)
 
 
+EQUAL = {
+    "16: `zip(variables, gradients, strict=True)` without strict": "there are as many gradients as variables",
+    "16: True → False": "there are as many gradients as variables",
+    "6: `tf.Variable(array, aggregation=same)` without aggregation": "all replicas add the same to their copies",
+}
 SCOPE = """    with strategy.scope():
         same = tf.VariableAggregation.ONLY_FIRST_REPLICA
         variables = [tf.Variable(array, aggregation=same) for array in task.weights()]
@@ -137,3 +142,4 @@ wrong("worker 0 alone logs", "worker 1 logs no loss", {
 wrong("the course's own code", "the course's own code is no answer", {
     SAVE: "    from utils.training.same_training import weights\n\n    weights(0)\n" + SAVE
 })  # fmt: skip
+wrong("a file is left behind", "left_behind, and needs none", {SAVE: "    open('left_behind', 'w').close()\n" + SAVE})

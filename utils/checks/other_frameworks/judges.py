@@ -186,6 +186,7 @@ def judge_tensorflow(case: Case, found: Sequence[Facts]) -> Iterator[Broken]:
     """The same for a strategy: ``found`` is of all its processes, ``case["ranks"]`` the number of its replicas."""
     yield from _parts(case, found)
     yield from _saved(found)
+    yield from written(found)
     if not found[0]["saved"]:
         return
     replicas, right, got = case["ranks"], tensorflow(case, 1.0), _flat(found[0]["saved"][-1])
