@@ -142,4 +142,6 @@ wrong("worker 0 alone logs", "worker 1 logs no loss", {
 wrong("the course's own code", "the course's own code is no answer", {
     SAVE: "    from utils.training.same_training import weights\n\n    weights(0)\n" + SAVE
 })  # fmt: skip
-wrong("a file is left behind", "left_behind, and needs none", {SAVE: "    open('left_behind', 'w').close()\n" + SAVE})
+wrong("a file for a moment", ", and needs none", {
+    SAVE: "    import tempfile\n\n    tempfile.NamedTemporaryFile().close()\n" + SAVE
+})  # fmt: skip
