@@ -186,8 +186,10 @@ def written(found: Sequence[Facts]) -> Iterator[Broken]:
 
 
 def _of_tensorflow(file: str) -> bool:
-    """Whether it is one that ``tf.function`` writes for its translated code, or asks for to see whether it may."""
-    return file == tempfile.gettempdir() or Path(file).name.startswith("__autograph_generated_file")
+    """Whether TensorFlow opens it: ``tf.function`` for translated code (in the folder of temporary files, or by its
+    number), and Keras for its settings."""
+    translated = Path(file).name.startswith("__autograph_generated_file") or file.isdigit()
+    return translated or file == tempfile.gettempdir() or ".keras" in file
 
 
 def _judge_case(case: dict[str, Any], place: int, facts: Facts) -> Iterator[Broken]:

@@ -50,6 +50,8 @@ def watch(command: list[str], rank_variable: str, kill_at: int | None, logs: Pat
     mark = processes.new_mark()
     inherited = {name: value for name, value in processes.clean_environment().items() if not name.startswith(_TOLD)}
     environment = inherited | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    # horovodrun may end before its multiprocessing has put its semaphores away, which then warns now and then.
+    environment["PYTHONWARNINGS"] = ",".join(filter(None, (inherited.get("PYTHONWARNINGS"), "ignore:resource_tracker")))
     said = logs / "launcher"
     if _warm:
         environment["PATH"] = os.pathsep.join((str(_warm[0].parent), environment["PATH"]))
