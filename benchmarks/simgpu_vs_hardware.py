@@ -138,7 +138,7 @@ def measure() -> list[dict]:
 
 
 def workspace_bytes() -> int:
-    """What cuBLAS holds back on the real GPU for products in forward and in backward; the simulation leaves it out."""
+    """What cuBLAS holds back on the real GPU after a training step; the simulation leaves it out."""
     make_step(CASES[0], "cuda")()
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()

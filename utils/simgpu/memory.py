@@ -2,8 +2,8 @@
 
 Bytes are counted once for each storage (a view holds none of its own) and rounded up to blocks of 512 bytes, as
 PyTorch's caching allocator for CUDA does. What that allocator holds back besides: ``utils.simgpu.allocator``. What this
-model leaves out: the CUDA context, workspaces of cuBLAS and cuDNN (on an H200 cuBLAS holds 65 MiB, half of it for
-backward's thread; measured with torch 2.11, 2026).
+model leaves out: the CUDA context, workspaces of cuBLAS and cuDNN (cuBLAS's: 65 MiB on an
+H200, measured with torch 2.11, 2026).
 """
 
 from __future__ import annotations
