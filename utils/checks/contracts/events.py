@@ -66,10 +66,13 @@ def listening() -> Iterator[list[Event]]:
     """What the answer does in the ``with`` block."""
     global _heard
     _heard = heard = []
+    # Python would keep what it compiles for the answer in files: they are not the answer's.
+    keeps, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         yield heard
     finally:
         _heard = None
+        sys.dont_write_bytecode = keeps
 
 
 @contextlib.contextmanager
@@ -95,7 +98,7 @@ def _audit(event: str, details: tuple[Any, ...]) -> None:
         _heard.append(("starts", "a local connection" if local else _STARTS[event]))
     elif event == "open":
         name, _, flags = details
-        if isinstance(flags, int) and flags & _WRITES and name != os.devnull and "__pycache__" not in str(name):
+        if isinstance(flags, int) and flags & _WRITES and name != os.devnull:
             _heard.append(("writes", str(name)[-60:]))
     elif event.startswith(_FILES) and not (event == "os.mkdir" and is_torchs_folder(str(details[0]))):
         _heard.append(("writes", str(details[0])[-60:]))
