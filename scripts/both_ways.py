@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 def train() -> None:
     rank, world_size, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    print(f"rank {rank} of {world_size} starts", flush=True)
+    print(f"rank {rank} of {world_size} starts\n", end="", flush=True)  # one write: lines do not mix
     gpus = torch.cuda.device_count() >= world_size
     device = torch.device("cuda", local_rank) if gpus else torch.device("cpu")
     dist.init_process_group("nccl" if gpus else "gloo", timeout=timedelta(seconds=60))
