@@ -923,6 +923,25 @@ def test_a_pool_of_threads_keeps_the_order_and_nothing_waits():
     assert _with_a_pool(2)[1] == events
 
 
+def _freeing_between_two_tasks(frees):
+    toy(launch_s=LAUNCH)
+    x, y = million(), million().to("simgpu:1")
+    kept, go = [x * 2], threading.Event()
+    with simgpu.profile() as prof, ThreadPoolExecutor(2) as pool:
+        first, second = pool.submit(lambda: x @ x), pool.submit(lambda: go.wait(60) and y @ y)
+        first.result()
+        if frees:
+            kept.clear()
+        go.set()
+        second.result()
+        x + 1
+    return happened(prof)
+
+
+def test_memory_that_is_freed_between_two_tasks_of_a_pool_does_not_part_them():
+    assert _freeing_between_two_tasks(True) == _freeing_between_two_tasks(False)
+
+
 class FailingSGD(torch.optim.SGD):
     def step(self, closure=None):
         self.param_groups[0]["params"][0].data.add_(1)

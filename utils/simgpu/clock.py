@@ -208,15 +208,15 @@ class Clock:
             return
         with self._lock:
             lane.queue.append(item)
-            if lane is self.main:
-                self._join()
+            if lane is self.main and not isinstance(item, Stamp):  # (memory is freed at any moment, also before
+                self._join()  # the next task of a pool has begun: that does not show that the main lane goes on)
 
     def _join(self) -> None:
         """If the threads that ran beside the main lane have all ended, place what they did."""
         if not self.children or not all(lane.ended() for lane in self.children):
             return
         children, self.children = self.children, []
-        if len(self.main.queue) > 1:  # the main lane has worked at the same time
+        if sum(not isinstance(item, Stamp) for item in self.main.queue) > 1:  # the main lane has worked as well
             self._merge([self.main, *children])
         else:
             self._merge(children)
