@@ -145,7 +145,7 @@ def test_a_launcher_that_takes_too_long_is_ended(tmp_path):
 # ---------------------------------------------------------------------- a python that has imported already
 @pytest.fixture(scope="module")
 def warm_python() -> Iterator[str]:
-    with warm_process.python(["decimal"], {**os.environ}) as python:
+    with warm_process.python(["decimal", "numpy.random"], {**os.environ}) as python:
         yield str(python)
 
 
@@ -173,6 +173,13 @@ def test_a_warm_python_has_imported_what_it_was_told_and_gets_what_it_is_given(w
     assert (ran.returncode, ran.stderr) == (7, "words\n")
     assert os.read(read, 100) == b"through a file of the launcher"
     os.close(read), os.close(write)
+
+
+def test_programs_of_a_warm_python_draw_different_numbers(warm_python, tmp_path):
+    program = tmp_path / "draws.py"
+    program.write_text("import numpy\nprint(numpy.random.rand())\n", encoding="utf-8")
+    drawn = [subprocess.run([warm_python, program], capture_output=True, text=True).stdout for _ in range(2)]
+    assert float(drawn[0]) != float(drawn[1])
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

@@ -30,6 +30,21 @@ def test_a_function_runs_on_every_rank_and_its_results_come_in_order(world):
     assert world.run(work, 1, factor=10) == [(0, 30), (1, 30)]
 
 
+def test_ranks_without_a_seed_draw_different_numbers():
+    """As processes that nobody has forked do. Once numpy was preloaded, its generator was copied as torch's was."""
+
+    def draw():
+        import random
+
+        import numpy.random
+
+        return torch.rand(1).item(), numpy.random.rand(), random.random()
+
+    ranks.preload("numpy.random")
+    drawn = [*ranks.launch(draw, ranks=2), *ranks.launch(draw, ranks=1)]
+    assert [len(set(numbers)) for numbers in zip(*drawn, strict=True)] == [3, 3, 3]
+
+
 def test_a_function_gets_what_its_caller_names_whatever_the_name(world):
     assert world.run(lambda timeout, ranks, view: (timeout, ranks, view), timeout=1, ranks=2, view=3) == [(1, 2, 3)] * 2
 

@@ -81,6 +81,7 @@ class Rank:
         import torch
         import torch.distributed as dist
 
+        surroundings.draw_other_numbers()
         rank, size, nodes = config["rank"], config["size"], config["nodes"]
         groups.set_environment(rank, size, nodes, config["port"])
         self.devices = devices.module(config["devices"]) if config["devices"] else None

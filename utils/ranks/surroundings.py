@@ -27,6 +27,18 @@ def work_in_batches() -> None:
             pass  # forbidden here; it is only slower
 
 
+def draw_other_numbers() -> None:
+    """Seed torch's generator, and numpy's global one, anew, as in a process of its own.
+
+    What is forked goes on with its parent's state: without a seed, all ranks would draw the same numbers. (Python
+    seeds its own generator after a fork.)
+    """
+    if torch := sys.modules.get("torch"):
+        torch.default_generator.seed()
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+
+
 def refuse_input(*_: Any, **__: Any) -> NoReturn:
     raise RuntimeError(_NO_INPUT)
 

@@ -7,6 +7,8 @@ plain data: what has changed, what was sent, what else happened. Records leave t
 from __future__ import annotations
 
 import contextlib
+import os
+import random
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -47,6 +49,7 @@ def in_rank(
         watch = Watch(case, dict(zip(names, answers, strict=True)), wire, refused)
         facts: Facts = {}
         stumbled = ""
+        _seed(case)
         with own_folder(folder), contextlib.suppress(Stop):
             try:
                 scene(case, watch, facts)
@@ -63,6 +66,13 @@ def in_rank(
         if last:
             break
     return found
+
+
+def _seed(case: Case) -> None:
+    """What is drawn without a generator of its own is the same in each run, and another on each rank."""
+    numbers = random.Random(f"{case.get('seed')} on rank {os.environ.get('RANK')}")
+    torch.manual_seed(numbers.getrandbits(60))
+    random.seed(numbers.random())
 
 
 class Watch:

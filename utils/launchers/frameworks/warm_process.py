@@ -29,6 +29,8 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, NoReturn
 
+from utils.ranks.surroundings import draw_other_numbers
+
 _PROGRAM = (
     "import sys; from utils.launchers.frameworks.warm_process import serve; serve(int(sys.argv[1]), sys.argv[2:])"
 )
@@ -144,6 +146,7 @@ def _become(request: Mapping[str, Any], files: Sequence[int]) -> NoReturn:
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["env"])
+    draw_other_numbers()
     sys.argv = request["command"]
     sys.path[0] = str(Path(sys.argv[0]).parent)
     code = 1
