@@ -14,6 +14,7 @@ import copy
 import importlib
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from fnmatch import fnmatchcase
@@ -43,7 +44,7 @@ _EFFECTS = {
 
 
 def mutants(text: str, asked_for: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Of an answer's text: what was changed ("12: x → y"), and the changed text.
+    """Of an answer's text: what was changed ("12: x → y", the next one "12: x → y (2)"), and the changed text.
 
     Definitions that the functions which are asked for do not use are for other answers, and stay.
     """
@@ -52,6 +53,7 @@ def mutants(text: str, asked_for: Iterable[str]) -> Iterator[tuple[str, str]]:
     imports = [alias for node in ast.walk(tree) for alias in getattr(node, "names", ()) if isinstance(alias, ast.alias)]
     modules = {(alias.asname or alias.name).split(".")[0] for alias in imports}
     statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    times: Counter[str] = Counter()
     for number, node in enumerate(ast.walk(tree)):
         if id(node) in strangers:
             continue
@@ -62,7 +64,8 @@ def mutants(text: str, asked_for: Iterable[str]) -> Iterator[tuple[str, str]]:
             mutate(twin)
             new = ast.unparse(ast.fix_missing_locations(changed)) + "\n"
             if new != ast.unparse(tree) + "\n":
-                yield f"{getattr(node, 'lineno', 0)}: {change}", new
+                times[what := f"{getattr(node, 'lineno', 0)}: {change}"] += 1
+                yield what + f" ({times[what]})" * (times[what] > 1), new
 
 
 def _unused(tree: ast.Module, asked_for: Iterable[str]) -> list[ast.stmt]:

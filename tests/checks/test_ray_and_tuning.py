@@ -129,8 +129,9 @@ def _right(search, rng, number):
 
 
 def test_right_samples_pass_with_every_seed():
-    for seed in range(300):
-        assert not list(samples.judge_samples(MANY, _calls(MANY, _right, seed)))
+    for search in (MANY, *tune.SEARCHES[:2], *tune.ASHAS[:2]):
+        for seed in range(300):
+            assert not list(samples.judge_samples(search, _calls(search, _right, seed)))
 
 
 def _edges(search, rng, number):
@@ -153,6 +154,23 @@ def _edges(search, rng, number):
 def test_wrong_samples_are_seen_with_every_seed(draw, clause):
     for seed in range(30):
         assert [one.clause for one in samples.judge_samples(MANY, _calls(MANY, draw, seed))] == [f"value:{clause}"]
+
+
+@pytest.mark.parametrize(
+    ("draw", "clauses"),
+    [
+        (lambda s, rng, n: (s.low * (s.high / s.low) ** (rng.random() / 2), rng.choice(s.batch_sizes)), "hole uneven"),
+        (lambda s, rng, n: (s.high * (s.low / s.high) ** (rng.random() / 2), rng.choice(s.batch_sizes)), "hole uneven"),
+        (lambda s, rng, n: (rng.uniform(s.low, s.high), rng.choice(s.batch_sizes)), "uniform"),
+        (lambda s, rng, n: (_right(s, rng, n)[0], s.batch_sizes[0]), "sizes"),
+        (lambda s, rng, n: (float(f"{_right(s, rng, n)[0]:.1e}"), rng.choice(s.batch_sizes)), "rounded"),
+    ],
+    ids=["the lower half", "the upper half", "uniform", "one size", "two digits"],
+)
+def test_the_trials_of_tune_are_enough_to_see_which_part_is_never_drawn(draw, clauses):
+    for seed in range(30):
+        (found,) = samples.judge_samples(tune.SEARCH, _calls(tune.SEARCH, draw, seed))
+        assert found.clause.removeprefix("value:") in clauses.split()
 
 
 # ---------------------------------------------------------------------- successive halving
@@ -280,7 +298,7 @@ def test_each_thing_that_a_search_with_tune_must_do_is_looked_at():
     with pytest.raises(Wrong, match="the highest loss wins"):
         tune_verdicts.judge_searches(books, found | {"results": [(config, loss), *found["results"][1:]]})
     books[0].calls[-1].pid = 1
-    with pytest.raises(Wrong, match="1 of 12 trainings ran in your function's own process"):
+    with pytest.raises(Wrong, match="1 of 25 trainings ran in your function's own process"):
         tune_verdicts.judge_searches(books, found)
 
 

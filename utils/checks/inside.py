@@ -108,8 +108,9 @@ class OpenAnswer:
     def __getattr__(self, name: str) -> Any:  # attributes of a learner's class
         return getattr(self.function, name)
 
-    def outcome_of(self, failure: BaseException) -> BaseException:
-        """The sentence for an exception that came out of the learner's code."""
+    def outcome_of(self, failure: BaseException, who: str = "") -> BaseException:
+        """The sentence for an exception that came out of the learner's code; who raised it, if not this function."""
+        who = who or self.name
         if isinstance(failure, Wrong | Outcome | NotStarted):
             return failure  # from a piece of the check that the learner's function was given
         if isinstance(failure, KeyboardInterrupt) and not _was_raised(failure):
@@ -120,7 +121,7 @@ class OpenAnswer:
             return Outcome("not started")
         if isinstance(failure, SystemExit):
             what = f"calls sys.exit(){self._line(failure)}, which ends the whole program"
-            return Outcome("wrong", f"{self.name} {what}: use `return` to leave a function.")
+            return Outcome("wrong", f"{who} {what}: use `return` to leave a function.")
         kind, message, where = type(failure).__name__, str(failure), ""
         if elsewhere := _ELSEWHERE.match(message):
             kind, where, trace = elsewhere.groups()
@@ -130,9 +131,7 @@ class OpenAnswer:
         elif "Traceback (most recent call last)" in message:  # of another process: its last line says what happened
             message = message.strip().splitlines()[-1]
         message = " ".join(message.split())[:300].rstrip(".")
-        return Outcome(
-            "wrong", f"{self.name} raised {kind}{': ' * bool(message)}{message}{where}{self._line(failure)}."
-        )
+        return Outcome("wrong", f"{who} raised {kind}{': ' * bool(message)}{message}{where}{self._line(failure)}.")
 
     def passed_through(self, failure: BaseException) -> bool:
         """Whether an exception came through the learner's code."""
@@ -224,10 +223,14 @@ def _places(error: BaseException) -> list[tuple[str, int]]:
     return places
 
 
-def outcome_of_any(error: BaseException) -> Outcome:
-    """For an exception that no answer's own call has caught: the check's, or from a method of a learner's class."""
-    for answer in _opened:
-        if answer.passed_through(error) and isinstance(found := answer.outcome_of(error), Outcome):
+def outcome_of_any(error: BaseException, step: str = "") -> Outcome:
+    """For an exception that no answer's own call has caught: the check's, or from a method of a learner's class.
+
+    Of several answers with the same lines nobody knows whose turn it was: then it was the ``step`` that raised it.
+    """
+    through = [answer for answer in _opened if answer.passed_through(error)]
+    for answer in through:
+        if isinstance(found := answer.outcome_of(error, step if len(through) > 1 else ""), Outcome):
             return found
     if isinstance(error, Wrong | NotStarted):
         return Outcome(**error.record)

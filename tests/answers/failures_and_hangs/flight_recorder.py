@@ -38,7 +38,7 @@ def first_difference(dumps):
 
 EQUAL = {
     "10: without `return None`": "a function that ends returns None",
-    "25: 0 → -1": "of the one commonest, the last is the first",
+    "25: 0 → -1 (2)": "of the one commonest, the last is the first",
     "25: 1 → 2": "of the two commonest, the first is the commonest",
     "28: 0 → -1": "all ranks that differ do so in the same way",
     "30: 0 → -1": "all ranks that differ do so in the same way",

@@ -32,7 +32,7 @@ def judge_log(log):
 
 
 EQUAL = {
-    "24: 0 → -1": "of the one commonest, the last is the first",
+    "24: 0 → -1 (2)": "of the one commonest, the last is the first",
     "24: 1 → 2": "of the two commonest, the first is the commonest",
 }
 WITNESS = '"Timed out|Connection (closed|reset)"'

@@ -24,7 +24,7 @@ def held_up_by(stacks):
 
 
 EQUAL = {
-    "19: 0 → -1": "of the one commonest, the last is the first",
+    "19: 0 → -1 (2)": "of the one commonest, the last is the first",
     "19: 1 → 2": "of the two commonest, the first is the commonest",
     "10: without `return None`": "a function that ends returns None",
 }

@@ -31,10 +31,12 @@ def smallest_graph(kernels, launch, held, gpus, slack):
 
 EQUAL = {
     "17: 0.0 → -1.0": "nothing begins before 0, and no kernel before its launch is over",
-    "17: 0.0 → 1.0": "no kernel begins before its launch is over, which takes more than 1",
+    "17: 0.0 → -1.0 (2)": "nothing begins before 0, and no kernel before its launch is over",
+    "17: 0.0 → -1.0 (3)": "nothing begins before 0, and no kernel before its launch is over",
+    "17: 0.0 → 1.0 (3)": "no kernel begins before its launch is over, which takes more than 1",
     "20: arguments of `max(gil, ready[gpu])` swapped": "the larger of two",
     "23: arguments of `max(done[gpu], ready[gpu])` swapped": "the larger of two",
-    "28: 1 → 2": "a graph of one kernel more than there are is one of all",
+    "28: 1 → 2 (2)": "a graph of one kernel more than there are is one of all",
     "27: without `return None`": "a function that ends returns None",
 }
 BEGIN = "begin = max(gil, ready[gpu])"

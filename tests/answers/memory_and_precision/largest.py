@@ -22,7 +22,7 @@ RETURN = "    return batch + (capacity - held) // row"
 
 
 EQUAL = {
-    "8: 1 → 2": "the first guess is off by one row, of the hundreds in which the peak hardly changes",
+    "8: 1 → 2 (2)": "the first guess is off by one row, of the hundreds in which the peak hardly changes",
 }
 
 

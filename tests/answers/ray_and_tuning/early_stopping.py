@@ -35,6 +35,15 @@ def asha_search(train, low, high, batch_sizes, trials, most_epochs, seed, storag
     return best.config, best.metrics["loss"]
 
 
+_ASHA = "`ASHAScheduler(max_t=most_epochs, grace_period=1, reduction_factor=3)`"
+EQUAL = {
+    "7: asha_search with `torch.manual_seed(0)`": "seeds may be set: Tune may draw with them",
+    "7: asha_search with `dist.barrier()`": "it is alone in its group",
+    f"26: {_ASHA} without max_t": "the trial ends by itself after most_epochs",
+    f"26: {_ASHA} without grace_period": "1 is the default",
+    "29: `tune.RunConfig(storage_path=storage, verbose=0)` without verbose": "it may show tables",
+    "29: 0 → 1": "it may show tables",
+}
 SCHEDULER = "            scheduler=ASHAScheduler(max_t=most_epochs, grace_period=1, reduction_factor=3),\n"
 LOOP = (
     "        for _ in range(most_epochs):\n            loss, checkpoint = train(config, 1, checkpoint)\n"
@@ -99,10 +108,13 @@ wrong("other rungs", "rungs are at 1, 3, 9", {", grace_period=1, reduction_facto
 wrong("starts anew", "trainings start anew in each epoch", {
     LOOP: "        for epoch in range(most_epochs):\n            loss, _ = train(config, epoch + 1)\n            tune.report({\"loss\": loss})\n"
 })  # fmt: skip
+wrong("a scheduler that pauses trials", "does the scheduler pause them", {
+    SCHEDULER: "            scheduler=tune.schedulers.MedianStoppingRule(time_attr='training_iteration', grace_period=1),\n"
+})  # fmt: skip
 wrong("stops the best", "against the rule", {'tune.report({"loss": loss})': 'tune.report({"loss": -loss})'})
 wrong(
     "one rate for all trials",
-    "start anew",
+    "learning rates are all the same",
     {LR: "low * (high / low) ** random.Random(seed).random()", "tune.choice(batch_sizes)": "batch_sizes[0]"},
 )
 wrong(

@@ -29,6 +29,16 @@ def tune_search(objective, low, high, batch_sizes, trials, seed, storage):
     return best.config, best.metrics["loss"]
 
 
+EQUAL = {
+    "7: tune_search with `torch.manual_seed(0)`": "seeds may be set: Tune may draw with them",
+    "7: tune_search with `dist.barrier()`": "it is alone in its group",
+    "11: trial with `torch.manual_seed(0)`": "a trial's process is Ray's",
+    "11: trial with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "a trial's process is Ray's",
+    "11: trial with `torch.set_default_dtype(torch.float64)`": "a trial's process is Ray's",
+    "11: trial with `open('left_behind', 'w').close()`": "a trial's folder is Tune's",
+    "24: `tune.RunConfig(storage_path=storage, verbose=0)` without verbose": "it may show tables",
+    "24: 0 → 1": "it may show tables",
+}
 GENERATOR = "            search_alg=BasicVariantGenerator(random_state=seed),\n"
 RETURN = '    return best.config, best.metrics["loss"]'
 LR = "tune.loguniform(low, high)"
@@ -84,8 +94,21 @@ wrong(
     {LR: "low * (high / low) ** random.Random(seed).random()"},
 )
 wrong("one batch size", "batch sizes are not equally likely", {"tune.choice(batch_sizes)": "batch_sizes[-1]"})
+wrong("the last batch size is left out", "batch sizes are not equally likely", {
+    "tune.choice(batch_sizes)": "tune.choice(batch_sizes[:-1])"
+})  # fmt: skip
+wrong("batch sizes without the seed", "two searches with the same seed", {
+    "tune.choice(batch_sizes)": "tune.sample_from(lambda _: random.choice(batch_sizes))"
+})  # fmt: skip
 wrong("the lowest rates alone", "learning rates are not log-uniform", {
     LR: "tune.loguniform(low, low * (high / low) ** 0.1)"
+})  # fmt: skip
+wrong("the lower half of the exponents", "learning rates is in the range", {
+    LR: "tune.loguniform(low, (low * high) ** 0.5)"
+})  # fmt: skip
+wrong("two digits", "round none", {
+    LR: "tune.sample_from(lambda _: float(f'{low * (high / low) ** rng.random():.1e}'))",
+    "    tuner =": "    rng = random.Random(seed)\n    tuner =",
 })  # fmt: skip
 wrong("a step of the grid", "learning rates come again", {
     LR: "tune.choice([low * (high / low) ** (k / 5) for k in range(6)])"
@@ -94,6 +117,9 @@ wrong("the last one", "not the best", {
     "    best = tuner.fit().get_best_result()\n": "    best = list(tuner.fit())[-1]\n"
 })  # fmt: skip
 wrong("a name that is not there", "a trial has raised NameError", {"objective(config)})": "objektive(config)})"})
+wrong("an error behind the report", "a trial has raised ZeroDivisionError", {
+    "objective(config)})\n": "objective(config)})\n        1 / 0\n"
+})  # fmt: skip
 wrong("the exponent", "a learning rate is a logarithm", {LR: "tune.uniform(math.log10(low), math.log10(high))"})
 wrong("nothing is reported", "did not include the specified metric", {
     'tune.report({"loss": objective(config)})': "objective(config)"
@@ -108,6 +134,12 @@ wrong("Ray is shut down", "leave it running", {RETURN: "    import ray\n\n    ra
 wrong(
     "another working folder", "leaves the working folder", {RETURN: "    import os\n\n    os.chdir(storage)\n" + RETURN}
 )
+wrong("a file in the working folder", "leaves the files in the working folder", {
+    RETURN: "    open('best.txt', 'w').close()\n" + RETURN
+})  # fmt: skip
+wrong("without gradients ever after", "leaves grad mode", {
+    RETURN: "    import torch\n\n    torch.set_grad_enabled(False)\n" + RETURN
+})  # fmt: skip
 wrong("the folder of the user", "must be in storage", {"storage_path=storage, ": ""})
 
 

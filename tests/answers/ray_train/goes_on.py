@@ -36,6 +36,11 @@ def ray_train(epoch, workers, epochs, accidents, storage):
     return trainer.fit().metrics["loss"]
 
 
+EQUAL = {
+    "10: ray_train with `torch.manual_seed(0)`": "seeds may be set",
+    "10: ray_train with `dist.barrier()`": "it is alone in its group",
+    "24: always `train.get_context().get_world_rank() == 0`": "all workers may hand their folders over",
+}
 FIT = '    return trainer.fit().metrics["loss"]'
 LOOP = "        while done < epochs:\n"
 NAME = '            name="training",\n'
@@ -120,6 +125,9 @@ right("the loss in the checkpoint", {
 
 # --- wrong
 
+wrong("rank 1 hands the folder over, where there is one", "epochs are trained again that had been finished", {
+    RANK_0: RANK_0.replace("== 0", "== 1")
+})  # fmt: skip
 wrong("no name", "called again with the same storage, epochs are trained again", {NAME: ""})
 wrong("what is kept is not read", "epochs are trained again", {"train.get_checkpoint()": "None"})
 wrong("nothing is kept", "epochs are trained again", {RANK_0: "if False else"})

@@ -237,6 +237,13 @@ wrong("torch's own", "which does the exercise", {
 wrong("rank 0 alone sums", "do not call the same collectives", {
     "        dist.all_reduce(y)\n": "        if dist.get_rank() == 0:\n            dist.all_reduce(y)\n"
 })  # fmt: skip
+wrong("autograd is off afterwards", "row_linear leaves grad mode other than before", {
+    ROWS: ROWS.replace("return", "y =") + "    torch.set_grad_enabled(False)\n    return y\n"
+})  # fmt: skip
+wrong("raises in row_linear's way back", "backward raised RuntimeError", {
+    "    def backward(ctx, gradient):\n        return gradient\n":
+    "    def backward(ctx, gradient):\n        return gradient.view(-1, 1000)\n"
+})  # fmt: skip
 wrong("inputs are kept", "keeps more tensors after every call", {
     COLUMNS: "    kept.append(x.detach().clone())\n" + COLUMNS, "def column_linear": "kept = []\n\n\ndef column_linear"
 })  # fmt: skip

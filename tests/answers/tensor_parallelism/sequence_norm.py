@@ -173,10 +173,13 @@ wrong("seen as the right shape", "the result", {
     TURN_X: "        x = x.contiguous()\n",
     "        return whole.transpose(0, 1)\n": "        return whole.view(x.shape[0], -1, x.shape[2])\n",
 })  # fmt: skip
-wrong("gradients are not turned", "the gradient of", {
+wrong("gradients are not turned", "the gradient of x does not have the right numbers", {
     TURN_GRADIENT: "        gradient = gradient.contiguous()\n        shape = gradient.shape\n"
     "        gradient = gradient.view(shape[1], shape[0], shape[2])\n"
 })  # fmt: skip
+wrong(
+    "nothing comes back of the gradients", "the gradient of x is missing", {"        return part.transpose(0, 1)\n": ""}
+)
 wrong("gathered first, then the norm", "norm first, then gather", {
     RESULT: "    return torch.nn.functional.rms_norm(GatherSequence.apply(x), weight.shape, shared, eps)\n"
 })  # fmt: skip
@@ -204,6 +207,9 @@ wrong(
 )
 wrong("scattering is not waited for", "never waits for", {
     "reduce_scatter_single(part, gradient)": "reduce_scatter_single(part, gradient, async_op=True)"
+})  # fmt: skip
+wrong("nothing is gathered", "sequence_norm calls no all_gather at all", {
+    "        dist.all_gather_single(whole, x)\n": ""
 })  # fmt: skip
 wrong("gathered twice", "sends more than it has to with all_gather", {
     "        dist.all_gather_single(whole, x)\n": "        dist.all_gather_single(whole, x)\n" * 2

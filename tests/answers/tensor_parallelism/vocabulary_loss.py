@@ -40,7 +40,7 @@ EQUAL = {
     "9: forward with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "autograd sets the mode itself, before and after",
     "15: backward with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "autograd sets the mode itself, before and after",
     "26: 0 → -1": "the last of one column is the first",
-    "26: 0 → 1": "any place will do where the target is elsewhere",
+    "26: 0 → 1 (2)": "any place will do where the target is elsewhere",
 }
 
 
@@ -150,9 +150,15 @@ wrong(
     "first take each token's largest away",
     {MAX: "", LARGEST: "    largest = torch.zeros(len(scores), dtype=scores.dtype)\n"},
 )
-wrong("each its own largest", "the loss", {MAX: ""})
+wrong("each its own largest", "has another largest taken away on each rank", {MAX: ""})
 wrong("the sum is this rank's", "takes its sum of exp from this rank's scores alone", {
     TOTAL: "    total = scores.exp().sum(1)\n"
+})  # fmt: skip
+wrong("the target's score is this rank's", "takes the target's score less the largest only where this rank has it", {
+    RESULT: RESULT.replace("SumOverRanks.apply(found)", "found")
+})  # fmt: skip
+wrong("no sum is over the ranks", "takes its sum of exp, and the target's score, from this rank alone", {
+    "        dist.all_reduce(y)\n": ""
 })  # fmt: skip
 wrong("other ranks' targets count", "the loss", {FOUND: FOUND.replace(".masked_fill(elsewhere, 0.0)", "")})
 wrong("the start is forgotten", "the loss", {"targets - start": "targets"})

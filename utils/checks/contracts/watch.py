@@ -137,7 +137,8 @@ class Watch:
             return
         if isinstance(failure, Stop):
             raise failure
-        outcome = failure if isinstance(failure, inside.Outcome) else inside.outcome_of_any(failure)
+        step = record["rules"].rstrip(",")
+        outcome = failure if isinstance(failure, inside.Outcome) else inside.outcome_of_any(failure, step)
         if outcome.record["kind"] == "not started":
             raise outcome from failure
         record["raised"] = outcome.record["sentence"]

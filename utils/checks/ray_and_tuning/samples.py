@@ -15,6 +15,7 @@ from utils.checks.ray_and_tuning.searches import Call, Search, place
 
 MANY = 200  # in fewer samples, everything may happen that looks like a grid or a pattern
 PARTS = 25  # with 40 of the 1,000 samples in each
+RARE = 1e-6
 MOST_UNEVEN, LEAST_UNEVEN, MOST_CORRELATED = 2.8, 0.28, 5.0
 
 
@@ -61,6 +62,9 @@ def _repeats(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
     elif distinct < 0.9 * len(calls):
         words = "learning rates come again: draw each anew from the whole range, and round none"
         yield Broken("value:again", words, f"{distinct} different ones", f"{len(calls)}")
+    elif all(call.config["lr"] == float(f"{call.config['lr']:.1e}") for call in calls):
+        words = "all learning rates have one or two digits: draw each from the whole range, and round none"
+        yield Broken("value:rounded", words, f"{calls[-1].config['lr']}")
 
 
 def _mirrored(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
@@ -74,11 +78,11 @@ def _rates(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
     uniform = [(call.config["lr"] - search.low) / (search.high - search.low) for call in calls]
     above = sum(value > 0.8 for value in places) / len(places)
     figures = f"{above:.0%} in the highest fifth of the exponents", "20%"
-    # (The mean of many uniform places, in its own deviations, sees a slight slope better than the largest distance.)
+    # (The mean of uniform places, in its own deviations, sees a slight slope better than the largest distance.)
     aside = abs(sum(places) / len(places) - 0.5) * math.sqrt(12 * len(places))
-    if unevenness(places) > MOST_UNEVEN or (len(places) >= MANY and aside > MOST_CORRELATED):
+    if unevenness(places) > MOST_UNEVEN or aside > MOST_CORRELATED:
         halves = [unevenness(places[: len(places) // 2]), unevenness(places[len(places) // 2 :])]
-        if unevenness(uniform) < MOST_UNEVEN:
+        if unevenness(uniform) < min(MOST_UNEVEN, unevenness(places) / 2):
             words = "learning rates are uniform, not log-uniform: each power of ten should get its equal share"
             yield Broken("value:uniform", words, *figures)
         elif halves[1] > 1.5 * halves[0]:
@@ -90,23 +94,25 @@ def _rates(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
     elif len(places) >= MANY and unevenness(places) < LEAST_UNEVEN:
         words = "learning rates have equal distances: that is a grid (or one sample in each of its parts), not "
         yield Broken("value:grid", words + "independent samples")
-    elif len(places) >= MANY:
+    else:
         yield from _parts(search, places)
 
 
 def _parts(search: Search, places: Sequence[float]) -> Iterator[Broken]:
-    """Holes, and lumps within a power of ten."""
+    """Holes, and in many samples lumps within a power of ten."""
 
     def between(start: float, end: float) -> str:
         return " to ".join(f"{search.low * (search.high / search.low) ** one:.3g}" for one in (start, end))
 
     number = len(places)
     width, start = max((later - one, one) for one, later in pairwise((0.0, *sorted(places), 1.0)))
-    if number * width > math.log(number) + 14:
+    if (number + 1) * (1 - width) ** number < RARE:
         words = (
             f"none of {number:,} learning rates is in the range {between(start, start + width)}: draw from all of it"
         )
         yield Broken("value:hole", words, "none", f"about {number * width:.0f}")
+        return
+    if number < MANY:
         return
     counts = Counter(min(int(PARTS * value), PARTS - 1) for value in places)
     if too_uneven([counts[part] for part in range(PARTS)]):
@@ -119,7 +125,8 @@ def _parts(search: Search, places: Sequence[float]) -> Iterator[Broken]:
 def _sizes(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
     counts = Counter(call.config["batch_size"] for call in calls)
     found = [counts[size] for size in search.batch_sizes]
-    if too_uneven(found):
+    never = len(found) * (1 - 1 / len(found)) ** len(calls)  # how likely right samples lack one
+    if too_uneven(found) or (0 in found and never < RARE):
         told = ", ".join(f"{size}: {counts[size]}" for size in search.batch_sizes)
         words = "batch sizes are not equally likely"
         yield Broken("value:sizes", words, told, f"about {len(calls) / len(found):.0f} each")

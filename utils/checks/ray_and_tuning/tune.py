@@ -53,14 +53,19 @@ SEED_OF_CASES = os.environ.get(SEED, "0")
 
 
 def _drawn() -> tuple[tuple[Search, ...], tuple[Asha, ...]]:
-    """The searches; COURSE_SEED draws others. In the first one, Tune draws learning rates over all powers of ten."""
+    """The searches; COURSE_SEED draws others.
+
+    The first search has trials enough to tell half of the range, or of the batch sizes, from all. The other
+    two are the same: so many batch sizes are hardly drawn alike by chance. (With a power of two of them numpy's
+    generator draws learning rates that do not depend on how many they are.)
+    """
     rng = random.Random(f"ray_and_tuning.tune {SEED_OF_CASES}")
-    sizes = tuple(rng.sample((8, 16, 32, 48, 64, 128), 4))
-    many = Search(10.0 ** rng.randint(-7, -6), 1.0, sizes, 12, rng.randrange(1000))
-    few = Search(1e-3, 0.1, sizes[:2], 3, many.seed + 1)
-    asha = Asha(10.0 ** rng.randint(-5, -4), 0.2, sizes[1:], 18, 9, rng.randrange(1000))
-    small = Asha(1e-3, 0.1, sizes[:1], 3, 3, asha.seed + 1)
-    return (many, few, many), (asha, small, small)
+    sizes = tuple(rng.sample(range(8, 129, 8), 8))
+    many = Search(10.0 ** rng.randint(-7, -6), 1.0, sizes[:2], 25, rng.randrange(1000))
+    few = Search(1e-3, 0.1, sizes, 3, many.seed + 1)
+    asha = Asha(10.0 ** rng.randint(-5, -4), 0.2, sizes[:4], 18, 9, rng.randrange(1000))
+    small = Asha(1e-3, 0.1, sizes, 3, 3, asha.seed + 1)
+    return (many, few, few), (asha, small, small)
 
 
 def whole_training(search: Search) -> Curve:
@@ -121,19 +126,35 @@ def connected(address: str, storage: str) -> Iterator[Callable[[Any], None]]:
 
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     logging.getLogger("ray").setLevel(logging.ERROR)
-    here = os.getcwd()
+    here = tempfile.mkdtemp(dir=storage)
 
     def leaves_all(answer: Any) -> None:
         if not ray.is_initialized() or ray.get_runtime_context().gcs_address != address:
             why = "does not go on behind it: leave it running, and use no Ray of your own"
             raise Wrong(f"the Ray that has run before {answer.name} {why}")
-        if os.getcwd() != here:
-            raise Wrong(f"{answer.name} leaves the working folder other than before: put back what you change")
+        for what, was in before.items():
+            if (now := _lasting(here)[what]) != was:
+                words = f"{answer.name} leaves {what} other than before ({now}): put back what you change"
+                raise Wrong(words)
 
     try:
-        yield leaves_all
+        with contextlib.chdir(here):
+            before = _lasting(here)
+            yield leaves_all
     finally:
         ray.shutdown()
+
+
+def _lasting(folder: str) -> dict[str, Any]:
+    """What outlives a call of an answer, though it is no part of Ray. (Seeds may be set: Tune may draw with them.)"""
+    import torch
+
+    return {
+        "the working folder": os.getcwd(),
+        "the files in the working folder": ", ".join(sorted(os.listdir(folder))),
+        "grad mode": torch.is_grad_enabled(),
+        "torch's default type": str(torch.get_default_dtype()),
+    }
 
 
 def run_searches(

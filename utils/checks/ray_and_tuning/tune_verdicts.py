@@ -37,7 +37,7 @@ def judge_searches(books: Sequence[Books], found: dict[str, Any]) -> None:
     for number, (search, book) in enumerate(zip(tune.SEARCHES, books, strict=True)):
         refuse(_case(search), _first(_search_parts(search, book, _of(found, number))))
     drawn = [[call.config for call in book.calls] for book in books]
-    refuse(_case(tune.SEARCH), _judge_seeds(tune.SEARCHES, drawn))
+    refuse(_case(tune.SEARCHES[-1]), _judge_seeds(tune.SEARCHES, drawn))
 
 
 def judge_ashas(books: Sequence[Books], found: dict[str, Any]) -> None:
@@ -45,7 +45,7 @@ def judge_ashas(books: Sequence[Books], found: dict[str, Any]) -> None:
     for number, (case, book) in enumerate(zip(tune.ASHAS, books, strict=True)):
         refuse(_case(case), _first(_asha_parts(case, book, _of(found, number))))
     drawn = [[trial.config for trial in book.trials] for book in books]
-    refuse(_case(tune.ASHA), _judge_seeds(tune.ASHAS, drawn))
+    refuse(_case(tune.ASHAS[-1]), _judge_seeds(tune.ASHAS, drawn))
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def _search_parts(search: Search, book: Books, found: Found) -> Iterator[Iterabl
     yield _judge_recorded(found.recorded, search.trials)
     yield judge_samples(search, book.calls)
     yield searches.judge_best(book.calls, found.result)
-    yield _judge_processes(book)
+    yield _judge_processes(book, found.error)
 
 
 def _judge_error(book: Books, trials: int, error: str) -> Iterator[Broken]:
@@ -115,7 +115,7 @@ def _asha_parts(case: Asha, book: Books, found: Found) -> Iterator[Iterable[Brok
     yield _judge_steps(book, found.reports)
     yield _judge_rule(case, book)
     yield _judge_winner(case, book, found.result)
-    yield _judge_processes(book)
+    yield _judge_processes(book, found.error)
 
 
 def goes_on(loss: float, earlier: Sequence[float]) -> bool:
@@ -169,10 +169,12 @@ def _judge_recorded(recorded: int, trials: int) -> Iterator[Broken]:
         yield Broken("value:record", words, f"{recorded} trials", f"{trials}")
 
 
-def _judge_processes(book: Books) -> Iterator[Broken]:
+def _judge_processes(book: Books, error: str) -> Iterator[Broken]:
     processes = len({call.pid for call in book.calls})
     if processes > tune.PROCESSES:
         words = "each trial starts a process of its own, which takes longer than the trial: reuse_actors=True"
+        if error:
+            words = f"after an error Tune starts a new process, and a trial has raised {error}"
         yield Broken("value:processes", words, f"{processes} processes", f"at most {tune.PROCESSES}")
 
 
@@ -184,8 +186,11 @@ def _judge_trials(case: Asha, book: Books) -> Iterator[Broken]:
     begun, different = len(book.trials), len({tuple(sorted(trial.config.items())) for trial in book.trials})
     if not book.calls:
         yield Broken("value:calls", "train was never called")
-    elif different < begun:
+    elif different < begun != case.trials:
         words = "trainings start anew in each epoch: give train the checkpoint that it has returned"
+        if any(call.total > call.epochs for call in book.calls):
+            words = "trials begin anew, without the checkpoint that they had: does the scheduler pause them? "
+            words += "ASHAScheduler stops a trial, or lets it go on"
         measured = f"{begun} trainings of {different} configurations begun"
         yield Broken("value:anew", words, measured, f"{case.trials}")
     elif begun != case.trials:

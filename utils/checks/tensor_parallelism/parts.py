@@ -27,6 +27,8 @@ MISTAKES: tuple[tuple[str, str], ...] = (
     ("wire:disagree", "{}. All ranks have to call the same, on tensors of the same size, in the same order"),
     ("wire:hidden", "{}. (DTensor and _functional_collectives do that, and are refused)"),
     ("state:*", "{}"),
+    # What is done to the process comes before what follows from it: with autograd off, results lose their way back.
+    *((f"{kind}:*", "{}") for kind in ("starts", "writes", "around")),
     ("wire:unwaited *", "{}"),
     ("wire:changed *", "{}"),
 )

@@ -145,12 +145,13 @@ CONTRACT = Contract(
     judge=judge,
     mistakes=(
         *parts.MISTAKES,
+        ("wire:other *", "{}"),
+        ("wire:none all_gather", "{}"),
         ("value:0 *", "{}"),
         ("value:1 *", "{}"),
         ("wire:more all_reduce", "{}: of the gradients only the weight's, whose size is the width, is summed this way"),
-        ("wire:other *", "{}"),
         ("wire:none reduce_scatter", "{}"),
-        ("value:3 *", "{}"),
+        ("value:3 *:is *", "{}"),  # a known mistake; else x comes first, whose gradient the weight's is made of
         ("value:*", "{}"),
         ("wire:*", "{}"),
         ("memory:*", "{}"),

@@ -22,7 +22,8 @@ def draw(rng: random.Random) -> list[Case]:
             dtype = "float32" if kind.startswith("very") else rng.choice(("float64", "float32")) if cases else "float64"
             columns = [rng.randint(30, 60) for _ in range(ranks)]
             case = {"ranks": ranks, "type": dtype, "scores": kind, "tokens": rng.randint(12, 24)}
-            case["largest"] = ranks - 1 if ranks == 3 else rng.randrange(ranks)
+            largest = ranks - 1 if ranks == 3 else rng.randrange(ranks)
+            case |= {"which rank": largest} if kind == KINDS[3] else {}
             cases.append(case | {"columns": columns, "seed": rng.getrandbits(30)})
     return cases
 
@@ -41,7 +42,8 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     if case["scores"] == MIXED:
         whole[::2] -= 2000
     if case["scores"] == "largest on one rank":
-        whole[:, sum(columns[: case["largest"]]) + case["seed"] % columns[case["largest"]]] += 1000
+        which = case["which rank"]
+        whole[:, sum(columns[:which]) + case["seed"] % columns[which]] += 1000
     targets = torch.randint(sum(columns), (case["tokens"],), generator=generator)
     ends = torch.tensor(columns).cumsum(0)  # where one part ends and the next begins, targets go wrong by one
     targets[: 2 * len(ends)] = torch.cat([ends - 1, ends - torch.tensor(columns)])
@@ -81,6 +83,8 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     scores = world[0]["whole"].double().requires_grad_()
     loss = cross_entropy(scores, targets)
     loss.backward()
+    whole, largest = scores.detach(), scores.detach().amax(1)
+    own = torch.cat([part - part.amax(1, keepdim=True) for part in whole.split(case["columns"], 1)], 1)
     for rank, facts in enumerate(world):
         bound = NUMBERS * BYTES * len(targets)
         calls, sent = len(facts.get("sent", ())), sum(facts.get("sent", ()))
@@ -92,15 +96,23 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
             yield Broken("wire:together", words, f"{calls} calls, {sent:,} bytes", need, rank=rank)
         dtype, start = facts["whole"].dtype, facts["start"]
         here = slice(start, start + case["columns"][rank])
-        mine = scores.detach()[:, here]
+        mine = whole[:, here]
         inside = (targets >= start) & (targets < start + mine.shape[1])
-        found = torch.where(inside, mine.gather(1, (targets - start).clamp(0, mine.shape[1] - 1)[:, None])[:, 0], 0.0)
+        found = mine.gather(1, (targets - start).clamp(0, mine.shape[1] - 1)[:, None])[:, 0]
+        of_all, here_or_largest = whole.logsumexp(1), torch.where(inside, found, largest)
         guesses = {
             "is the sum over the tokens: the mean is asked for": loss.detach() * len(targets),
             "takes its sum of exp from this rank's scores alone": (
-                mine.logsumexp(1) - scores.detach().gather(1, targets[:, None])[:, 0]
+                mine.logsumexp(1) - whole.gather(1, targets[:, None])[:, 0]
             ).mean(),
-            "takes the target's score only where this rank has it": (scores.detach().logsumexp(1) - found).mean(),
+            "takes the target's score only where this rank has it": (of_all - found * inside).mean(),
+            "takes the target's score less the largest only where this rank has it": (of_all - here_or_largest).mean(),
+            "takes its sum of exp, and the target's score, from this rank alone": (
+                mine.logsumexp(1) - here_or_largest
+            ).mean(),
+            "has another largest taken away on each rank: it has to be the same one on all": cross_entropy(
+                own, targets
+            ),
             "is the negative of the loss": -loss.detach(),
         }
         large = [scores.detach().abs().amax()[None]]  # a loss is the difference of scores
