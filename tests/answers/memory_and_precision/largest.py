@@ -92,6 +92,9 @@ def neighbours():
 # --- wrong
 
 wrong("bisection", "ran out of memory", {SAFE: "2 * batch"})
+wrong("the first guess is twice what fits for certain", "ran out of memory, as number 2 of the steps", {
+    "batch, held = 1, peak(1)": "batch, held = 2, peak(1)"
+})  # fmt: skip
 wrong(
     "a straight line through one and two",
     "ran out of memory",

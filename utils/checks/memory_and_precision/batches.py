@@ -26,10 +26,12 @@ def draw(rng: random.Random) -> list[Case]:
     """Networks that are wide or deep, with so much room that one row needs less than half of it."""
     cases: list[Case] = []
     for width, layers, largest in ((256, 4, 2000), (128, 6, 2999), (640, 1, 5 * 640)):
-        cases.append({"ranks": 1, "gpus": 1, "width": width, "layers": layers, "facts": [largest]})
+        cases.append({"ranks": 1, "gpus": 1, "width": width, "layers": layers, "tokens": 1, "facts": [largest]})
     for _ in range(3):
-        case: Case = {"ranks": 1, "gpus": 1, "width": 128 * rng.randint(1, 5), "layers": rng.randint(1, 8)}
+        case: Case = {"ranks": 1, "gpus": 1, "width": 128 * rng.randint(1, 5), "layers": rng.randint(1, 8), "tokens": 1}
         cases.append(case | {"facts": [case["width"] * rng.randint(5, 11) + rng.randint(0, case["width"])]})
+    # A network of which few rows fit, as each has many tokens: the first guess must be one that fits for certain.
+    cases[-1] |= {"tokens": 8 * cases[-1]["width"], "facts": [rng.randint(10, 20)]}
     for case, more in zip(cases, (0.0, 1.0, *(rng.random() for _ in cases)), strict=False):
         case["facts"].append(more)  # how much of the room for one row more is left
     return [case | {"seed": rng.getrandbits(30)} for case in cases]
@@ -70,7 +72,7 @@ def _training(case: Case, capacity: int) -> Any:
     from utils import simgpu
 
     simgpu.cluster(gpus_per_node=1, numbers=False, memory=capacity)
-    width, device = case["width"], torch.device("simgpu:0")
+    width, tokens, device = case["width"], case["tokens"], torch.device("simgpu:0")
     with device:
         layers = [layer for _ in range(case["layers"]) for layer in (nn.Linear(width, width), nn.GELU())]
         model = nn.Sequential(*layers)
@@ -82,7 +84,7 @@ def _training(case: Case, capacity: int) -> Any:
         x = loss = None
         ledger.peak = ledger.allocated
         try:
-            x = torch.empty(rows, width, device=device)
+            x = torch.empty(rows, tokens, width, device=device)
             loss = model(x).square().mean()
             loss.backward()
             with torch.no_grad():
