@@ -377,6 +377,7 @@ GOOD = "def mean(tensor):\n    dist.all_reduce(tensor)\n    tensor /= dist.get_w
         (GOOD + "    import os\n    os.environ['LEFT'] = '1'\n", "leaves the environment variables other than before"),
         (GOOD + "    import os\n    os.chdir('/')\n", "leaves the working folder other than before"),
         (GOOD + "    torch.set_num_threads(2)\n", "leaves torch's defaults other than before"),
+        (GOOD + "    torch.set_num_threads(2)\n", "(measured: 2; expected: 1)"),
         (GOOD + "    __import__('gc').disable()\n", "leaves Python's settings other than before"),
         (GOOD + "    __import__('os').system('true')\n", "starts a process, and needs none"),
         (GOOD + "    __import__('socket').socket().bind(('127.0.0.1', 0))\n", "starts a connection, and needs none"),

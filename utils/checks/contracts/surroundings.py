@@ -152,7 +152,15 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> Iterator[tuple[str
             if more := set(now) - set(was):
                 yield name, f"{len(was)}", f"{len(more)} more"
         elif was != now:
-            yield name, _short(was), _short(now)
+            yield name, *map(_short, _differing(was, now))
+
+
+def _differing(was: Any, now: Any) -> tuple[Any, Any]:
+    """Of several settings in one text, those that have changed."""
+    if isinstance(was, str) and len(was.split()) == len(now.split()):
+        other = [pair for pair in zip(was.split(), now.split(), strict=True) if pair[0] != pair[1]]
+        was, now = (" ".join(pair[number] for pair in other) for number in range(2))
+    return was, now
 
 
 def _short(token: Any) -> str:
