@@ -132,9 +132,10 @@ def connected(address: str, storage: str) -> Iterator[Callable[[Any], None]]:
         if not ray.is_initialized() or ray.get_runtime_context().gcs_address != address:
             why = "does not go on behind it: leave it running, and use no Ray of your own"
             raise Wrong(f"the Ray that has run before {answer.name} {why}")
+        now = _lasting(here)
         for what, was in before.items():
-            if (now := _lasting(here)[what]) != was:
-                words = f"{answer.name} leaves {what} other than before ({now}): put back what you change"
+            if now[what] != was:
+                words = f"{answer.name} leaves {what} other than before ({now[what]}): put back what you change"
                 raise Wrong(words)
 
     try:
