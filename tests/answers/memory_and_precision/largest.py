@@ -141,6 +141,11 @@ wrong(
 )
 wrong("a power of two", "larger", {RETURN: "    return 2 ** int(math.log2(batch))"})
 wrong("a batch that is no number of rows", "raised ValueError", {"batch = safe\n": "batch = safe + 0.0\n"})
+wrong(
+    "a row's bytes from a batch and a tenth of it",
+    "smaller",
+    {LINE: "    row = (held - peak(max(1, batch // 10))) // max(1, batch - batch // 10) or 1\n"},
+)
 wrong("the row of the mean", "larger", {LINE: "    row = held // batch\n"})
 wrong("asks the ledger", "write it yourself", {"    batch, held": "    torch.simgpu.mem_get_info()\n    batch, held"})
 wrong("more memory than there is", "ran out of memory", {SAFE: "batch * int(1.05 * capacity) // held"})

@@ -30,9 +30,11 @@ def draw(rng: random.Random) -> list[Case]:
     for _ in range(3):
         case: Case = {"ranks": 1, "gpus": 1, "width": 128 * rng.randint(1, 5), "layers": rng.randint(1, 8), "tokens": 1}
         cases.append(case | {"facts": [case["width"] * rng.randint(5, 11) + rng.randint(0, case["width"])]})
+    # A network of which the peak gets straight only just before half of the capacity: a row has its price from there.
+    cases[3] |= {"layers": 8, "facts": [int(cases[3]["width"] * rng.uniform(2.87, 3.0))]}
     # A network of which few rows fit, as each has many tokens: the first guess must be one that fits for certain.
     cases[-1] |= {"tokens": 8 * cases[-1]["width"], "facts": [rng.randint(10, 20)]}
-    for case, more in zip(cases, (0.0, 1.0, *(rng.random() for _ in cases)), strict=False):
+    for case, more in zip(cases, (0.0, 1.0, rng.random(), 1.0, rng.random(), rng.random()), strict=True):
         case["facts"].append(more)  # how much of the room for one row more is left
     return [case | {"seed": rng.getrandbits(30)} for case in cases]
 

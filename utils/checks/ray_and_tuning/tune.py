@@ -124,6 +124,8 @@ def connected(address: str, storage: str) -> Iterator[Callable[[Any], None]]:
         import ray
         from ray import tune  # noqa: F401
 
+        from utils.checks.contracts.surroundings import changed  # imports torch
+
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     logging.getLogger("ray").setLevel(logging.ERROR)
     here = tempfile.mkdtemp(dir=storage)
@@ -132,11 +134,8 @@ def connected(address: str, storage: str) -> Iterator[Callable[[Any], None]]:
         if not ray.is_initialized() or ray.get_runtime_context().gcs_address != address:
             why = "does not go on behind it: leave it running, and use no Ray of your own"
             raise Wrong(f"the Ray that has run before {answer.name} {why}")
-        now = _lasting(here)
-        for what, was in before.items():
-            if now[what] != was:
-                words = f"{answer.name} leaves {what} other than before ({now[what]}): put back what you change"
-                raise Wrong(words)
+        for what, _, now in changed(before, _lasting(here)):
+            raise Wrong(f"{answer.name} leaves {what} other than before ({now}): put back what you change")
 
     try:
         with contextlib.chdir(here):
@@ -148,14 +147,11 @@ def connected(address: str, storage: str) -> Iterator[Callable[[Any], None]]:
 
 def _lasting(folder: str) -> dict[str, Any]:
     """What outlives a call of an answer, though it is no part of Ray. (Seeds may be set: Tune may draw with them.)"""
-    import torch
+    from utils.checks.contracts.surroundings import surroundings
 
-    return {
-        "the working folder": os.getcwd(),
-        "the files in the working folder": ", ".join(sorted(os.listdir(folder))),
-        "grad mode": torch.is_grad_enabled(),
-        "torch's default type": str(torch.get_default_dtype()),
-    }
+    found = surroundings()
+    lasting = ("grad mode", "torch's defaults", "the working folder")
+    return {"the files in the working folder": sorted(os.listdir(folder))} | {name: found[name] for name in lasting}
 
 
 def run_searches(
