@@ -36,8 +36,10 @@ def state_of(case: Case, step: int) -> dict[str, Any]:
     """What is saved: tensors of several types, one of them strided, one empty, two that share their memory."""
     import torch
 
-    wide = torch.full((case["numbers"], 2), float(step))
-    model = {"w": wide[:, 1], "tied": wide[:, 1], "b": torch.arange(33) + step, "none": torch.empty(0, 3)}
+    # (Types by name: an answer may leave another default behind, and that shall be told, not that the file is wrong.)
+    wide = torch.full((case["numbers"], 2), step, dtype=torch.float32)
+    empty = torch.empty(0, 3, dtype=torch.float32)
+    model = {"w": wide[:, 1], "tied": wide[:, 1], "b": torch.arange(33) + step, "none": empty}
     return {"step": step, "model": model, "rates": [0.1, (step, None)], "types": {"half": wide[:3].bfloat16() / 3}}
 
 

@@ -38,7 +38,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     facts["servers"] = [{"events": player.events, "first": player.first} for player in players]
     dice = random.Random(case["seed"])
     with watch.step(
-        "pull and push", players[0].server, **{f"weights of server {p.number}": p.weights for p in players}
+        "Server (pull and push)", players[0].server, **{f"weights of server {p.number}": p.weights for p in players}
     ):
         if case["play"] == "one fast worker":
             players[0].run_ahead(dice)
@@ -237,7 +237,7 @@ def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
 
 CONTRACT = Contract(
     name="parameter_server_and_all_reduce.server",
-    rules={"Server": Rules(), "pull and push": Rules()},
+    rules={"Server": Rules(), "Server (pull and push)": Rules()},
     draw=draw,
     scene=scene,
     judge=judge,
