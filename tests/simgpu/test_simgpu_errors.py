@@ -106,6 +106,18 @@ def test_what_cuda_allows_is_allowed():
         a + torch.tensor(2.0, device="simgpu:2")
 
 
+@pytest.mark.parametrize("numbers", [True, False])
+def test_a_number_of_the_cpu_is_taken_by_what_takes_it_on_cuda(numbers):
+    simgpu.cluster(gpus_per_node=1, numbers=numbers)
+    a, number = ones(3, 3, gpu=0), torch.tensor(2.0)
+    mask, index = a > 0, labels(0)
+    for result in (a.masked_fill(mask, number), a.masked_fill_(mask, number), torch.where(mask, a, number),
+                   a.index_fill(0, index, number), a.index_fill_(0, index, number), a.clamp(min=number)):  # fmt: skip
+        assert (result.device, result.shape) == (a.device, (3, 3))
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.stack([a[0, 0], number])
+
+
 def test_the_message_names_the_operator_and_the_cure():
     with pytest.raises(RuntimeError, match=r"devices, simgpu:0 and simgpu:1! \(in addmm; move one of them with \.to"):
         nn.Linear(3, 3).to("simgpu:0")(ones(2, 3, gpu=1))

@@ -450,6 +450,18 @@ def test_memory_is_pinned_as_for_cuda():
     assert [batch.is_pinned() for batch in loader] == [True, True]
 
 
+def test_a_number_of_the_host_is_part_of_a_launch_unless_it_is_copied():
+    toy(launch_s=LAUNCH)
+    x, number = million(), torch.tensor(2.0)
+    with simgpu.profile() as prof:
+        x.mul_(number)
+        x.fill_(number)
+        x[0] = number
+        torch.empty((), device="simgpu:0").copy_(number)
+    assert [event.name for event in prof.events] == ["mul_", "fill_", "fill_", "copy from host"]
+    assert prof.events[-1].nbytes == 4
+
+
 def test_what_comes_back_to_the_host_is_waited_for():
     toy(launch_s=LAUNCH)
     x = million()

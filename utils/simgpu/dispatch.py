@@ -37,8 +37,6 @@ def _copy_(func: Any, args: tuple, kwargs: dict) -> Any:
         return target.copy_(copy_to_host(source, target, non_blocking))
     if not isinstance(source, SimTensor):
         check_cluster(target)
-        if source.dim() == 0:  # a number: part of the launch
-            return run(aten.fill_.Scalar, (target, source.item()), {}) if not source.is_meta else target
         if cluster.numbers:
             target.raw.copy_(source)
         known.remember(target, source)

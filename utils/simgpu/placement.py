@@ -36,7 +36,8 @@ def common_gpu(
             ledger = _agree(operator, inputs)
     if hosts and operator.packet not in MAY_READ_HOST_TENSORS:
         for host in hosts:
-            if host.dim() and host.numel() and not host.is_meta:
+            number = not host.dim() and operator.packet is not torch.ops.aten.stack
+            if not number and host.numel() and not host.is_meta:
                 raise RuntimeError(_two_devices(operator, [f"simgpu:{ledger.gpu}", str(host.device)]))
     return cluster.gpus[ledger.gpu]
 

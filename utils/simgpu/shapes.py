@@ -31,6 +31,8 @@ class Answer:
         self.costs: Any = None
 
 
+_TAKE_A_NUMBER = (aten.masked_fill.Tensor, aten.masked_fill_.Tensor,
+                  aten.index_fill.int_Tensor, aten.index_fill_.int_Tensor)  # fmt: skip
 _known: dict[tuple, Answer] = {}
 MOST = 100_000
 """Answers that are kept. (A program with ever new shapes must not fill the memory.)"""
@@ -51,11 +53,16 @@ def compute(func: Any, args: Any, kwargs: dict) -> tuple[Any, Answer | None]:
         return func(*args, **kwargs), None
     if known is not None:
         return _again(known.description, args), known
-    out = _in_layout_of_cudnn(func, args, func(*args, **kwargs))
+    out = _in_layout_of_cudnn(func, args, func(*_number_on_meta(func, args), **kwargs))
     description = _describe(out, args)
     if description is not None and len(_known) < MOST:
         known = _known[key] = Answer(description)
     return out, known
+
+
+def _number_on_meta(func: Any, args: Any) -> Any:
+    """Some meta kernels refuse a number on the host, which CUDA's take."""
+    return (*args[:-1], args[-1].to("meta")) if func in _TAKE_A_NUMBER else args
 
 
 def _in_layout_of_cudnn(func: Any, args: Any, out: Any) -> Any:
