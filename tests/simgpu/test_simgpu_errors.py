@@ -118,6 +118,32 @@ def test_a_number_of_the_cpu_is_taken_by_what_takes_it_on_cuda(numbers):
         torch.stack([a[0, 0], number])
 
 
+OF_ONE_TYPE = {
+    "mm": lambda a, b: a @ b,
+    "linear": lambda a, b: F.linear(b, a),
+    "addmm": lambda a, b: F.linear(a, a, b[0]),
+    "mv": lambda a, b: a @ b[0],
+    "bmm": lambda a, b: torch.bmm(a[None], b[None]),
+    "convolution": lambda a, b: F.conv1d(a[None], b[..., None]),
+    "attention": lambda a, b: F.scaled_dot_product_attention(a[None, None], b[None, None], b[None, None]),
+    "mask": lambda a, b: F.scaled_dot_product_attention(*[a[None, None]] * 3, attn_mask=b),
+    "index_put_": lambda a, b: a.index_put_((labels(0),), b),
+    "index_add_": lambda a, b: a.index_add_(0, labels(0), b),
+    "index_copy": lambda a, b: a.index_copy(0, labels(0), b),
+}
+
+
+@pytest.mark.parametrize("numbers", [True, False])
+@pytest.mark.parametrize("name", OF_ONE_TYPE)
+def test_mixed_types_are_refused_where_cuda_refuses_them(name, numbers):
+    simgpu.cluster(gpus_per_node=1, numbers=numbers)
+    a = ones(3, 3, gpu=0)
+    OF_ONE_TYPE[name](a, a.clone())
+    for other in (torch.float64, torch.bfloat16):
+        with pytest.raises(RuntimeError, match=r"type"):
+            OF_ONE_TYPE[name](a, a.to(other))
+
+
 def test_the_message_names_the_operator_and_the_cure():
     with pytest.raises(RuntimeError, match=r"devices, simgpu:0 and simgpu:1! \(in addmm; move one of them with \.to"):
         nn.Linear(3, 3).to("simgpu:0")(ones(2, 3, gpu=1))

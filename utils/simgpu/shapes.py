@@ -33,6 +33,8 @@ class Answer:
 
 _TAKE_A_NUMBER = (aten.masked_fill.Tensor, aten.masked_fill_.Tensor,
                   aten.index_fill.int_Tensor, aten.index_fill_.int_Tensor)  # fmt: skip
+_OF_ONE_TYPE = {aten.mm, aten.addmm, aten.mv, aten.convolution, aten._scaled_dot_product_flash_attention_for_cpu}
+_WRITES_BY_INDEX = {aten.index_put, aten.index_put_, aten.index_add, aten.index_add_, aten.index_copy, aten.index_copy_}
 _known: dict[tuple, Answer] = {}
 MOST = 100_000
 """Answers that are kept. (A program with ever new shapes must not fill the memory.)"""
@@ -53,11 +55,25 @@ def compute(func: Any, args: Any, kwargs: dict) -> tuple[Any, Answer | None]:
         return func(*args, **kwargs), None
     if known is not None:
         return _again(known.description, args), known
+    _check_types(func, [*args, *kwargs.values()])
     out = _in_layout_of_cudnn(func, args, func(*_number_on_meta(func, args), **kwargs))
     description = _describe(out, args)
     if description is not None and len(_known) < MOST:
         known = _known[key] = Answer(description)
     return out, known
+
+
+def _check_types(func: Any, args: list[Any]) -> None:
+    """These refuse mixed types on CUDA and on the CPU, but their meta kernels do not."""
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    if func._overloadpacket in _WRITES_BY_INDEX:
+        tensors = [tensors[0], tensors[-1]]
+    elif func._overloadpacket not in _OF_ONE_TYPE:
+        return
+    if len(types := list(dict.fromkeys(str(tensor.dtype) for tensor in tensors))) > 1:
+        name = func._overloadpacket.__name__
+        words = "Expected all tensors to have the same dtype, but found"
+        raise RuntimeError(f"{words} {' and '.join(types)}! (in {name}; convert one of them with .to(...))")
 
 
 def _number_on_meta(func: Any, args: Any) -> Any:
