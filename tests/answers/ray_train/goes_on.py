@@ -39,6 +39,11 @@ def ray_train(epoch, workers, epochs, accidents, storage):
 EQUAL = {
     "10: ray_train with `torch.manual_seed(0)`": "seeds may be set",
     "10: ray_train with `dist.barrier()`": "it is alone in its group",
+    "14: worker with `torch.manual_seed(0)`": "it ends there, and its process is Ray's",
+    "14: worker with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "it ends there, and its process is Ray's",
+    "14: worker with `dist.barrier()`": "all workers come to it, at their end",
+    "14: worker with `torch.set_default_dtype(torch.float64)`": "it ends there, and its process is Ray's",
+    "14: worker with `open('left_behind', 'w').close()`": "a worker's folder is Ray's",
     "24: always `train.get_context().get_world_rank() == 0`": "all workers may hand their folders over",
 }
 FIT = '    return trainer.fit().metrics["loss"]'
