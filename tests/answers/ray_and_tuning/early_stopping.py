@@ -39,6 +39,11 @@ _ASHA = "`ASHAScheduler(max_t=most_epochs, grace_period=1, reduction_factor=3)`"
 EQUAL = {
     "7: asha_search with `torch.manual_seed(0)`": "seeds may be set: Tune may draw with them",
     "7: asha_search with `dist.barrier()`": "it is alone in its group",
+    "12: trial with `torch.manual_seed(0)`": "never reached: the scheduler ends each trial at its last report",
+    "12: trial with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "never reached",
+    "12: trial with `dist.barrier()`": "never reached",
+    "12: trial with `torch.set_default_dtype(torch.float64)`": "never reached",
+    "12: trial with `open('left_behind', 'w').close()`": "never reached",
     f"26: {_ASHA} without max_t": "the trial ends by itself after most_epochs",
     f"26: {_ASHA} without grace_period": "1 is the default",
     "29: `tune.RunConfig(storage_path=storage, verbose=0)` without verbose": "it may show tables",
