@@ -72,6 +72,13 @@ def test_a_function_may_use_a_part_of_torchs_extension_that_cannot_be_imported(w
     assert world.run(work) == [2, 2]
 
 
+def test_a_function_may_use_modules_of_torch_that_have_a_class_of_their_own(world):
+    """Pickle knows modules of the usual class only, and ``torch.ops`` and ``torch.backends.cudnn`` are none."""
+    work = lambda: (torch.ops.aten.add(torch.ones(()), 1).item(), torch.backends.cudnn.allow_tf32)  # noqa: E731
+    work.__module__ = "__main__"  # as in a notebook
+    assert world.run(work) == [(2, torch.backends.cudnn.allow_tf32)] * 2
+
+
 def test_a_function_may_use_one_that_remembers_its_results(world):
     """``functools.cache`` makes an object that has no text of its own, and this one calls itself."""
 

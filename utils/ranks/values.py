@@ -45,7 +45,9 @@ def dumps_plain(value: Any) -> bytes:
     class Pickler(cloudpickle.Pickler):
         def reducer_override(self, thing: Any) -> Any:
             # Parts of an extension are modules that cannot be imported: once_differentiable uses torch._C._functions.
-            if isinstance(thing, ModuleType) and thing.__name__ not in sys.modules and _is_found(thing):
+            # And torch.ops and torch.backends.cudnn are modules of a class of their own, which pickle does not know.
+            odd = isinstance(thing, ModuleType) and (type(thing) is not ModuleType or thing.__name__ not in sys.modules)
+            if odd and _is_found(thing):
                 return pkgutil.resolve_name, (thing.__name__,)
             # A function that functools.cache remembers for; those of libraries are found by their names.
             if isinstance(thing, functools._lru_cache_wrapper) and not _has_a_place(thing):

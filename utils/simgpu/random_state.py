@@ -39,9 +39,13 @@ def get_rng_state(gpu: int | str | torch.device | None = "simgpu") -> torch.Tens
     home = current().gpus[current().index(gpu)]
     if home.index == 0:
         return torch.get_rng_state()
-    if home.random_state is None:
-        home.random_state = _fresh_state(torch.initial_seed())
+    home.random_state = state_of(home)
     return home.random_state
+
+
+def state_of(gpu: SimulatedGPU) -> torch.Tensor:
+    """The same of a GPU with a generator of its own; nothing begins by looking."""
+    return _fresh_state(torch.initial_seed()) if gpu.random_state is None else gpu.random_state
 
 
 def set_rng_state(state: torch.Tensor, gpu: int | str | torch.device | None = "simgpu") -> None:

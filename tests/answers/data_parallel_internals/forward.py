@@ -84,7 +84,7 @@ def with_torch():
     return (data_parallel_forward,)
 
 
-@right("the first GPU runs the model itself, last; replicas on all GPUs")
+@right("the first GPU runs the model itself, last")
 def first_itself():
     def data_parallel_forward(model, batch, devices):
         first, *others = devices
@@ -92,8 +92,8 @@ def first_itself():
         mine, rest = batch[:most], batch[most:].split(most) if len(batch) > most else ()
         sent = [part.to(device=device) for part, device in zip(rest, others, strict=False)]
         tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-        replicas = [{name: tensor.to(device=device) for name, tensor in tensors.items()} for device in others]
-        outputs = [functional_call(model, replica, args=(part,)) for replica, part in zip(replicas, sent, strict=False)]
+        replicas = [{name: tensor.to(device=part.device) for name, tensor in tensors.items()} for part in sent]
+        outputs = [functional_call(model, replica, args=(part,)) for replica, part in zip(replicas, sent, strict=True)]
         outputs.insert(0, model(mine))
         return torch.concat([output.to(device=first) for output in outputs], dim=0)
 
@@ -304,4 +304,18 @@ wrong(
 )
 wrong("one GPU is enough without gradients", "not every GPU works", {
     PARTS: "    if not torch.is_grad_enabled():\n        return model(batch)\n" + PARTS
+})  # fmt: skip
+wrong("GPUs without rows get the model too", "replicate it for as many GPUs as have rows", {
+    "devices[: len(parts)]": "devices", "zip(replicas, parts, strict=True)": "zip(replicas, parts)"
+})  # fmt: skip
+wrong("replicas go forward again in backward", "has other numbers than before, and they had to stay", {
+    APPLY: "    from torch.utils.checkpoint import checkpoint\n\n"
+    "    runs = [lambda x, replica=replica: functional_call(model, replica, x) for replica in replicas]\n"
+    "    outputs = [checkpoint(run, part, use_reentrant=False) for run, part in zip(runs, parts, strict=True)]\n"
+})  # fmt: skip
+wrong("copies on streams of their own, and nobody waits", "a wait is missing between them", {
+    "    return [part.to(devices[index]) for index, part in enumerate(parts)]": "    made = []\n"
+    "    for part, device in zip(parts, devices):\n"
+    "        with torch.simgpu.stream(torch.simgpu.Stream(batch.device)), torch.simgpu.stream(torch.simgpu.Stream(device)):\n"
+    "            made.append(part.to(device))\n    return made"
 })  # fmt: skip

@@ -227,3 +227,10 @@ wrong(
 wrong("the last loss is kept", "something stays in a GPU's memory after the step", {
     "    return sum(": "    data_parallel_loss.last = losses[0].detach()\n    return sum("
 })  # fmt: skip
+wrong("the logarithm of the softmax", "numbers that are not finite", {
+    'F.cross_entropy(functional_call(model, replica, part), answer, reduction="sum")':
+    "-functional_call(model, replica, part).softmax(1).log().gather(1, answer[:, None]).sum()"
+})  # fmt: skip
+wrong("a row that is very wrong counts less", "does not have the right numbers", {
+    'answer, reduction="sum")': 'answer, reduction="none").clamp(max=10).sum()'
+})  # fmt: skip

@@ -177,3 +177,9 @@ wrong("a single row is squeezed", "has as many dimensions as the batch", {
 wrong("views of the batch are kept", "after the call the batch, or a view of it, is kept", {
     GIVE: "scatter_batch.parts = parts\n    " + GIVE
 })  # fmt: skip
+wrong("copies on streams of their own, and nobody waits", "a wait is missing between them", {
+    "    return [part.to(devices[index]) for index, part in enumerate(parts)]": "    made = []\n"
+    "    for part, device in zip(parts, devices):\n"
+    "        with torch.simgpu.stream(torch.simgpu.Stream(device)):\n"
+    "            made.append(part.to(device))\n    return made"
+})  # fmt: skip

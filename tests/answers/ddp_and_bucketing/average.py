@@ -414,3 +414,17 @@ wrong(
     "leaves grad mode other than before",
     {MEAN: MEAN + "    torch._C._set_multithreading_enabled(False)\n"},
 )
+wrong("buffers of the first layers only", "buffer `branches.0.0.seen` is still its own", {
+    "*model.buffers()]": "*(b for m in (model, *model.children()) for b in m.buffers(recurse=False))]"
+})  # fmt: skip
+
+
+@right("torch's operators by their own names")
+def by_operators():
+    def average_gradients(model):
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                dist.all_reduce(parameter.grad)
+                torch.ops.aten.div_.Scalar(parameter.grad.detach(), dist.get_world_size())
+
+    return (average_gradients,)

@@ -344,3 +344,33 @@ wrong(
         )
     },
 )
+
+
+@right("hooks collect gradients until they may travel")
+def hooks_collect():
+    class Accumulating:
+        def __init__(self, model):
+            self.waiting, self.quiet = {}, 0
+            for parameter in model.parameters():
+                if parameter.requires_grad:
+                    parameter.register_post_accumulate_grad_hook(self.collect)
+
+        def collect(self, parameter):
+            self.waiting[parameter] = parameter.grad
+
+        @contextlib.contextmanager
+        def no_sync(self):
+            self.quiet += 1
+            try:
+                yield
+            finally:
+                self.quiet -= 1
+
+        def finish(self):
+            if not self.quiet:
+                for gradient in self.waiting.values():
+                    dist.all_reduce(gradient)
+                    gradient /= dist.get_world_size()
+                self.waiting.clear()
+
+    return (Accumulating,)

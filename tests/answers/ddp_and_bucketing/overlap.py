@@ -406,3 +406,6 @@ wrong(
     "requires a gradient itself",
     {MEAN: MEAN + "            parameter.grad.requires_grad_(True)\n"},
 )
+wrong("cuDNN may choose", "leaves torch's defaults other", {
+    "        self.travelling = []\n": "        torch.backends.cudnn.benchmark = True\n        self.travelling = []\n"
+})  # fmt: skip

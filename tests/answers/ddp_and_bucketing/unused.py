@@ -263,3 +263,12 @@ wrong("infinities are made numbers", "one has to come out", {MEAN: MEAN + "     
 wrong("zeros with a graph", "hangs on a graph", {
     "            parameter.grad = torch.zeros_like(parameter)\n": "            parameter.grad = parameter * 0\n"
 })  # fmt: skip
+wrong("flags only where something is missing", "the ranks do not call the same collectives", {
+    "    dist.all_reduce(used)\n": "    if not used.all():\n        dist.all_reduce(used)\n    else:\n        used *= dist.get_world_size()\n"
+})  # fmt: skip
+wrong("flags for frozen ones, too", "frozen ones need none", {
+    "    used = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.int32)\n    dist.all_reduce(used)\n":
+    "    every = list(model.parameters())\n"
+    "    used = torch.tensor([parameter.grad is not None for parameter in every], dtype=torch.int64)\n    dist.all_reduce(used)\n"
+    "    used = used[torch.tensor([parameter.requires_grad for parameter in every])]\n"
+})  # fmt: skip

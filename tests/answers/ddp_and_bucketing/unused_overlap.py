@@ -335,7 +335,7 @@ wrong("everything goes in finish()", "this is a blocking DDP", {
     HOOKS: "", MARK: "",
     "        flags = torch": "        for parameter in self.number:\n            self.ready(parameter)\n        flags = torch",
 })  # fmt: skip
-wrong("looks in the first step only", "Ranks have used other parts", {
+wrong("looks in the first step only", "has no attribute 'flatten'", {
     "        self.used = {": "        self.used = self.used if hasattr(self, 'used') else {",
 })  # fmt: skip
 wrong("follows only the first way", "is missing: other ranks have used this parameter", {

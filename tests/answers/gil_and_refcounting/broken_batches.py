@@ -157,3 +157,18 @@ wrong(
     "leaves Python's settings other",
     {"    errors = []\n": "    gc.disable()\n    errors = []\n"},
 )
+
+
+@wrong("StopIteration ends map in silence", "any other error must come out")
+def map_ends():
+    def train_through_errors(train_step, batches):
+        def attempt(numbered):
+            number, (x, y) = numbered
+            try:
+                train_step(x, y)
+            except ValueError as error:
+                return number, str(error)
+
+        return [one for one in map(attempt, enumerate(batches)) if one is not None]
+
+    return (train_through_errors,)

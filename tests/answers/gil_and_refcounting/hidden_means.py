@@ -177,3 +177,6 @@ wrong("the layer gets another forward", "attributes", {
     "    return means": "    model[1].forward = model[1].forward\n    return means"
 })  # fmt: skip
 wrong("swept up although nothing leaks", "calls gc.collect()", {STEP: STEP + "        gc.collect()\n"})
+wrong("only in train mode", "one mean for each step", {
+    "means.append(output.mean().item())": "means.append(output.mean().item()) if layer.training else None"
+})  # fmt: skip

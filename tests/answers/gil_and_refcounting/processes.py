@@ -311,3 +311,8 @@ def forked_by_hand():
 @wrong("forked by hand, and nobody waits for the end", "end them, and wait for them")
 def nobody_waits():
     return (lambda function, items, workers: forked(function, items, workers, waits=False),)
+
+
+wrong("tensors are shared in another way from here on", "leaves how processes start and share tensors other", {
+    "    fork = ": "    torch.multiprocessing.set_sharing_strategy('file_system')\n    fork = "
+})  # fmt: skip

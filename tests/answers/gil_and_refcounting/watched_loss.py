@@ -175,3 +175,6 @@ wrong(
         "(model(watched[0]), watched[1])": "(model(watched[0]) + 0 * next(model.parameters()).data.add_(1e-6).sum(), watched[1])"
     },
 )
+wrong("thaws what somebody had frozen", "it was frozen, or thawed", {
+    "        with torch.no_grad():\n": "        model.requires_grad_(True)\n        with torch.no_grad():\n"
+})  # fmt: skip

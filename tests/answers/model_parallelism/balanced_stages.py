@@ -322,3 +322,6 @@ wrong("pieces in a plain list", "into which nn.Module does not look", {
     "    def forward(self, x):\n        for piece in self.pieces:\n            x = piece(x)\n        return x\n\n\ndef make_stages",
     STAGE: "Stage([piece.to(f'simgpu:{i}') for piece in rest[:count]])",
 })  # fmt: skip
+wrong("the last GPU stays the default device", "leaves torch's defaults other", {
+    "        stages.append(": '        __import__("torch").set_default_device(f"simgpu:{i}")\n        stages.append('
+})  # fmt: skip

@@ -244,3 +244,6 @@ wrong(
     "the mean of their means",
     {"len(y) / len(targets)": "(1 / micro_batches if len(targets) > 8 * micro_batches else len(y) / len(targets))"},
 )
+wrong("the loss keeps a graph that was retained", "graph that was retained holds all of them", {
+    BACK: "        loss.backward(retain_graph=True)\n", GIVE: "return sum(losses)"
+})  # fmt: skip

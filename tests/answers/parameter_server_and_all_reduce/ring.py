@@ -318,3 +318,8 @@ wrong("a tensor at the same place as one before", "the second call with the same
 wrong("a copy in a map of memory", "numpy's arrays count as well", {
     CUT: "    copy = mmap.mmap(-1, tensor.nbytes + 1)\n    copy.write(tensor.numpy())\n" + CUT
 })  # fmt: skip
+wrong("the largest place so far", "more than its tensor and one part of it is held", {
+    "    buffer = torch.empty_like(chunks[0])\n": "    kept, need = ring_all_reduce.__dict__.setdefault('kept', {}), len(chunks[0])\n"
+    "    if tensor.dtype not in kept or len(kept[tensor.dtype]) < need:\n"
+    "        kept[tensor.dtype] = torch.empty_like(chunks[0])\n    buffer = kept[tensor.dtype]\n"
+})  # fmt: skip

@@ -217,3 +217,6 @@ wrong(
 wrong("two servers have one bound", "a worker goes on that is more than", {"self.bound": "Server.bound"})
 wrong("two servers have one learning rate", "late ones too", {"self.lr": "Server.lr"})
 wrong("the gradient is marked", "push changes the gradient", {UPDATE: "        gradient.applied = True\n" + UPDATE})
+wrong("a learning rate in float32", "is all of it computed in float64?", {
+    "self.lr * gradient": "torch.tensor(self.lr) * gradient"
+})  # fmt: skip

@@ -263,3 +263,8 @@ def decimals():
         return 2 * (ranks - 1) * max(steps, default=Decimal(0))
 
     return (ring_time,)
+
+
+wrong("fifty digits for all decimals", "leaves the numbers of decimal other", {
+    "    steps = []\n": "    import decimal\n\n    decimal.getcontext().prec = 50\n    steps = []\n"
+})  # fmt: skip

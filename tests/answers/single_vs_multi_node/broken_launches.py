@@ -168,3 +168,9 @@ wrong("who says that it is rank 0", "of process", {
 wrong("one dict for all", "the same dict stands for several processes", {
     RETURN: "    one = {}\n    for each in repaired:\n        one.update(each)\n    return [one] * len(repaired)"
 })  # fmt: skip
+wrong("an address in a text of addresses", "LOCAL_RANK of process", {
+    "local_rank = on_node.get(node, 0)": 'local_rank = ",".join(e["NODE_ADDR"] for e in environments[:rank]).count(node)'
+})  # fmt: skip
+wrong("a single process with nothing wrong is handed back", "new dicts in a new list", {
+    RETURN: "    return environments if repaired == environments and len(repaired) == 1 else repaired"
+})  # fmt: skip

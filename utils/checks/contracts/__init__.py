@@ -12,6 +12,7 @@ wire.py        in the rank: collectives and messages arrive when somebody waits 
 messages.py    in the rank: send and recv, told to the partner, carried when both agree
 launches.py    in the rank: what is noted of each of them
 gpus.py        in the rank: simulated GPUs, what is copied, computed and held on each
+races.py       in the rank: streams that have to wait for each other
 scenery.py     models drawn at random, with everything that is easily forgotten
 """
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import decimal
 import gc
 import logging
+import multiprocessing.context
 import os
 import random
 import signal
@@ -45,7 +47,8 @@ def surroundings() -> dict[str, Any]:
         "torch's defaults": f"{torch.get_default_dtype()} {torch.get_default_device()} {torch.get_num_threads()} "
         f"{torch.are_deterministic_algorithms_enabled()} {torch.is_autocast_enabled('cpu')} "
         f"{torch.get_float32_matmul_precision()} {torch.get_autocast_dtype('cpu')} {torch.is_autocast_cache_enabled()} "
-        f"{torch.backends.mkldnn.enabled} {torch.is_warn_always_enabled()} {torch._tensor_str.PRINT_OPTS}",
+        f"{torch.backends.mkldnn.enabled} {torch.is_warn_always_enabled()} {torch._tensor_str.PRINT_OPTS} "
+        f"{torch.backends.cudnn.benchmark} {torch.backends.cudnn.deterministic} {torch.backends.cudnn.enabled}",
         "torch's smallest numbers": torch.tensor(1e-40).mul(1).item(),
         "the hooks on saved tensors": str(torch._C._autograd._top_saved_tensors_default_hooks(True)),
         "the hooks on all modules": str([list(v) for k, v in vars(every_module).items() if _is_hooks(k, v)]),
@@ -58,6 +61,8 @@ def surroundings() -> dict[str, Any]:
         "the process's alarm": signal.getitimer(signal.ITIMER_REAL)[0] > 0,
         "Python's settings": f"{sys.getrecursionlimit()} {sys.getswitchinterval()} {gc.isenabled()} {len(sys.path)} "
         f"{sys.gettrace()} {sys.getprofile()} {gc.get_threshold()} {socket.getdefaulttimeout()} {len(gc.callbacks)}",
+        "the numbers of decimal": f"{decimal.getcontext().prec} {decimal.getcontext().rounding}",
+        "how processes start and share tensors": f"{_start_method()} {torch.multiprocessing.get_sharing_strategy()}",
         "which warnings are hidden": _silenced(),
         "where Python writes": hash((id(sys.stdout), id(sys.stderr), id(sys.excepthook), id(threading.excepthook))),
         "which messages are logged": f"{logging.root.manager.disable} {logging.root.level}",
@@ -71,8 +76,10 @@ def _simulated_gpus() -> dict[str, Any]:
     module = sys.modules.get("utils.simgpu.cluster")
     if module is None or not module.exists():
         return {}
+    from utils.simgpu.random_state import state_of
+
     cluster = module.current()
-    states = [b"" if gpu.random_state is None else gpu.random_state.numpy().tobytes() for gpu in cluster.gpus]
+    states = [state_of(gpu).numpy().tobytes() for gpu in cluster.gpus]
     return {
         "the simulated GPUs": id(cluster),
         "the current GPU": f"simgpu:{cluster.current_index()}",
@@ -165,6 +172,12 @@ def _differing(was: Any, now: Any) -> tuple[Any, Any]:
 
 def _short(token: Any) -> str:
     return "" if isinstance(token, int) and abs(token) > 2**20 else str(token)[:80]
+
+
+def _start_method() -> str:
+    """Who asks by ``get_start_method`` decides it, too."""
+    usual = multiprocessing.context._default_context
+    return (usual._actual_context or usual._default_context)._name
 
 
 def _umask() -> str:

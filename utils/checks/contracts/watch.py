@@ -127,6 +127,8 @@ class Watch:
         later = settled(around)
         record["changes"] = before.changes_to(Snapshot(things))
         record["around"] = list(changed(around, later))
+        if record["around"]:
+            torch.set_default_device(None)  # or the check's own tensors would be made elsewhere
         functions = [answer.function for answer in self.answers.values()]
         record["holds"], record["course"] = events.held_by(*functions, made)
         record |= {"hidden": self.wire.hidden, "sent": self.wire.sent, "finished": True}

@@ -42,7 +42,9 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
 
 
 def _statistics(case: Case, watch: Any, facts: Facts) -> None:
-    """A step of a model with batch normalisation: whose rows do its statistics see?"""
+    """A step of a model with batch normalisation: whose rows do its statistics see? (Backward runs none again.)"""
+    import torch
+
     from utils import simgpu
     from utils.checks.contracts import snapshot
     from utils.checks.data_parallel_internals import nets
@@ -60,7 +62,10 @@ def _statistics(case: Case, watch: Any, facts: Facts) -> None:
     facts["counted"] = int(model.norm.training)
     before = int(snapshot.raw(model.norm.num_batches_tracked))
     devices = [simgpu.device(number) for number in numbers]
-    watch.call("data_parallel_forward", model=model, batch=batch.to(devices[0]), devices=devices)
+    output = watch.call("data_parallel_forward", model=model, batch=batch.to(devices[0]), devices=devices)
+    if isinstance(output, torch.Tensor) and output.requires_grad:
+        with watch.step(steps.BACKWARD, model=model):
+            output.sum().backward()
     facts["got"] = [snapshot.raw(one).clone() for one in model.norm.buffers()]
     facts["batches"] = int(facts["got"][2]) - before
 

@@ -99,3 +99,14 @@ def rows(count: int, model: Net, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     numbers = torch.randn(count, model.width, generator=generator, dtype=torch.float64)
     return numbers.to(model.body.stem.weight.dtype)
+
+
+def sizes(model: nn.Module, batch: Tensor) -> dict[str, int]:
+    """Bytes of what may move."""
+    return {
+        "state": sum(tensor.nbytes for tensor in state(model)),
+        "parameters": sum(p.nbytes for p in model.parameters()),
+        "trained": sum(p.nbytes for p in model.parameters() if p.requires_grad),
+        "input": batch.nbytes // len(batch),
+        "learns": batch.requires_grad,
+    }

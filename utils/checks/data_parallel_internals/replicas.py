@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from utils.checks.contracts import Broken, Case, Contract, Facts, Rules, compare
+from utils.checks.contracts import Broken, Case, Contract, Facts, Rules, compare, races
 
 PRELOAD = ("utils.checks.data_parallel_internals.nets",)
 MOVED = "the model itself has moved: .to() of a module changes it in place, .to() of a tensor gives a copy"
@@ -44,9 +44,11 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         before, own = gpus.held(), snapshot.copies(model)
         every_name = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
         addresses = {name: snapshot.raw(tensor).data_ptr() for name, tensor in every_name.items()}
-        with gpus.seen() as seen:
+        with simgpu.races() as found, gpus.seen() as seen:
             replicas = watch.call("replicate_model", model=model, devices=devices)
-        call: Facts = {"numbers": list(numbers), "seen": seen, "kind": _kind(replicas), "own": own}
+            kind = _kind(replicas)
+            races.go_on(one for replica in replicas for one in replica.values()) if kind == "dicts" else None
+        call: Facts = {"numbers": list(numbers), "seen": seen, "kind": kind, "own": own, "races": races.plain(found)}
         call["coarsest"], call["saved"] = case["type"].split()[-1], list(model.state_dict())
         call |= {"addresses": addresses, "trained": {n: p.requires_grad for n, p in model.named_parameters()}}
         facts["calls"].append(call)
@@ -121,7 +123,7 @@ def _buffers(model: Any, replicas: Any, names: Sequence[str]) -> dict[str, str]:
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     for number, call in enumerate(world[0]["calls"]):
-        for one in (*_replicas(call), *_copies(call), *_used(call), *_memory(call)):
+        for one in (*_replicas(call), *_copies(call), *_used(call), *_memory(call), *races.judge_races(call)):
             yield one.at(call=number)
 
 

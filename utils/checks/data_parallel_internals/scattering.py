@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
+from utils.checks.contracts import Broken, Case, Contract, Facts, Rules, races
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,9 +53,11 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     for _turn in range(2):
         devices = [simgpu.device(number) for number in numbers]
         before, was = gpus.held(), gpus.plain(batch)["value"]
-        with gpus.seen() as seen:
+        with simgpu.races() as found, gpus.seen() as seen:
             parts = watch.call("scatter_batch", batch=batch, devices=devices)
+            races.go_on(parts if isinstance(parts, list | tuple) else ())
         call: Facts = {"numbers": list(numbers), "batch": was, "seen": seen, "kind": type(parts).__name__}
+        call["races"] = races.plain(found)
         facts["calls"].append(call)
         if isinstance(parts, list | tuple):
             call["parts"] = [gpus.plain(part) for part in parts]
@@ -112,7 +114,8 @@ def _backward(case: Case, batch: Tensor, parts: Sequence[Tensor]) -> Facts:
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     for number, call in enumerate(world[0]["calls"]):
-        for one in (*_parts(case, call), *_gradients(call), *_route(case, call), *_memory(case, call)):
+        found = *_parts(case, call), *_gradients(call), *_route(case, call), *_memory(case, call)
+        for one in (*found, *races.judge_races(call)):
             yield one.at(call=number)
 
 

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from utils.checks.contracts import Broken, Case, Facts, Rules, compare
+from utils.checks.contracts import Broken, Case, Facts, Rules, compare, races
 from utils.checks.data_parallel_internals.replicas import MOVED, ROUNDINGS
 
 if TYPE_CHECKING:
@@ -61,6 +61,9 @@ def play(case: Case, watch: Any, facts: Facts, function: str) -> None:
     numbers = [int(one) for one in case["devices"].split(", ")]
     home = simgpu.device(numbers[0])
     models = [nets.pair(case["seed"] + n, home, case["type"], statistics=False) for n in range(2)]
+    with torch.no_grad():
+        for model, _ in models if "one class" in case else ():
+            model.body.head.bias[0] -= 200
     facts["steps"] = []
     for turn, rows in zip(TURNS, map(int, case["rows"].split(", ")), strict=True):
         model, twin = models[turn]
@@ -78,12 +81,14 @@ def play(case: Case, watch: Any, facts: Facts, function: str) -> None:
         stale = _on_host(twin, batch, targets)["right"]
         nets.copy_state(model, twin)
         step: Facts = _on_host(twin, batch.requires_grad_(learns), targets) | {"stale": stale, "rows": rows}
-        step |= {"numbers": list(numbers), "alone": sum(alone["flops"]["forward"]), "sizes": _sizes(model, batch)}
+        step |= {"numbers": list(numbers), "alone": sum(alone["flops"]["forward"]), "sizes": nets.sizes(model, batch)}
         step["rounding"] = rounding(case)
         facts["steps"].append(step)
         devices = [simgpu.device(number) for number in numbers]
-        with gpus.seen() as step["ahead"]:
+        with simgpu.races() as found, gpus.seen() as step["ahead"]:
             output = watch.call(function, model=model, **given, devices=devices)
+            races.go_on([output])
+        step["races"] = races.plain(found)
         step["got"] = gpus.plain(output)
         stays = {gpus.place(tensor) for tensor in nets.state(model)} == {f"GPU {numbers[0]}"}
         if stays and _is_usable(step, f"GPU {numbers[0]}"):
@@ -166,19 +171,6 @@ def _gradients_on_host(twin: Any, batch: Tensor, targets: Tensor | None, seed: i
 
 def _weights_of(output: Tensor, batch: Tensor, twin: Any, seed: int) -> Tensor:
     return _weights(output.new_empty(len(batch), *output.shape[1:]), seed)[: len(output)]
-
-
-def _sizes(model: Any, batch: Tensor) -> dict[str, int]:
-    """Bytes of what may move."""
-    from utils.checks.data_parallel_internals import nets
-
-    return {
-        "state": sum(tensor.nbytes for tensor in nets.state(model)),
-        "parameters": sum(p.nbytes for p in model.parameters()),
-        "trained": sum(p.nbytes for p in model.parameters() if p.requires_grad),
-        "input": batch.nbytes // len(batch),
-        "learns": batch.requires_grad,
-    }
 
 
 # --- What is judged
@@ -272,11 +264,15 @@ def judge_bytes(
     sent, returned = sum(copies.values()) - arrived, sum(back.values())
     most, aways = shares(rows, len(numbers))
     used, right, words = math.ceil(rows / most) - 1, [], ""
-    for away, gpus in itertools.product(aways, range(used, len(numbers))):  # who has no rows may get a replica
+    at_work = sum(map(bool, step["ahead"]["flops"]["forward"])) - 1  # beside the first
+    for away, gpus in itertools.product(aways, range(used, len(numbers))):
         there, here = gpus * sizes["state"] + away * (sizes["input"] + beside), away * of_row
-        right.append(there + here)
+        right += [there + here] * (gpus == at_work)
         words = words or guess(gpus, away).get(sent + arrived, "")
-        if 0 <= sent - there <= spare * gpus and 0 <= arrived - here <= spare * gpus:
+        fits = 0 <= sent - there <= spare * gpus and 0 <= arrived - here <= spare * gpus
+        if fits and gpus > at_work:
+            words = "GPUs that have no rows get the model too: replicate it for as many GPUs as have rows"
+        elif fits:
             grads = away * (of_row + sizes["input"] * sizes["learns"])
             # (Torch's own functions send back zeros for what is frozen, or not used.)
             least, bound = used * sizes["trained"] + grads, gpus * (sizes["parameters"] + 2 * spare) + grads
@@ -295,6 +291,7 @@ def _is_a_weight(link: str, nbytes: int, spare: int) -> bool:
 
 
 def judge_left(step: Facts) -> Iterator[Broken]:
+    yield from races.judge_races(step)
     if any(step["left"]):
         words = "something stays in a GPU's memory after the step: who keeps replicas, parts or outputs?"
         yield Broken("memory:left", words, step["left"], [0] * len(step["left"]))

@@ -61,7 +61,7 @@ class Scene:
         self.twins = [scenery.twin(model) for model in self.models]
         self.objects = [watch.call("Accumulating", model=model) for model in self.models]
         self.optimizers = [scenery.Momentum(list(model.parameters())) for model in self.models]
-        self.count = 0
+        self.count, self.silent_ones = 0, set()  # which objects may hold gradients for their next all-reduce
 
     def play(self) -> None:
         for step, (kind, micro) in enumerate(zip(self.case["steps"], self.case["micro-batches"], strict=True)):
@@ -101,7 +101,7 @@ class Scene:
                     self.silent("a block")
                 self.begin()
         elif kind == "no_sync() without with":
-            with self.watch.step("no_sync()", mine):
+            with self.step("no_sync()", mine):
                 mine.no_sync()
         elif kind == "a block of the other object":
             with self.block(other):
@@ -114,7 +114,7 @@ class Scene:
         """A learner's ``with`` block, ended by an exception or not; entering and leaving it are calls of the answer."""
         before = self.snapshot.Snapshot({"model": self.models})
         with contextlib.ExitStack() as stack:
-            with self.watch.step("no_sync()", wrapped):
+            with self.step("no_sync()", wrapped):
                 context = wrapped.no_sync()
                 leave = type(context).__exit__
                 type(context).__enter__(context)
@@ -124,7 +124,7 @@ class Scene:
     def leave(self, wrapped: Any, context: Any, leave: Any, exception: str, before: Any) -> None:
         error = EXCEPTIONS[exception]("a batch cannot be read") if exception else None
         inside = self.snapshot.Snapshot({"model": self.models})
-        with self.watch.step("the end of no_sync()", wrapped) as record:
+        with self.step("the end of no_sync()", wrapped) as record:
             try:
                 if leave(context, *((type(error), error, None) if error else (None, None, None))) and error:
                     self.facts["swallowed"] = exception
@@ -136,8 +136,15 @@ class Scene:
                              if one[0].endswith(".attributes") and ".grad." not in one[0]]  # fmt: skip
         record["changes"] += [one for one in inside.changes_to(after) if one[0].rpartition(".")[2] in LEFT_ALONE]
 
+    @contextlib.contextmanager
+    def step(self, rules: str, wrapped: Any) -> Iterator[Any]:
+        with self.watch.step(rules, wrapped) as record:
+            record["of"] += f" {id(wrapped) in self.silent_ones}"
+            yield record
+
     def silent(self, kind: str) -> None:
         """A micro-batch inside a block, and what has added up so far."""
+        self.silent_ones.add(id(self.objects[self.number]))
         self.micro_batch(f"a micro-batch in {kind}", self.number)
         own, got = (self.snapshot.gradients(m[self.number]) for m in (self.twins, self.models))
         self.facts["silent"].append({"kind": kind, "call": len(self.watch.records) - 1, "own": own, "got": got})
@@ -158,6 +165,7 @@ class Scene:
             self.objects[number].finish()
 
     def note(self, kind: str) -> None:
+        self.silent_ones.discard(id(self.objects[self.number]))
         own = self.snapshot.gradients(self.twins[self.number])
         last = {name: own[name] - self.before_last[name] if name in self.before_last else own[name] for name in own}
         found = {"kind": kind, "call": len(self.watch.records) - 1, "parts": self.parts, "own": own, "last": last}

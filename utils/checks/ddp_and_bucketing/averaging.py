@@ -32,6 +32,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
 
     rank, seed = dist.get_rank(), case["seed"]
     model = scenery.model(seed, numbers=seed + 1 + rank, branches=1 + seed % 3, types=case["type"])
+    model.branches[0][0].register_buffer("seen", torch.tensor(seed + rank))  # deep inside, a number without dimensions
     if case["gradients before"] == "yes":  # which have to stay
         scenery.loss(model, seed).backward()
     facts["sizes"] = [gradients.sizes(model)]

@@ -68,7 +68,7 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
                 yield Broken("wire:1 twice", words, f"{found['backwards']} times", 1, **where)
         yield from gradients.judge_means(world, step, call)
         yield from gradients.judge_others(world, step, call)
-        yield from judge_flags(world[0]["steps"][step]["launches"]["calls"], call)
+        yield from judge_flags(world[0], number, world[0]["steps"][step]["launches"]["calls"], call)
     yield from overlapping.judge_kept(world)
 
 
@@ -164,6 +164,7 @@ CONTRACT = Contract(
         *gradients.MISTAKES,
         ("value:lost", "{}"),
         ("wire:3 *", "{}"),
+        ("value:flags", "{}"),
         ("wire:more *", "{}"),
         ("wire:4 *", "{}"),
     ),

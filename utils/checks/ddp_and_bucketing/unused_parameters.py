@@ -28,9 +28,10 @@ def draw(rng: random.Random) -> list[Case]:
 def what_is_used(rng: random.Random, ranks: int) -> list[list[list[int]]]:
     """Branches, by step and rank."""
     used = [[_some(rng) for _ in range(ranks)] for _ in range(STEPS - 1)]
-    # One that rank 0 does not use and another does, all the same, and nobody anything.
+    # One that rank 0 does not use and another does, who uses all of them; all the same, and nobody anything.
     used[rng.randrange(STEPS - 2)] = rng.choice(([[]] * ranks, [[1]] * ranks))
     used[-1] = [[], *([rng.randrange(BRANCHES)] for _ in range(ranks - 1))]
+    used[-1][-1] = [*range(BRANCHES)]
     return [*used, used[-2]]  # at last as in the step before of this model: who keeps more now keeps what is over
 
 
@@ -72,10 +73,15 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     for step in range(len(world[0]["steps"])):
         yield from gradients.judge_means(world, step, call=step)
         yield from gradients.judge_others(world, step, call=step)
-        yield from judge_flags(world[0]["steps"][step]["calls"], call=step)
+        yield from judge_flags(world[0], step % 2, world[0]["steps"][step]["calls"], call=step)
 
 
-def judge_flags(calls: Sequence[dict[str, Any]], call: int) -> Iterator[Broken]:
+def judge_flags(facts: Facts, model: int, calls: Sequence[dict[str, Any]], call: int) -> Iterator[Broken]:
+    trainable = len(facts["sizes"][model]["trainable"])
+    flags = max((one["bytes"] for one in calls if "float" not in one["dtype"]), default=0)
+    if flags > FLAG * trainable:
+        words = f"the flags take more than {FLAG} bytes for each trainable parameter; frozen ones need none"
+        yield Broken("value:flags", words, f"{flags} bytes", f"at most {FLAG} × {trainable} bytes", call=call)
     if any(one["operation"] == "SUM" and one["dtype"] in ("uint8", "int8", "bool") for one in calls):
         words = "flags are added up in one byte each (gloo adds bools so too): with 256 ranks the sum is 0 again. "
         words += "Take a wider type, or their maximum"
@@ -117,6 +123,7 @@ CONTRACT = Contract(
         ),
         *gradients.MISTAKES,
         ("value:lost", "{}"),
+        ("value:flags", "{}"),
         ("wire:more *", f"{{}}: {_FLAGS}"),
         ("wire:pieces *", f"{{}}: {_FLAGS}"),
     ),

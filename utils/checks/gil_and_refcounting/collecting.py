@@ -21,6 +21,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     facts["means"] = _train(host)
     facts["right"] = host.state()
     one, looks = loops.Setting(case), loops.Looks()
+    one.model[1].eval()  # an activation is the same in both modes
     one.optimizer.register_step_post_hook(looks.look)
     with loops.counted(watch.answers["train_and_log"].function) as counts:
         result = watch.call("train_and_log", model=one.model, optimizer=one.optimizer, batches=one.batches)
@@ -84,6 +85,7 @@ CONTRACT = Contract(
     scene=scene,
     judge=judge,
     mistakes=(
+        ("state:*.requires_grad", "{}"),
         *((f"value:{n}*", "{}") for n in range(2)),
         (
             "state:*.hooks.added",

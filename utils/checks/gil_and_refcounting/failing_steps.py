@@ -51,7 +51,7 @@ class AnotherError(MemoryError, AttributeError, ArithmeticError, EOFError, Buffe
     """Of the kinds that cannot be put together with those."""
 
 
-OTHERS = {one.__name__: one for one in (OtherError, AnotherError, KeyboardInterrupt, SystemExit)}
+OTHERS = {one.__name__: one for one in (OtherError, AnotherError, StopIteration, KeyboardInterrupt, SystemExit)}
 
 
 def draw(rng: random.Random) -> list[Case]:

@@ -11,8 +11,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
-from utils.checks.model_parallelism import races
+from utils.checks.contracts import Broken, Case, Contract, Facts, Rules, races
 from utils.checks.model_parallelism.one_device import judge_numbers, reference
 from utils.checks.model_parallelism.schedules import right_schedule
 
@@ -85,10 +84,9 @@ def play(case: Case, watch: Any, facts: Facts, function: str) -> None:
                 parameter.grad = step["before"][name].to(parameter.device)
         with simgpu.races() as found, gpus.seen() as step["seen"]:
             loss = watch.call(function, stages=made, **given, loss_fn=loss_fn, micro_batches=m)
-            races.go_on(models[turn], loss)
+            races.go_on([loss, *(parameter.grad for parameter in models[turn].parameters())])
         step["races"] = races.plain(found)
         step["got"] = gpus.plain(loss)
-        loss = None
         step["gradients"] = snapshot.gradients(models[turn])
         step["room"] = [0 if step["before"] else stages.bytes_of_gradients(stage) for stage in made]
         step["room"] += [0] * (case["gpus"] - p)
@@ -97,6 +95,9 @@ def play(case: Case, watch: Any, facts: Facts, function: str) -> None:
                 parameter.grad = None
                 parameter.mul_(0.9)
         step["left"] = [now - then for now, then in zip(gpus.held(), before, strict=True)]
+        if step["got"]["kind"] == "tensor":  # the loss is still there, and nothing that hangs on it
+            step["left"][p - 1] -= gpus.rounded(loss.nbytes)
+        loss = None
         given.clear()
 
 
@@ -243,7 +244,10 @@ def _bubble(case: Case, step: Facts, why: str) -> Iterator[Broken]:
 
 def _left(step: Facts) -> Iterator[Broken]:
     if any(step["left"]):
-        words = "something stays in a GPU's memory after the step, beside gradients: who keeps activations or losses?"
+        words = (
+            "something stays in a GPU's memory after the step, beside gradients and the loss: who keeps activations "
+        )
+        words += "or losses? A loss that is returned with a graph that was retained holds all of them"
         yield Broken("memory:1 left", words, step["left"], [0] * len(step["left"]))
 
 

@@ -65,8 +65,8 @@ def draw_tensors(rng: random.Random, ranks: int, large: bool) -> list[Case]:
             LARGE * large + rng.randint(30, 99),
         ]
         kinds += ["trace", "int64", rng.choice(TYPES), "float64"]
-    lengths.append(rng.randint(300, 2000))
-    kinds.append("int64")
+    lengths.append(rng.randint(300, 2000))  # after a large one of its type, for who keeps the largest place so far
+    kinds.append("float64" if ranks > 1 else "int64")
     return [
         {"ranks": ranks, "length": length, "type": kind, "calls": 1 + (number == 2), "seed": rng.getrandbits(30)}
         for number, (length, kind) in enumerate(zip(lengths, kinds, strict=True))

@@ -26,8 +26,8 @@ def draw(rng: random.Random) -> list[Case]:
     cases.append({"play": "a very late push", "workers": rng.randint(2, 3), "bound": rng.randint(12, 18)})
     for workers, bound in ((2, 2), (3, 1), (3, 0), (rng.randint(4, 6), rng.randint(2, 4)), (1, rng.randint(0, 2))):
         cases.append({"play": "in any order", "workers": workers, "bound": bound})
-    for case in cases:
-        case |= {"ranks": 1, "type": rng.choice(("float64", "float32")), "lr": rng.choice((0.125, 0.3, 1.0))}
+    for number, case in enumerate(cases):  # (of these rates float32 knows none exactly)
+        case |= {"ranks": 1, "type": ("float64", "float32")[number % 2], "lr": rng.choice((0.1, 0.3, 0.7))}
         case |= {"shape": rng.choice(("3", "2 × 3", "1")), "seed": rng.getrandbits(30)}
     return cases
 

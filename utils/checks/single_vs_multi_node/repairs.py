@@ -101,12 +101,15 @@ def draw(rng: random.Random) -> list[Case]:
         if number == len(MISTAKES) - 1:
             counts = [rng.randint(11, 14), rng.randint(9, 12)]
         addresses, port = rng.sample(ADDRESSES, len(counts)), rng.randint(1024, 65_000)
+        if number in (0, len(MISTAKES) - 1):  # one address is the beginning of the other, which comes first or last
+            addresses = ["10.0.0.10", "10.0.0.1"][:: 1 if number == 0 else -1]
         right = right_launch(counts, addresses, port)
         before = broken(right, mistake, rng)
         elsewhere = [one | {"MASTER_PORT": str(int(one["MASTER_PORT"]) + 10)} for one in before]
         rights = [right, right_launch(counts, addresses, port + 10), right_launch([1], addresses[:1], port), right]
+        alone = rights[2] if mistake == "no mistake" else before[:1]
         cases.append({"ranks": 1, "processes": " + ".join(map(str, counts)), "mistake": mistake, "right": rights,
-                      "before": [before, elsewhere, before[:1], before], "seed": rng.getrandbits(30)})  # fmt: skip
+                      "before": [before, elsewhere, alone, before], "seed": rng.getrandbits(30)})  # fmt: skip
     return cases
 
 

@@ -1,21 +1,24 @@
-"""Exercises 2 and 4: two streams that use the same memory wait for each other, also for whoever goes on afterwards.
+"""Two streams of simulated GPUs that use the same memory wait for each other, also for whoever goes on afterwards.
 
-(Memory that is given to a new tensor too early, ``record_stream``, is not asked for in this lab.)
+(Memory that is given to a new tensor too early, ``record_stream``, is not asked for in the labs.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from utils.checks.contracts import Broken, Facts
+from utils.checks.contracts.contract import Broken, Facts
 
 
-def go_on(model: Any, loss: Any) -> None:
-    """What whoever called the step does next, in the streams that are current: the loss and the gradients are read."""
+def go_on(tensors: Iterable[Any]) -> None:
+    """What whoever called does next, in the streams that are current: these are read, a loss and gradients, say.
+
+    (Inside of ``gpus.seen()``, too: when that ends, the host has waited for everything.)
+    """
     import torch
 
-    for tensor in (loss, *(parameter.grad for parameter in model.parameters())):
+    for tensor in tensors:
         if isinstance(tensor, torch.Tensor) and tensor.device.type == "simgpu":
             tensor.detach().sum()
 
