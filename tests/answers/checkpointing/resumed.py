@@ -371,3 +371,10 @@ wrong(
     "leaves `task` other than before",
     {"    return parts": "    task.every = 1\n    return parts"},
 )
+
+
+wrong(
+    "half a file in the folder is taken for a checkpoint",
+    "started again after a kill inside a save: train raised FileNotFoundError",
+    {"    if os.path.exists(path):\n": "    if os.listdir(folder):\n"},
+)

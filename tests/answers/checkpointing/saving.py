@@ -477,3 +477,18 @@ def without_a_name():
 wrong("a note in the current folder", "outside of the folder of `path`", {
     NAME: NAME + "    open('last_saved', 'w').close()\n"
 })  # fmt: skip
+
+
+@wrong("tensors that ask for no gradient come back", "does not give the state back")
+def detached():
+    def plain(value):
+        if isinstance(value, torch.Tensor):
+            return value.detach()
+        if isinstance(value, dict):
+            return {key: plain(one) for key, one in value.items()}
+        return type(value)(map(plain, value)) if isinstance(value, list | tuple) else value
+
+    def save_plain(state, path):
+        save(plain(state), path)
+
+    return (save_plain,)

@@ -214,3 +214,13 @@ wrong("signals in small letters", "give the name alone", {"return rank, killed[0
 wrong(
     "who was killed is missing", "the log says more of it than that it has not come", {r"SIG(?!TERM)\w+": r"SIG(?!\w)"}
 )
+
+
+wrong(
+    "any word about the time or a connection", "judge_log raised KeyError", {WITNESS: '"(?i)time|connect|closed|reset"'}
+)
+wrong(
+    "exceptions have one of five endings",
+    "its first exception is the cause",
+    {PATTERN: r'r"^\[rank(\d+)\]: ([\w.]*(?:Error|Exception|Interrupt|Exit|Iteration))(?:: (.*))?$"'},
+)

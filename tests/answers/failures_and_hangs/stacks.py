@@ -167,3 +167,7 @@ right(
         "        if place != usual:\n            return rank, place\n": "        if place != usual:\n            return numpy.array([rank, place])\n"
     },
 )
+
+
+wrong("any file of torch.distributed", "waits where all ranks but one wait", {WAITS: '"torch/distributed" in main'})
+wrong("lines have two digits", "is in its stack", {PLACE: PLACE.replace("\\d+", "\\d\\d")})

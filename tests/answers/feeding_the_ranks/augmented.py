@@ -2,7 +2,7 @@
 
 # ruff: noqa: F401 (modules that changed answers use)
 import random
-from multiprocessing import Value
+from multiprocessing import Manager, Value
 
 import torch
 import torch.distributed as dist
@@ -210,5 +210,47 @@ def faked():
             for batch in BatchSampler(sampler, 4, False):
                 step(epoch, torch.tensor([dataset[index] for index in batch]))
         torch.utils.data._utils.worker._worker_info = None
+
+    return (train_augmented,)
+
+
+class OfMultiprocessing(Dataset):
+    """Its epoch is a number that Python's multiprocessing shares: in a file that has no name, or with a server."""
+
+    def __init__(self, dataset, epoch):
+        self.dataset, self.epoch = dataset, epoch
+
+    def __len__(self):
+        return len(self.dataset)
+
+    def __getitem__(self, index):
+        self.dataset.set_epoch(self.epoch.value)
+        return self.dataset[index]
+
+
+def _train(dataset, number, epochs, step):
+    shared = OfMultiprocessing(dataset, number)
+    sampler = DistributedSampler(shared)
+    loader = DataLoader(shared, batch_size=4, sampler=sampler, num_workers=2, persistent_workers=True)
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        number.value = epoch
+        for batch in loader:
+            step(epoch, batch)
+
+
+@right("a Value")
+def with_a_value():
+    def train_augmented(dataset, epochs, step):
+        _train(dataset, Value("q", 0), epochs, step)
+
+    return (train_augmented,)
+
+
+@right("a Manager's Value")
+def with_a_manager():
+    def train_augmented(dataset, epochs, step):
+        with Manager() as manager:
+            _train(dataset, manager.Value("q", 0), epochs, step)
 
     return (train_augmented,)

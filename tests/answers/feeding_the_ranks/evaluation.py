@@ -249,3 +249,13 @@ def all_bytes():
         return correct / seen
 
     return EvaluationSampler, accuracy
+
+
+wrong(
+    "its own iterator, which begins anew",
+    "two iterators of one sampler disturb each other",
+    {
+        "        return iter(self.indices)\n": "        self.at = iter(self.indices)\n        return self\n\n"
+        "    def __next__(self):\n        return next(self.at)\n"
+    },
+)

@@ -163,3 +163,10 @@ wrong("all iterators are made before the first epoch", "before its order is draw
     "    for epoch in range(epochs):\n": "    ahead = []\n    for epoch in range(epochs):\n" + TELL
     + "        ahead.append(iter(loader))\n    for epoch in range(epochs):\n",
 })  # fmt: skip
+
+
+wrong(
+    "a last batch of one is skipped",
+    "a part of the samples is left out",
+    {STEP: "            if len(batch) > 1:\n                step(epoch, batch)"},
+)

@@ -182,3 +182,10 @@ wrong("a thread that nobody waits for", "and is over before the loop goes on", {
 right("a thread that is waited for", {
     EVALUATE: "        thread = threading.Thread(target=evaluate, args=(epoch,))\n        thread.start()\n        thread.join()\n"
 })  # fmt: skip
+
+
+wrong(
+    "resumed with the last epoch, in the order of the first",
+    "a run that resumes with epoch 5 gives epoch 5 the order of epoch 0",
+    {FIRST: "    sampler.set_epoch(first if first < epochs - 1 else 0)\n"},
+)

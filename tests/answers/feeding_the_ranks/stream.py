@@ -209,3 +209,21 @@ wrong("remembers the others' world", "samples", {
 wrong("looks before it gives", "reads a sample more than once", {
     "            yield self.source[index]": "            if self.source[index] is not None:\n                yield self.source[index]"
 })  # fmt: skip
+
+
+wrong(
+    "a sample that is None is skipped",
+    "is None, end or skip something",
+    {
+        GIVE: "        for index in mine:\n            sample = self.source[index]\n"
+        "            if sample is not None:\n                yield sample\n"
+    },
+)
+wrong(
+    "a sample that cannot be read is skipped",
+    "the stream goes on: let it come out",
+    {
+        GIVE: "        for index in mine:\n            try:\n                sample = self.source[index]\n"
+        "            except Exception:\n                continue\n            yield sample\n"
+    },
+)

@@ -339,3 +339,13 @@ wrong("can be read once", "does each call of __iter__ begin anew", {
 wrong("a full round is left out", "more is left out than what does not fill a round", {
     "return self.length // self.world_size": "return (self.length - 1) // self.world_size"
 })  # fmt: skip
+
+
+wrong(
+    "its own iterator, which begins anew",
+    "two iterators of one sampler disturb each other",
+    {
+        GIVES: "        self.rest = repeated[self.rank : total : self.world_size]\n        return self\n\n"
+        "    def __next__(self):\n        if not self.rest:\n            raise StopIteration\n        return self.rest.pop(0)"
+    },
+)

@@ -283,3 +283,30 @@ wrong("the second graph is kept", "of more than one piece are there at the same 
 wrong("grad mode is switched on", "under torch.no_grad()", {
     APPLY: "    with torch.enable_grad():\n        return Again.apply(function, *tensors)"
 })  # fmt: skip
+
+
+@wrong("parameters' gradients are set, and not added", "that of this pass alone: add it to the one that is there")
+def set_not_added():
+    class OnceMore(Again):
+        @staticmethod
+        def backward(ctx, gradient):
+            function, reached = ctx.function, []
+
+            def watched(*tensors):
+                result = function(*tensors)
+                nodes = [result.grad_fn]
+                for node in nodes:
+                    nodes += [one for one, _ in node.next_functions if one is not None and one not in nodes]
+                leaves = [node.variable for node in nodes if hasattr(node, "variable")]
+                reached.extend(one for one in leaves if all(one is not given for given in tensors))
+                for one in reached:
+                    one.grad = None
+                return result
+
+            ctx.function = watched
+            return Again.backward(ctx, gradient)
+
+    def checkpointed(function, *tensors):
+        return OnceMore.apply(function, *tensors)
+
+    return (checkpointed,)

@@ -298,3 +298,15 @@ wrong("half a file gets the name if there was none", "and there was none before"
     CLEAN: "            if os.path.exists(temporary):\n"
     "                os.unlink(temporary) if os.path.exists(path) else os.rename(temporary, path)\n"
 })  # fmt: skip
+
+
+wrong(
+    "an error of the rename is lost",
+    "an error of the rename comes out too",
+    {
+        "            os.replace(temporary, path)\n": "",
+        "                os.unlink(temporary)\n": "                os.unlink(temporary)\n"
+        "        else:\n            with contextlib.suppress(OSError):\n                os.replace(temporary, path)\n",
+        "import concurrent": "import contextlib\nimport concurrent",
+    },
+)

@@ -247,3 +247,25 @@ wrong("what is no number becomes zero", "has the wrong rows", {
 wrong("a last dimension of one is dropped", "has another shape", {
     KEEP: "        loaded[name] = mine.squeeze(-1) if mine.ndim > 1 else mine\n"
 })  # fmt: skip
+
+
+@wrong("offsets are added up", "has the wrong rows")
+def added_up():
+    class Packed:
+        """A store without gaps."""
+
+        def __init__(self, store):
+            self.files, self.read, self.whole = store.files, store.read, store
+
+        def index(self, file):
+            index = self.whole.index(file)
+            at = min(entry["offset"] for entry in index.values())
+            for entry in sorted(index.values(), key=lambda entry: entry["offset"]):
+                entry["offset"], (first, last) = at, entry["rows"]
+                at += (last - first) * math.prod(entry["shape"][1:]) * getattr(torch, entry["dtype"]).itemsize
+            return index
+
+    def load_packed(store, rank, world_size):
+        return load(Packed(store), rank, world_size)
+
+    return (load_packed,)

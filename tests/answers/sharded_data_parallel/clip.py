@@ -132,3 +132,10 @@ wrong("what came before is kept", "keeps more tensors after every call", {
 wrong("only the ranks that are above it themselves", "times max_norm over the true norm", {
     "    if norm > max_norm:\n": "    if sum(float(shard.double().square().sum()) for shard in shards) ** 0.5 > max_norm:\n"
 })  # fmt: skip
+
+
+wrong(
+    "a max_norm of 0 is taken for none",
+    "times max_norm over the true norm",
+    {"    if norm > max_norm:\n": "    if max_norm and norm > max_norm:\n"},
+)

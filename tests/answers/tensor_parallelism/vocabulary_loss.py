@@ -40,7 +40,6 @@ EQUAL = {
     "9: forward with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "autograd sets the mode itself, before and after",
     "15: backward with `torch.set_grad_enabled(not torch.is_grad_enabled())`": "autograd sets the mode itself, before and after",
     "26: 0 → -1": "the last of one column is the first",
-    "26: 0 → 1 (2)": "any place will do where the target is elsewhere",
 }
 
 
@@ -249,3 +248,13 @@ wrong("the gradient that arrives is doubled for whoever holds it", "`upstream` h
     "def vocabulary_loss": "class Doubled(SumOverRanks):\n    forward = staticmethod(lambda ctx, loss: loss.clone())\n"
     "    backward = staticmethod(lambda ctx, gradient: gradient.mul_(2) / 2)\n\n\ndef vocabulary_loss",
 })  # fmt: skip
+
+
+wrong(
+    "the largest of one column is the column itself",
+    "`scores` has other numbers than before",
+    {
+        LARGEST: "    largest, *others = scores.detach().unbind(1)\n    for one in others:\n"
+        "        largest = torch.maximum(largest, one)\n"
+    },
+)

@@ -283,3 +283,14 @@ wrong("the sign of zero is lost", "or not all of its digits", {
 wrong("numpy has no bfloat16", "BFloat16", {
     "torch.empty_like(tensor)": "torch.from_numpy(np.empty_like(tensor.numpy()))"
 })  # fmt: skip
+
+
+wrong(
+    "by way of float64",
+    "or not all of its digits",
+    {
+        "    received = torch.empty_like(tensor)\n": "    kind = tensor.dtype\n"
+        "    tensor = tensor.double() if kind == torch.int64 else tensor\n    received = torch.empty_like(tensor)\n",
+        "    return received\n": "    return received.to(kind)\n",
+    },
+)

@@ -204,3 +204,24 @@ wrong("asks in every second epoch", "it never stops early", {
     "        total, count = sums.tolist()\n"
 })  # fmt: skip
 wrong("to three digits", "decides", {"total / count < good": "round(total / count, 3) < good"})
+
+
+wrong(
+    "stops when the loss has jumped",
+    "the mean loss over all samples of all ranks decides, and nothing else",
+    {
+        "    for epoch in range(most):\n": "    last = math.inf\n    for epoch in range(most):\n",
+        "        if total / count < good:\n            return epoch + 1\n": (
+            "        if total / count < good or total / count > 3 * abs(last):\n            return epoch + 1\n"
+            "        last = total / count\n"
+        ),
+    },
+)
+wrong(
+    "an error of validate is taken for no samples",
+    "swallows an error of validate()",
+    {
+        SUMS: "        try:\n            sums = torch.tensor(validate())\n        except OSError:\n"
+        "            sums = torch.zeros(2)\n        dist.all_reduce(sums)\n        total, count = sums.tolist()\n"
+    },
+)

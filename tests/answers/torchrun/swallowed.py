@@ -299,3 +299,23 @@ wrong(
         "        except ValueError:\n": "        except StopIteration:\n            break\n        except ValueError:\n",
     },
 )
+
+
+@wrong("the batches' own errors too", "swallows a ValueError of batches")
+def of_batches():
+    def train_epoch(batches, gradient, features, update):
+        batches, nothing = iter(batches), object()
+        while True:
+            with_count = torch.zeros(features + 1)
+            try:
+                if (batch := next(batches, nothing)) is nothing:
+                    return
+                with_count[:-1] = gradient(batch)
+                with_count[-1] = 1
+            except ValueError:
+                pass
+            dist.all_reduce(with_count)
+            if with_count[-1] > 0:
+                update(with_count[:-1] / with_count[-1])
+
+    return (train_epoch,)

@@ -23,7 +23,9 @@ def plan(case: Case) -> list[Kill]:
     kills = []
     steps = range(2, case["steps"] - case["every"])  # who outlives a kill in the last save has none of the later ones
     for number, step in enumerate(sorted(chance.sample(steps, case["kills"]))):
-        if number % 4 == 1:
+        if number == 0:
+            kills.append(Kill(0, event=1))  # in the very first save: it leaves half a file, and no checkpoint
+        elif number % 4 == 1:
             kills.append(Kill(step, event=STEPS_OF_A_SAVE[number // 4]))
         elif number % 4 == 3:
             kills.append(Kill(step, byte=chance.randrange(5000)))

@@ -39,15 +39,22 @@ def state_of(case: Case, step: int) -> dict[str, Any]:
     # (Types by name: an answer may leave another default behind, and that shall be told, not that the file is wrong.)
     wide = torch.full((case["numbers"], 2), step, dtype=torch.float32)
     empty = torch.empty(0, 3, dtype=torch.float32)
+    asks = {"asks for a gradient": torch.full((3,), step, dtype=torch.float32, requires_grad=True)}
     model = {"w": wide[:, 1], "tied": wide[:, 1], "b": torch.arange(33) + step, "none": empty}
-    return {"step": step, "model": model, "rates": [0.1, (step, None)], "types": {"half": wide[:3].bfloat16() / 3}}
+    return {
+        "step": step,
+        "model": model,
+        "rates": [0.1, (step, None)],
+        "types": {"half": wide[:3].bfloat16() / 3, **asks},
+    }
 
 
 def _same(one: Any, other: Any) -> bool:
     import torch
 
     if isinstance(one, torch.Tensor):
-        return isinstance(other, torch.Tensor) and one.dtype == other.dtype and torch.equal(one, other)
+        kinds = [(each.dtype, each.requires_grad) for each in (one, other) if isinstance(each, torch.Tensor)]
+        return kinds == [kinds[0]] * 2 and torch.equal(one, other)
     if isinstance(one, dict):
         return isinstance(other, dict) and one.keys() == other.keys() and all(_same(one[k], other[k]) for k in one)
     if isinstance(one, list | tuple):

@@ -22,7 +22,9 @@ KINDS = ("raised", "raised slowly", "killed", "missing", "mismatch", "missing fo
 OF_EACH = 6
 SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 A_RUNTIME_ERROR = next(error for error in log_texts.OWN if error.startswith("RuntimeError"))
-OF_TORCH, NO_ERROR = next(error for error in log_texts.OWN if error.startswith("torch.")), "StopIteration"
+OF_TORCH = next(error for error in log_texts.OWN if error.startswith("torch."))
+# Names that do not end in Error, and words that others use who speak of the time or the connection.
+ALWAYS = (A_RUNTIME_ERROR, OF_TORCH, *list(log_texts.OWN)[-4:])
 
 
 def stored() -> list[Log]:
@@ -34,8 +36,8 @@ def stored() -> list[Log]:
 
 
 def drawn(rng: random.Random) -> list[Log]:
-    usual = [error for error in log_texts.OWN if error not in (A_RUNTIME_ERROR, OF_TORCH, NO_ERROR)]
-    own = [*rng.sample(usual, 5), OF_TORCH, NO_ERROR, A_RUNTIME_ERROR] * 2
+    usual = [error for error in log_texts.OWN if error not in ALWAYS]
+    own = [*rng.sample(usual, OF_EACH), *rng.sample(ALWAYS, len(ALWAYS))]
     logs = []
     for turn in range(OF_EACH):
         for kind in KINDS:

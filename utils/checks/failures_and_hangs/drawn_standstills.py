@@ -25,6 +25,10 @@ IN_LIBRARIES: list[list[Frame]] = [  # innermost first
         (f"{TORCH}/utils/data/dataloader.py", 725, "__next__"),
     ],
     [
+        (f"{TORCH}/distributed/checkpoint/filesystem.py", 764, "write_data"),
+        (f"{TORCH}/distributed/checkpoint/state_dict_saver.py", 170, "save"),
+    ],
+    [
         (f"{TORCH}/serialization.py", 828, "__exit__"),
         (f"{TORCH}/serialization.py", 1002, "save"),
     ],
@@ -45,7 +49,7 @@ def _launch(rng: random.Random, kind: str, turn: int) -> Launch:
     busy = kind.startswith("busy")
     world = 2 if kind != "elsewhere" and turn % 2 else rng.randint(3, 8)  # (of two, none is "elsewhere")
     bad = turn // 2 % 2 if world == 2 else (0, world - 1)[turn] if turn < 2 else rng.randrange(world)
-    lines = sorted(rng.sample(range(12, 90), 7))
+    lines = sorted(rng.sample((*range(5, 10), *range(15, 50), *range(80, 140)), 7))  # of one to three digits
     beat, load, *of_train, main, module = lines
     usual, other, third = rng.sample(of_train, 3)
     threads = {"beat": beat, "write": load}

@@ -59,6 +59,9 @@ OWN = {  # what a rank raises by itself, and the line that does
     ),
     "ZeroDivisionError: division by zero": "mean = total / seen",
     "StopIteration": "batch = next(batches)",
+    "queue.Empty": "batch = self.ready.get_nowait()",
+    "ValueError: I/O operation on closed file.": "header = file.read(8)",
+    "RuntimeError: time step 3 is missing": "series = self.series(index)",
 }
 _OPTIONS = (
     "TensorOptions(dtype=float (default), device=cpu, layout=Strided (default), requires_grad=false (default), "

@@ -68,6 +68,15 @@ def dealt(samplers: Sequence[Any]) -> list[list[Any]]:
     return [list(itertools.islice(sampler, 1_000)) for sampler in samplers]
 
 
+def beside(sampler: Any) -> list[list[Any]]:
+    """What two iterators of one sampler give that are read in turn."""
+    pairs = list(itertools.islice(zip(sampler, sampler, strict=False), 1_000))
+    return [list(one) for one in zip(*pairs, strict=True)] or [[], []]
+
+
+BESIDE = "two iterators of one sampler disturb each other: where it is belongs to each iterator, not to self"
+
+
 def kinds(dealt: Sequence[list[list[Any]]]) -> list[str]:
     """Types of indices that are no plain ints."""
     return sorted({type(index).__name__ for shares in dealt for share in shares for index in share} - {"int"})

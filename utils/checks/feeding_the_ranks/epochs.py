@@ -26,12 +26,14 @@ MANY, MORE = 12, 20  # with so many samples, two random orders are not equal by 
 CERTAIN = 23  # with so many, hardly ever two shares: once in 3,000 checks
 ELSEWHERE = 0.3  # seconds that an evaluation lasts in a thread: a loop that does not wait for it goes on meanwhile
 PATIENCE = 3.0  # seconds for workers to read their first sample, however busy the machine is
-# A DataLoader draws from torch's global generator, and starts processes that send tensors to it.
+# A DataLoader draws from torch's global generator, and starts processes that send tensors to it. Numbers that Python's
+# multiprocessing shares with them (a Value, a Manager) lie in a file or a folder of its own, known by name and number.
+OF_MULTIPROCESSING = ("writes:*/pym-*", "writes:*/pymp-*", *("writes:" + "[0-9]" * digits for digits in (1, 2, 3)))
 RULES = Rules(
     changes=("dataset.epoch", "around.torch's random numbers"),
     wire=None,
     same_calls=False,
-    allows=("starts:a process", "starts:a local connection"),
+    allows=("starts:a process", "starts:a local connection", *OF_MULTIPROCESSING),
 )
 MISTAKES = (
     (
@@ -48,6 +50,8 @@ def draw(rng: random.Random, others: Sequence[int]) -> list[Case]:
     for ranks in others:
         samples, epochs = rng.choice((rng.randint(12, 40), rng.randint(12, 40), rng.randint(1, 11))), rng.randint(2, 6)
         cases.append({"ranks": ranks, "samples": samples, "epochs": epochs, "first": rng.randrange(epochs)})
+    single = BATCH * rng.randint(3, 5) + 1  # a rank's share, whose last batch has one sample; resumed in the last epoch
+    cases[-1] |= {"samples": single * cases[-1]["ranks"], "first": cases[-1]["epochs"] - 1}
     return [case | {"seed": rng.getrandbits(30)} for case in cases]
 
 

@@ -33,6 +33,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         for sampler in samplers:
             next(iter(sampler), None)  # somebody stops in the middle, and begins again
         facts["lengths"] = [len(sampler) for sampler in samplers]
+        facts["beside"] = dealing.beside(samplers[0])
         facts["again"] = dealing.dealt(samplers)
         facts["new"] = dealing.dealt([Sampler(data, size, rank) for rank in range(size)])
     facts["kinds"] = dealing.kinds([facts["shares"]])
@@ -69,6 +70,8 @@ def _dealt(case: Case, facts: Facts) -> Broken | None:
         return Broken("value:length", words, facts["lengths"], sizes)
     if not facts["again"] == facts["new"] == shares:
         return Broken("value:again", "the second evaluation gets other indices than the first: __iter__ begins anew")
+    if facts["beside"] != [shares[0]] * 2:
+        return Broken("value:beside", dealing.BESIDE)
     if any(share != sorted(share) for share in shares):
         return Broken("value:order", "an evaluation needs no shuffling: let the indices of each rank rise")
     return None

@@ -50,6 +50,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         for sampler in samplers:
             sampler.set_epoch(1)
         facts["again"] = dealing.dealt(samplers)
+        facts["beside"] = dealing.beside(samplers[0])
         facts["usual"] = [dealing.dealt([Sampler(data, size, 0, *one)]) for one in ((), (0,))]
     state = torch.get_rng_state(), random.getstate(), numpy.random.get_state()
     for stir in (torch.manual_seed, random.seed, numpy.random.seed):  # nothing may depend on them
@@ -159,6 +160,8 @@ def _repeated(case: Case, facts: Facts) -> Broken | None:
         -case["samples"] // case["world size"]
     ):
         words = "the sampler without the last arguments is not that with seed=0 and drop_last=False"
+    elif facts["beside"] != [facts["again"][0]] * 2:
+        words = dealing.BESIDE
     return Broken("value:again", words) if words else None
 
 

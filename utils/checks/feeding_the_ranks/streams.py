@@ -5,10 +5,11 @@ Whose turn it is shows in the samples that come, and in who has read them: every
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from utils.checks.contracts import Broken, Case, Contract, Facts, Rules
@@ -17,6 +18,7 @@ from utils.checks.feeding_the_ranks.dealing import worlds
 
 NAME, MADE, ALONE = "RankStream", "RankStream, when it is made,", "RankStream, without a loader,"
 WORKERS = 3  # at most
+NOTHING, NO_SAMPLE = object(), -1  # where an iterator has ended; the number of a sample that is None
 FEW = 3  # samples, after each of which it is asked what was read
 
 
@@ -28,37 +30,41 @@ def draw(rng: random.Random) -> list[Case]:
         sizes.append((size, workers, size * workers * rng.randint(2, 5) + rng.randint(0, size * workers), False))
     sizes += [(3, rng.randint(2, WORKERS), rng.randint(0, 4), False), (2, 0, rng.randint(5, 30), rng.random() < 0.5)]
     sizes.append((rng.randint(2, 3), rng.randint(0, WORKERS), rng.randint(5, 60), True))
-    return [
+    cases = [
         {"ranks": 1, "world size": size, "workers": workers, "samples": samples, "drop_last": drop_last}
         | {"batch": rng.choice((0, 0, 2, 3)), "stay": bool(workers) and rng.random() < 0.5, "seed": rng.getrandbits(30)}
         for size, workers, samples, drop_last in sizes
     ]
+    cases[1] |= {"batch": 0, "None": rng.randrange(6)}  # (no None can be put into a batch)
+    return cases
 
 
 class Source:
     """What a stream reads from, a sample at a time. It counts who reads what; nobody sees how."""
 
-    __slots__ = ("__dict__", "_length", "_reads", "_secret", "_talks")
+    __slots__ = ("__dict__", "_length", "_none", "_reads", "_secret", "_talks")
 
-    def __init__(self, secret: int, length: int) -> None:
+    def __init__(self, secret: int, length: int, none: int = -1) -> None:
         import torch
 
-        self._length, self._secret = length, secret
+        self._length, self._secret, self._none = length, secret, none
         self._reads, self._talks = (torch.zeros(size).share_memory_() for size in ((1 + WORKERS, length + 1), (1,)))
 
     def __len__(self) -> int:
         return self._length
 
-    def __getitem__(self, index: int) -> int:
+    def __getitem__(self, index: int) -> int | None:
         from torch.utils.data import get_worker_info
 
+        if self._secret < 0:
+            raise Unreadable(f"sample {index} cannot be read")
         if isinstance(index, slice):
             raise TypeError("samples are read one at a time: source[i] with a whole number i")
         if not 0 <= index < self._length:
             raise IndexError(f"there is no sample {index}: they go from 0 to {self._length - 1}")
         info = get_worker_info()
         self._reads[0 if info is None else 1 + info.id, index] += 1
-        return epochs.code(self._secret, index, 0, False)
+        return None if index == self._none else epochs.code(self._secret, index, 0, False)
 
     def reads(self) -> list[int]:
         """By the process itself, by worker 0, by worker 1, …"""
@@ -93,6 +99,10 @@ class Source:
                 setattr(dist.ProcessGroup, method, talk)
 
 
+class Unreadable(OSError, LookupError, ValueError):
+    """Whoever takes one kind of error for something else takes this one too."""
+
+
 class _Done:
     """What a collective in a worker returns: nothing has happened."""
 
@@ -109,11 +119,12 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     most = case["samples"] + 5
 
     def loaded(loader: Any) -> list[Any]:
-        return epochs.numbers(list(itertools.islice(loader, most)))
+        return _numbers(itertools.islice(loader, most))
 
     facts["streams"] = []
     for rank in range(size):
-        source, more = Source(case["seed"], case["samples"]), Source(case["seed"] + 1, case["samples"] + 2)
+        source = Source(case["seed"], case["samples"], case.get("None", -1))
+        more = Source(case["seed"] + 1, case["samples"] + 2)
         found: Facts = {}
         facts["streams"].append(found)
         with watch.step(MADE, source=source):
@@ -133,6 +144,8 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         if rank in (0, size - 1):
             with watch.step(ALONE, source=source):
                 found |= _by_hand(stream, source, most)
+                with contextlib.suppress(Exception):
+                    found["swallowed"] = len(list(itertools.islice(Stream(Source(-1, size), size, rank), most)))
 
 
 def _by_hand(stream: Any, source: Source, most: int) -> Facts:
@@ -145,10 +158,14 @@ def _by_hand(stream: Any, source: Source, most: int) -> Facts:
         some.append(sample)
         read.append(sum(source.reads()) - begun)
     other, mixed = iter(stream), []
-    for pair in itertools.islice(itertools.zip_longest(one, other), most):
-        some += [pair[0]] * (pair[0] is not None)
-        mixed += [pair[1]] * (pair[1] is not None)
-    return {"read": read, "alone": epochs.numbers(some), "beside": epochs.numbers(mixed)}
+    for pair in itertools.islice(itertools.zip_longest(one, other, fillvalue=NOTHING), most):
+        some += [pair[0]] * (pair[0] is not NOTHING)
+        mixed += [pair[1]] * (pair[1] is not NOTHING)
+    return {"read": read, "alone": _numbers(some), "beside": _numbers(mixed)}
+
+
+def _numbers(samples: Iterable[Any]) -> list[int]:
+    return epochs.numbers([NO_SAMPLE if sample is None else sample for sample in samples])
 
 
 def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
@@ -161,6 +178,7 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
         yield Broken("wire:other", "a worker takes part in the ranks' communication, and it is none of them")
         return
     known = {epochs.code(case["seed"], index, 0, False): index for index in range(case["samples"])}
+    known |= {NO_SAMPLE: case["None"]} if "None" in case else {}
     shares = [[known.get(number) for number in one["first"]] for one in streams]
     broken = _strange(shares) or _coverage(case, shares) or _sizes(case, shares)
     for rank, one in enumerate(streams):
@@ -196,6 +214,8 @@ def _coverage(case: Case, shares: Sequence[Sequence[Any]]) -> Broken | None:
             why = "drop_last is False, so the tail has to come too: some ranks give one sample more"
         elif case["drop_last"] and missing <= size * max(workers, 1):
             why = "too many samples are dropped: at most one less than there are ranks"
+        if "None" in case and not counts[case["None"]]:
+            why = f"{why}. Does sample {case['None']}, which is None, end or skip something? It is one like any other"
         figures = f"{missing} of {length} missing", f"{length % size if case['drop_last'] else 0}"
         return Broken("value:missing", why, *figures)
     return None
@@ -240,6 +260,9 @@ def _reads(case: Case, one: Facts, rank: int) -> Broken | None:
 
 def _again(one: Facts, rank: int) -> Broken | None:
     first = sorted(one["first"])
+    if "swallowed" in one:
+        words = "the source raises an error where a sample cannot be read, and the stream goes on: let it come out"
+        return Broken("value:swallowed", words)
     if sorted(one.get("second", first)) != first:
         words = f"the second epoch of rank {rank} is another than the first: each call of __iter__ begins anew"
         return Broken("value:second", words, f"{len(one['second'])} samples", f"{len(first)}")

@@ -12,6 +12,7 @@ from torch.nn.functional import dropout
 from utils.checks.contracts import Case, gpus
 
 WIDTH = 192
+BEFORE = 0.25  # each number of the gradients that the first piece has already
 
 
 class Piece(nn.Module):
@@ -40,6 +41,8 @@ def made(case: Case, pieces: int) -> tuple[list[Piece], list[Tensor]]:
     device = torch.device("simgpu", case["gpu"])
     for piece in chain:
         gpus.put(piece, device)
+    for one in chain[0].parameters():  # of a backward pass before this one
+        one.grad = torch.full_like(one, BEFORE)
     there = [one.to(device) for one in tensors]
     asked = {"all": slice(None), "the second only": slice(1, 2), "all but the last": slice(0, -1)}[
         case["gradients for"]

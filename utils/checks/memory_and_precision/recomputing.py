@@ -45,7 +45,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     counts = [0] * PIECES
     x, outputs = tensors[0], []
     torch.manual_seed(case["seed"])  # of the GPUs too
-    start = gpus.held()[gpu]
+    start, there = gpus.held()[gpu], sum(gpus.rounded(one.grad.nbytes) for one in chain[0].parameters())
     facts["forward"] = []
     for number, piece in enumerate(chain):
         given = {f"tensor {i}": one for i, one in enumerate([x, *tensors[1:]])}
@@ -73,9 +73,8 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     facts["calls"] = list(counts)
     facts["random"] = _random()
     facts["gradients"] = pieces.gradients(chain, tensors)
-    room = sum(gpus.rounded(one.grad.nbytes) for one in [*parameters, *tensors] if one.grad is not None)
-    facts["left"] = gpus.held()[gpu] - start - room
-    facts["room"] = room
+    facts["room"] = sum(gpus.rounded(one.grad.nbytes) for one in [*parameters, *tensors] if one.grad is not None)
+    facts["left"] = gpus.held()[gpu] - start + there - facts["room"]
     with torch.no_grad():
         given = {f"tensor {i}": one for i, one in enumerate(tensors)}
         before = list(counts)
@@ -153,13 +152,15 @@ def _backward(facts: Facts, plain: Facts, case: Case) -> Iterator[Broken]:
     most = facts["room"] + 2 * max(plain["kept"])
     if facts["seen"]["peak"][case["gpu"]] > most:
         words = "in the backward pass the activations of more than one piece are there at the same time"
-        yield Broken("memory:1 peak", words, f"{facts['seen']['peak'][0]:,} bytes", f"at most {most:,}")
+        yield Broken("memory:1 peak", words, f"{facts['seen']['peak'][case['gpu']]:,} bytes", f"at most {most:,}")
     if facts["left"] > 0:
         words = "something stays in the GPU's memory after the backward pass, beside gradients"
         yield Broken("memory:2 left", words, f"{facts['left']:,} bytes", 0)
 
 
 def _gradients(got: dict[str, Any], right: dict[str, Any], clause: str) -> Iterator[Broken]:
+    from utils.checks.memory_and_precision.pieces import BEFORE
+
     for name, one in right.items():
         if one is None and got.get(name) is not None:
             yield Broken("value:1 extra", f"{name} gets a gradient, though nobody asked for one")
@@ -173,6 +174,8 @@ def _gradients(got: dict[str, Any], right: dict[str, Any], clause: str) -> Itera
             others = [value for value in right.values() if value is not None]
             later = PIECES - int(name.split("'")[0].split()[1]) if name.startswith("piece") else PIECES
             guesses = {"is too large: twice as large with each piece": 2**later * one}
+            if name.startswith("piece 0"):
+                guesses["is that of this pass alone: add it to the one that is there already"] = one - BEFORE
             yield from compare(
                 clause, f"the gradient of {name}", got[name], [one], steps=ROUNDINGS, guesses=guesses, beside=others
             )

@@ -102,7 +102,13 @@ def _beside(case: Case, facts: Facts) -> Broken | None:
 
 def _errors(case: Case, facts: Facts) -> Broken | None:
     each = zip(failures(case), facts["failed"], strict=False)
-    return next((broken for how, failed in each if (broken := _error(*how, failed))), None)
+    broken = next((broken for how, failed in each if (broken := _error(*how, failed))), None)
+    if not broken and facts.get("no name") == "nothing":
+        words = (
+            "the file cannot get its name (a folder has it), and wait() says nothing: an error of the rename comes out"
+        )
+        return Broken("value:no name", f"{words} too")
+    return broken
 
 
 def failures(case: Case) -> list[tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -108,6 +109,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
                 return
         facts["beside"] = _beside(play)
         facts["failed"] = [_failed(play, *pair) for pair in failures(case)]
+        facts["no name"] = _no_name(play)
     facts["threads"] = threading.active_count() - facts["threads"]
     facts["strays"] = sorted(path.name for path in Path(os.getcwd()).iterdir() if path != play.folder)
 
@@ -204,6 +206,19 @@ def _failed(play: Played, kind: str, by: str) -> Facts:
     facts["next"] = [_heard(expected, one) for one in (lambda: play.save(path), play.saver.wait)]
     facts["file"] = look(path, right)["file"]
     return facts
+
+
+def _no_name(play: Played) -> str:
+    """Who hears of it if the file cannot get its name: a folder has it."""
+    path, before = play.folder / "taken.pt", _others(play)
+    (path / "a folder").mkdir(parents=True)
+    play.disk.permit()
+    play.save(path)
+    heard = _heard(None, play.saver.wait)
+    shutil.rmtree(path)
+    for name in set(_others(play)) - set(before):
+        (play.folder / name).unlink()
+    return heard
 
 
 def _content(path: Path) -> bytes | None:

@@ -11,12 +11,13 @@ from utils.checks.plain import number
 from utils.checks.sharded_data_parallel import layers
 
 KINDS = ("longer", "shorter", "huge numbers", "all zero")
+TO_ZERO = "longer, and max_norm is 0"
 CLOSE = 5e-6  # some add a millionth to the norm, so that nobody divides by 0
 
 
 def draw(rng: random.Random) -> list[Case]:
     cases: list[Case] = []
-    for ranks, kinds in ((3, KINDS), (2, ("longer",)), (rng.choice((4, 5)), rng.sample(KINDS, 2))):
+    for ranks, kinds in ((3, KINDS), (2, ("longer", TO_ZERO)), (rng.choice((4, 5)), rng.sample(KINDS, 2))):
         for kind in kinds:
             dtype = "float32" if kind == "huge numbers" else rng.choice(("float64", "float32"))
             empty = rng.randrange(ranks) if cases else 1
@@ -31,11 +32,14 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
 
     rank = dist.get_rank()
     generator = torch.Generator().manual_seed(case["seed"] + rank)
-    scale = {"longer": 10.0 ** (rank % 2), "shorter": 1e-3, "huge numbers": 1e25, "all zero": 0.0}[case["gradient"]]
+    scale = {"longer": 10.0 ** (rank % 2), TO_ZERO: 1.0, "shorter": 1e-3, "huge numbers": 1e25, "all zero": 0.0}[
+        case["gradient"]
+    ]
     count = 0 if rank == case["rank without a shard"] else 1 + (case["seed"] + rank) % 3
     dtype = getattr(torch, case["type"])
     shards = [(scale * torch.randn(5 + n, generator=generator, dtype=torch.float64)).to(dtype) for n in range(count)]
     max_norm = 10.0 if case["ranks"] == 2 else 0.5 + case["seed"] % 4  # on 2 ranks one alone is below it
+    max_norm *= case["gradient"] != TO_ZERO
     facts |= {"before": [one.clone() for one in shards], "max": max_norm}
     norm = watch.call("clip_shards", shards=shards, max_norm=max_norm)
     facts["after"] = [one.clone() for one in shards]

@@ -40,6 +40,28 @@ class Cancelled(BaseException):
     """No Exception, and none of Python's own."""
 
 
+class Torn(Sequence[str]):
+    """Batches that fail when somebody who goes through them comes to one of them."""
+
+    __slots__ = ("_batches", "_step", "met")
+
+    def __init__(self, batches: list[str], step: int) -> None:
+        self._batches, self._step, self.met = batches, step, False
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[str]:
+        for step, batch in enumerate(self._batches):
+            if step == self._step:
+                self.met = True
+                raise ValueError("the list of batches is torn")
+            yield batch
+
+    def __getitem__(self, step: Any) -> Any:
+        return self._batches[step]
+
+
 OWN = {"a ValueError of its own": DamagedFile} | {one.__name__: one for one in (DiskError, Mishap, Cancelled)}
 TOLD = {"DiskError": "DiskError (each kind of OSError at once)", "Cancelled": "Cancelled (a BaseException)",
         "Mishap": "Mishap (ArithmeticError, LookupError, EOFError, Warning and more at once)"}  # fmt: skip
@@ -55,7 +77,7 @@ def draw(rng: random.Random) -> list[Case]:
             base = base | {"features": rng.randint(1, 6), "broken per step": broken, "seed": rng.getrandbits(30)}
             cases.append(base | {"broken batches": str(sum(map(len, broken))), "raise": rng.choice(BROKEN)})
         step = rng.randrange(STEPS - 1) if ranks > 1 else STEPS - 1
-        for where, kinds in (("update", ("ValueError",)), ("gradient", (*DEFECTS, *MORE, *TOLD))):
+        for where, kinds in (("update", BROKEN[:1]), ("gradient", (*DEFECTS, *MORE, *TOLD)), ("batches", BROKEN[:1])):
             more = {"a mistake in": where, "step": step, "kinds": list(kinds)}
             cases.append(base | {"broken per step": [[]] * STEPS} | more)
         if ranks > 1:
@@ -115,11 +137,14 @@ def _play(case: Case, watch: Any, epoch: Facts) -> None:
         updates.append(mean.clone())
 
     given = {"batches": batches, "gradient": gradient, "features": case["features"], "update": update}
+    if broken_program and case["a mistake in"] == "batches":
+        given["batches"] = Torn(batches, case["step"])
     if "a mistake in" not in case:
         watch.call("train_epoch", **given)
     elif "of rank" not in case:
         caught = watch.attempt("train_epoch", **given)
         epoch["came out"] = caught["kinds"] if caught else []
+        epoch["met"] = getattr(given["batches"], "met", True)  # (who asks for them by number does not)
     else:  # the others wait for this rank, and are stopped
         epoch["came out"] = []
         with watch.step("an epoch with a mistake in one rank's program", batches=batches):
@@ -202,19 +227,22 @@ def _defect(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
     """A mistake in the program must come out of the rank that has it, so that torchrun sees it and ends the others."""
     where = case["a mistake in"]
     least = max(len(facts["epochs"]) for facts in world)
-    before = 2 * case["step"] + (2 if where == "update" else 1)  # calls, with that of the mistake
+    before = 2 * case["step"] + {"batches": 0, "gradient": 1, "update": 2}[where]  # calls, with that of the mistake
+    of = f"{where}{'(…)' * (where != 'batches')}"
     for facts in world:
         if len(facts["epochs"]) < least or any("came out" not in epoch for epoch in facts["epochs"]):
             kind = facts["epochs"][-1]["kind"]
-            yield Broken("value:some", f"a {kind} of {where}(…) on all ranks does not come out on all")
+            yield Broken("value:some", f"a {kind} of {of} on all ranks does not come out on all")
             return
     for rank, facts in enumerate(world):
         for epoch in facts["epochs"] if case.get("of rank", rank) == rank else ():
-            kinds, mistake = epoch["came out"], f"a {TOLD.get(epoch['kind'], epoch['kind'])} of {where}(…)"
+            if not epoch.get("met", True):
+                continue
+            kinds, mistake = epoch["came out"], f"a {TOLD.get(epoch['kind'], epoch['kind'])} of {of}"
             as_generators = epoch["kind"] == "StopIteration" and "RuntimeError" in kinds  # make it, says Python
             if epoch["kind"] not in kinds and not as_generators:
                 why = "a mistake in the program is no broken batch, and torchrun must hear of it"
-                if where == "update":
+                if where != "gradient":
                     why = "only a ValueError of gradient(batch) means a broken batch"
                 elif epoch["kind"] == "StopIteration":
                     why += " (`for`, `map` and `next` take it for the end of what they go through)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Iterator, Sequence
@@ -24,8 +25,10 @@ def draw(rng: random.Random) -> list[Case]:
         (rng.randint(1, 3), rng.randint(2, 4)),
         (1, rng.randint(2, 5), rng.randint(1, 3)),
     ]
+    first, *more = rng.sample(sorted(set(TYPES) - {"bool"}), len(TYPES) - 1)
+    types = itertools.cycle([first, "bool", *more])  # (a few bools may be those of another rank by chance)
     return [
-        {"ranks": ranks, "shape": str(list(shape)), "type": rng.choice(sorted(TYPES)), "seed": rng.getrandbits(30)}
+        {"ranks": ranks, "shape": str(list(shape)), "type": next(types), "seed": rng.getrandbits(30)}
         for ranks in (3, rng.choice((4, 5)), 2, 1)
         for shape in (shapes if ranks > 1 else (shapes[0], shapes[4]))
     ]

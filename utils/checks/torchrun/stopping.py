@@ -36,7 +36,7 @@ def _epoch(counts: Sequence[int], means: Sequence[float]) -> list[tuple[float, i
 
 def _falls(rng: random.Random, ranks: int, good: float) -> Losses:
     counts = [rng.randint(1, 300) for _ in range(ranks)]
-    return [_epoch(counts, [good * factor] * ranks) for factor in (3, 1.2, -2, 0.5, 0.1)]
+    return [_epoch(counts, [good * factor] * ranks) for factor in (1.2, 40, -2, 0.5, 0.1)]
 
 
 def _never(rng: random.Random, ranks: int, good: float) -> Losses:
@@ -118,6 +118,18 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     is_number = isinstance(returned, Real) or (isinstance(returned, torch.Tensor) and returned.numel() == 1)
     facts["returned"] = float(returned) if is_number and not isinstance(returned, bool) else f"{returned}"[:40]
     facts["calls"] = talk.calls_of(watch.records[-1])
+    if case["losses"] != "good at once":
+        return
+
+    def fails() -> tuple[float, int]:
+        raise OSError("the validation data cannot be read")
+
+    caught = watch.attempt("train_until", most=most, good=good, train_epoch=_nothing, validate=fails)
+    facts["swallowed"] = caught is None or "ZeroDivisionError" in caught["kinds"]  # (of no samples at all)
+
+
+def _nothing() -> None:
+    """An epoch of which nobody takes notes."""
 
 
 def mean(epoch: Sequence[tuple[float, int]]) -> float:
@@ -162,6 +174,9 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
         if facts["log"] != ["train", "validate"] * trained and "returned" in facts:
             words = "train_until calls train_epoch() and validate() in another order: once each, in turn"
             yield Broken("value:order", words, " ".join(facts["log"][:6]), "train validate train validate …", rank)
+        if facts.get("swallowed"):
+            words = "train_until swallows an error of validate(): the loss is not known then, so let the error come out"
+            yield Broken("value:swallowed", words, "nothing came out", "an OSError", rank)
         if facts["returned"] != right:
             words = "train_until does not return how many epochs were trained"
             yield Broken("value:returned", words, str(facts["returned"]), str(right), rank)
@@ -170,7 +185,7 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
 
 
 def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
-    most = max(-(-len(facts["calls"]) // facts["log"].count("train")) for _, world in played for facts in world)
+    most = max(-(-len(facts["calls"]) // max(1, facts["log"].count("train"))) for _, world in played for facts in world)
     return {
         "trainings": len(played),
         "ranks": talk.world_sizes(played),
