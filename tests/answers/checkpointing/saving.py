@@ -24,7 +24,8 @@ def save(state, path):
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        if os.path.exists(temporary):  # not if opening it has failed
+            os.unlink(temporary)
         raise
     folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
     os.fsync(folder)
@@ -34,13 +35,15 @@ def save(state, path):
 EQUAL = {
     "34: without `file.flush()`": "torch.save flushes the file that it has written",
     "37: `file.fileno()` → `file`": "os.fsync takes a file too, and asks it for its number",
+    "40: always `os.path.exists(temporary)`": "a failed open still raises, though another error",
+    "40: `os.path.exists(temporary)` → `temporary`": "a failed open still raises, though another error",
 }
 NAME = '    temporary = f"{path}.tmp"\n'
 WRITE = "            torch.save(state, file)\n"
 FLUSH = "            file.flush()\n"
 SYNC = "            os.fsync(file.fileno())\n"
 RENAME = "        os.replace(temporary, path)\n"
-TIDY = "        os.unlink(temporary)\n        raise\n"
+TIDY = "        if os.path.exists(temporary):  # not if opening it has failed\n            os.unlink(temporary)\n        raise\n"
 FOLDER = '    folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY)\n    os.fsync(folder)\n    os.close(folder)'
 
 
