@@ -85,7 +85,7 @@ CONTRACT = Contract(
     scene=scene,
     judge=judge,
     mistakes=(
-        ("state:*.requires_grad", "{}"),
+        ("state:model*.requires_grad", "{}"),
         *((f"value:{n}*", "{}") for n in range(2)),
         (
             "state:*.hooks.added",

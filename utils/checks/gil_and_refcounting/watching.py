@@ -76,6 +76,6 @@ CONTRACT = Contract(
     draw=leaks.cases,
     scene=scene,
     judge=judge,
-    mistakes=(("state:*.requires_grad", "{}"), *((f"value:{n}*", "{}") for n in range(7))),
+    mistakes=(("state:model*.requires_grad", "{}"), *((f"value:{n}*", "{}") for n in range(7))),
     figures=leaks.figures,
 )

@@ -173,9 +173,10 @@ def _gradients(got: dict[str, Any], right: dict[str, Any], clause: str) -> Itera
         if one is not None and got.get(name) is not None:
             others = [value for value in right.values() if value is not None]
             later = PIECES - int(name.split("'")[0].split()[1]) if name.startswith("piece") else PIECES
-            guesses = {"is too large: twice as large with each piece": 2**later * one}
-            if name.startswith("piece 0"):
-                guesses["is that of this pass alone: add it to the one that is there already"] = one - BEFORE
+            before = BEFORE * name.startswith("piece 0")
+            guesses = {"is too large: twice as large with each piece": before + 2**later * (one - before)}
+            if before:
+                guesses["is that of this pass alone: add it to the one that is there already"] = one - before
             yield from compare(
                 clause, f"the gradient of {name}", got[name], [one], steps=ROUNDINGS, guesses=guesses, beside=others
             )
