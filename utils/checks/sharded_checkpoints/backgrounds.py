@@ -213,11 +213,10 @@ def _no_name(play: Played) -> str:
     path, before = play.folder / "taken.pt", _others(play)
     (path / "a folder").mkdir(parents=True)
     play.disk.permit()
-    play.save(path)
-    heard = _heard(None, play.saver.wait)
+    heard = _heard(None, lambda: (play.save(path), play.saver.wait()))
     shutil.rmtree(path)
     for name in set(_others(play)) - set(before):
-        (play.folder / name).unlink()
+        (play.folder / name).unlink(missing_ok=True)
     return heard
 
 
