@@ -18,6 +18,7 @@ from utils.checks.feeding_the_ranks import (
     epochs,
     evaluations,
     samplers,
+    sources,
     streams,
     uneven_training,
     worker_numbers,
@@ -199,7 +200,7 @@ def test_streams_have_no_few_and_many_workers_and_tails_of_ranks_and_of_workers(
 
 
 def test_a_source_gives_one_sample_at_a_time_and_counts_who_reads():
-    source = streams.Source(7, 5)
+    source = sources.Source(7, 5)
     assert len(source) == 5 and vars(source) == {} and sum(source.reads()) == 0
     assert len({source[0], source[4]}) == 2 and source[0] == source[0]
     assert source.reads() == [4, 0, 0, 0] and not source.talks()

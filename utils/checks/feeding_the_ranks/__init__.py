@@ -5,6 +5,7 @@ evaluations.py     evaluation: a sampler without duplicates, and the accuracy of
 every_epochs.py    every_epoch, and resuming.py resumed, augmenting.py augmented: three loops; epochs.py is for all
 uneven_loaders.py  uneven: ranks with different numbers of batches, and uneven_training.py what each of them does
 worker_numbers.py  workers: how many a loader needs
+sources.py         what a stream reads from, and who has read it
 streams.py         stream: an iterable data set, dealt out to ranks and their workers
 """
 
