@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -237,6 +238,13 @@ def test_replay_decides_as_the_real_controller_does(here: Here, table: tuning.Ta
     assert len(set(real.values())) > 1  # some were stopped, some not
 
 
+def _is_json(file: Path) -> bool:
+    try:
+        return bool(json.loads(file.read_text()))
+    except ValueError:
+        return False
+
+
 def test_an_experiment_whose_driver_was_killed_goes_on(here: Here, tmp_path: Path) -> None:
     diary = tmp_path / "diary.txt"
     command = [sys.executable, str(ROOT / "scripts/tune_digits.py"), str(tmp_path)]
@@ -250,6 +258,14 @@ def test_an_experiment_whose_driver_was_killed_goes_on(here: Here, tmp_path: Pat
     deadline = time.monotonic() + LIMIT
     while len(finished()) < 3:
         assert driver.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    while (
+        True
+    ):  # Ray writes its state in place: a kill in the middle would leave half a file, which nobody can go on from
+        driver.send_signal(signal.SIGSTOP)
+        if all(_is_json(file) for file in tmp_path.glob("*/experiment_state-*.json")):
+            break
+        driver.send_signal(signal.SIGCONT)
         time.sleep(0.05)
     driver.kill()
     driver.wait()
