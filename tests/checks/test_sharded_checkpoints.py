@@ -17,7 +17,8 @@ TEXT = " ".join(
         cell.source for cell in nbformat.read(outline.notebook("sharded_checkpoints", "solutions"), as_version=4).cells
     ).split()
 )
-CASES = [Reshard(*case["reshard"]) for case in resharding.draw(random.Random(0))]
+DRAWN = resharding.draw(random.Random(0))
+CASES = [Reshard(*case["reshard"]) for case in DRAWN]
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.seed is None], ids=str)
@@ -41,9 +42,9 @@ def test_cases_have_empty_shards_and_names_whose_order_is_not_that_of_the_rows()
     assert any(case.loaded > len(whole["few"]) for case in CASES)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.seed is not None], ids=str)
-def test_shards_that_are_cut_anywhere_hold_each_row_once(case):
-    whole = resharding.whole_of({"reshard": [case.saved, case.loaded, False, case.seed]})
+@pytest.mark.parametrize(("drawn", "case"), [(a, b) for a, b in zip(DRAWN, CASES, strict=True) if b.seed is not None])
+def test_shards_that_are_cut_anywhere_hold_each_row_once(drawn, case):
+    whole = resharding.whole_of(drawn)
     store = make_store(whole, case)
     assert len(set(store.files())) == case.saved
     for name, tensor in whole.items():

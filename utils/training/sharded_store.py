@@ -46,23 +46,20 @@ class Reshard:
 
     Args:
         uneven: cut at odd places, with empty shards.
-        seed: cut anywhere, and the files have other names; the places are drawn with this seed. If it is odd, there
-            are gaps between the tensors.
+        seed: cut anywhere, and the files have other names; the places are drawn with this seed.
+        gaps: between the tensors of a file.
     """
 
     saved: int
     loaded: int
     uneven: bool = False
     seed: int | None = None
+    gaps: bool = False
 
     def __repr__(self) -> str:
         how = "unevenly" if self.uneven else "anywhere" if self.seed is not None else ""
         how += ", with gaps between the tensors" * self.gaps
         return f"{self.saved} → {self.loaded} ranks" + (f", cut {how}" if how else "")
-
-    @property
-    def gaps(self) -> bool:
-        return bool(self.seed and self.seed % 2)
 
     def file(self, rank: int) -> str:
         """The name of what a rank has written."""
@@ -115,7 +112,7 @@ def make_store(whole: dict[str, torch.Tensor], case: Reshard) -> Store:
     for rank in range(case.saved):
         content, index = b"head" * (rank % 3), {}
         for name, tensor in whole.items():
-            content += b"gap" * (case.gaps)
+            content += b"gap" * case.gaps
             first, last = cuts(len(tensor), case)[rank]
             part = tensor[first:last].contiguous()
             dtype = str(tensor.dtype).removeprefix("torch.")

@@ -39,14 +39,9 @@ def state_of(case: Case, step: int) -> dict[str, Any]:
     # (Types by name: an answer may leave another default behind, and that shall be told, not that the file is wrong.)
     wide = torch.full((case["numbers"], 2), step, dtype=torch.float32)
     empty = torch.empty(0, 3, dtype=torch.float32)
-    asks = {"asks for a gradient": torch.full((3,), step, dtype=torch.float32, requires_grad=True)}
     model = {"w": wide[:, 1], "tied": wide[:, 1], "b": torch.arange(33) + step, "none": empty}
-    return {
-        "step": step,
-        "model": model,
-        "rates": [0.1, (step, None)],
-        "types": {"half": wide[:3].bfloat16() / 3, **asks},
-    }
+    kinds = {"half": wide[:3].bfloat16() / 3, "asks for a gradient": wide[:3, 0].clone().requires_grad_()}
+    return {"step": step, "model": model, "rates": [0.1, (step, None)], "types": kinds}
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -244,10 +244,8 @@ def _bubble(case: Case, step: Facts, why: str) -> Iterator[Broken]:
 
 def _left(step: Facts) -> Iterator[Broken]:
     if any(step["left"]):
-        words = (
-            "something stays in a GPU's memory after the step, beside gradients and the loss: who keeps activations "
-        )
-        words += "or losses? A loss that is returned with a graph that was retained holds all of them"
+        words = "something stays in a GPU's memory after the step, beside gradients and the loss: who keeps "
+        words += "activations or losses? A loss that is returned with a graph that was retained holds all of them"
         yield Broken("memory:1 left", words, step["left"], [0] * len(step["left"]))
 
 

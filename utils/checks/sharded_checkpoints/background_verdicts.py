@@ -104,10 +104,8 @@ def _errors(case: Case, facts: Facts) -> Broken | None:
     each = zip(failures(case), facts["failed"], strict=False)
     broken = next((broken for how, failed in each if (broken := _error(*how, failed))), None)
     if not broken and facts.get("no name") == "nothing":
-        words = (
-            "the file cannot get its name (a folder has it), and wait() says nothing: an error of the rename comes out"
-        )
-        return Broken("value:no name", f"{words} too")
+        words = "the file cannot get its name (a folder has it), and wait() says nothing: an error of the rename "
+        return Broken("value:no name", words + "comes out too")
     return broken
 
 

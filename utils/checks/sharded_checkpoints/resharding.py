@@ -25,8 +25,9 @@ def draw(rng: random.Random) -> list[Case]:
     """The pairs of the text with the tensors of the lab, and others, cut anywhere, with tensors that are drawn."""
     cases: list[Case] = [{"reshard": [*pair, False, None]} for pair in PAIRS]
     cases += [{"reshard": [*pair, True, None]} for pair in UNEVEN]
-    for number in range(4):  # every second one with gaps between the tensors, the last one with all types
-        cases.append({"reshard": [rng.randint(1, 6), rng.randint(1, 5), False, 4 * rng.getrandbits(30) + number]})
+    for gaps, count in ((False, 3), (True, 6), (False, 1), (True, len(TYPES))):
+        reshard = [rng.randint(1, 6), rng.randint(1, 5), False, rng.getrandbits(30), gaps]
+        cases.append({"reshard": reshard, "types": rng.sample(TYPES, count)})
     shown = [f"{Reshard(*case['reshard'])}" for case in cases]
     return [{"ranks": 1, "saved → loaded": s} | c | {"seed": 0} for s, c in zip(shown, cases, strict=True)]
 
@@ -40,8 +41,7 @@ def whole_of(case: Case) -> dict[str, torch.Tensor]:
         return tensors()
     dice, found = random.Random(reshard.seed), {}
     generator = torch.Generator().manual_seed(reshard.seed)
-    kinds = dice.sample(TYPES, len(TYPES))
-    for name, kind in enumerate(kinds if reshard.seed % 4 == 3 else kinds[: dice.randint(1, 6)]):
+    for name, kind in enumerate(case["types"]):
         shape = [dice.choice((0, 1, 2, dice.randint(3, 40))), *(dice.randint(1, 5) for _ in range(dice.randint(0, 3)))]
         shape += [1] * (name == 0)
         found[f"layers.{name}.weight"] = _anybits(shape, getattr(torch, kind), generator)
@@ -54,6 +54,7 @@ def _anybits(shape: Sequence[int], kind: torch.dtype, generator: torch.Generator
 
     largest = 2 if kind == torch.bool else 256
     drawn = torch.randint(largest, (math.prod(shape) * kind.itemsize,), generator=generator, dtype=torch.uint8)
+    drawn[: kind.itemsize] = largest - 1  # all bits of the first number: NaN, of each type that has one
     return drawn.view(kind).reshape(shape)
 
 

@@ -185,7 +185,7 @@ def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
 
 
 def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
-    most = max(-(-len(facts["calls"]) // max(1, facts["log"].count("train"))) for _, world in played for facts in world)
+    most = max(-(-len(facts["calls"]) // facts["log"].count("train")) for _, world in played for facts in world)
     return {
         "trainings": len(played),
         "ranks": talk.world_sizes(played),
