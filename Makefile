@@ -29,7 +29,7 @@ LAB_ARGS ?= $(if $(filter 0,$(shell id -u)),--allow-root,)
 # a minute earlier, so that it can tell who waits for whom.
 CELL_TIMEOUT ?= 300
 # Notebooks that need what `make frameworks` installs, as they say themselves (asked before the environment exists).
-EXTRA   = $(shell $(PYTHON) -m utils.course needs frameworks)
+EXTRA   = $(shell $(PYTHON) -m course needs frameworks)
 WHEELS  ?= wheels
 # Set by CI: what failed is tried once more, and listed.
 AGAIN   ?=
@@ -87,7 +87,7 @@ $(VENV)/.ready: pyproject.toml $(if $(LOCKED),$(LOCK))
 	@touch $@
 
 lab: setup  ## set up and open JupyterLab on the map of the course and your progress
-	@$(RUN) -m utils.checks.start_page START.md
+	@$(RUN) -m checks.start_page START.md
 	@mkdir -p $(LAB_SETTINGS) && echo '$(SHOW_MARKDOWN)' > $(LAB_SETTINGS)/overrides.json
 	$(VENV)/bin/jupyter lab --ServerApp.root_dir="$(CURDIR)" $(LAB_ARGS) START.md
 
@@ -129,9 +129,9 @@ answers: setup  ## judge all known answers of the labs (but those that need the 
 frameworks: $(VENV)/.frameworks  ## add MPI, Horovod, TensorFlow and Ray, for the lectures and labs that need them
 
 # No pin of theirs clashes with the core's, so they share its environment; Horovod's wheel is kept outside it.
-$(VENV)/.frameworks: $(VENV)/.ready utils/launchers/frameworks/horovod_wheel.py
+$(VENV)/.frameworks: $(VENV)/.ready lessons/launchers/frameworks/horovod_wheel.py
 	$(call install,--editable '$(WITH_FRAMEWORKS)')
-	$(RUN) -m utils.launchers.frameworks.horovod_wheel $(WHEELS)
+	$(RUN) -m lessons.launchers.frameworks.horovod_wheel $(WHEELS)
 	@touch $@
 
 tests-frameworks: frameworks  ## tests that need what `make frameworks` installs
@@ -144,19 +144,19 @@ notebooks-frameworks: frameworks  ## execute the lectures and solutions that nee
 	$(PYTEST) $(EXTRA:%=notebooks/%) $(EXTRA:%=solutions/%) -- $(NBVAL)
 
 execute: setup  ## run notebooks and store their outputs: make execute NB=notebooks/00_start_here.ipynb
-	$(RUN) -m utils.course execute $(NB)
+	$(RUN) -m course execute $(NB)
 
 labs: setup  ## make labs/ from solutions/
-	$(RUN) -m utils.course labs
+	$(RUN) -m course labs
 
 new-lab: setup  ## make a lab with one exercise and its check, for a lecture: make new-lab SLUG=torchrun
 	@$(if $(SLUG),,echo "For which lecture? Type: make new-lab SLUG=slug_of_the_lecture" >&2; exit 2)
-	@$(RUN) -m utils.course lab $(SLUG)
+	@$(RUN) -m course lab $(SLUG)
 
 # (ARGS=--help lists what can be chosen: time, memory, where the results go.)
 grade: setup  ## grade learners' labs, each in a sandbox (README says what it keeps out): make grade DIR=folder
 	@$(if $(DIR)$(ARGS),,echo "Which folder of learners' labs? Type: make grade DIR=folder" >&2; exit 2)
-	@$(RUN) -m utils.checks.grading $(ARGS) $(if $(DIR),"$(DIR)")
+	@$(RUN) -m checks.grading $(ARGS) $(if $(DIR),"$(DIR)")
 
 mutants: setup  ## try a check with changed right answers: make mutants EXERCISE=ddp_and_bucketing.average
 	@$(if $(EXERCISE),,echo "Which exercise? Type: make mutants EXERCISE=ddp_and_bucketing.average" >&2; exit 2)

@@ -36,7 +36,7 @@ def measure(megabytes: int, rounds: int) -> dict[str, list[float]]:
     import torch
     import torch.distributed as dist
 
-    from utils.algorithms.all_reduce import all_reduce
+    from lessons.algorithms.all_reduce import all_reduce
 
     x = torch.empty(megabytes * 1_000_000 // 4)
     times: dict[str, list[float]] = {name: [] for name in (*OURS, GLOO)}

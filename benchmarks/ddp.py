@@ -1,4 +1,4 @@
-"""How fast is the course's DDP (utils/algorithms/ddp.py, all in Python) beside torch's DistributedDataParallel?
+"""How fast is the course's DDP (lessons/algorithms/ddp.py, all in Python) beside torch's DistributedDataParallel?
 
 A training step, forward and backward pass and optimizer, on two and on four ranks, for two models: one with a few large
 layers, and one with 161 small parameters and the buffers of BatchNorm. Default bucket sizes. All take the same steps in
@@ -42,7 +42,7 @@ def measure(which: str, rounds: int, small: bool) -> dict[str, list[float]]:
     from torch import nn
     from torch.nn.parallel import DistributedDataParallel
 
-    from utils.algorithms.ddp import BucketedDDP
+    from lessons.algorithms.ddp import BucketedDDP
 
     class Bottleneck(nn.Module):
         """ResNet's block: 1 × 1, 3 × 3 and 1 × 1 convolutions, each with BatchNorm, and a way around them."""

@@ -56,7 +56,7 @@ def _tests() -> list[str]:
 
 def _with_frameworks() -> set[str]:
     found = subprocess.run(
-        [sys.executable, "-m", "utils.course", "needs", "frameworks"],
+        [sys.executable, "-m", "course", "needs", "frameworks"],
         cwd=ROOT,
         capture_output=True,
         text=True,

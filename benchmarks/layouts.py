@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.functional import embedding, scaled_dot_product_attention, silu
 
-from utils import simgpu
+import simgpu
 from utils.ranks import World
 
 WIDTH, HIDDEN, HEADS, LAYERS, VOCABULARY, LENGTH = 2048, 4096, 32, 24, 50_257, 4096

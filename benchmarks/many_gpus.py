@@ -17,9 +17,9 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from utils import simgpu
-from utils.simgpu.hardware import GPU
-from utils.simgpu.hardware import gpu as kind_of_gpu
+import simgpu
+from simgpu.hardware import GPU
+from simgpu.hardware import gpu as kind_of_gpu
 from utils.training import models
 from utils.training.models import LLAMA_8B, LLAMA_70B, GPTConfig, LlamaConfig
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from published import DDP, RESNET
 
-from utils.simgpu import gpu as kind_of_gpu
-from utils.simgpu.hardware import GPU
+from simgpu import gpu as kind_of_gpu
+from simgpu.hardware import GPU
 
 GIB = 2**30
 H100_96GB = replace(

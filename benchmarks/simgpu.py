@@ -26,7 +26,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from utils import simgpu
+import simgpu
 from utils.training.models import ResNet50
 
 ROUNDS, QUICK_ROUNDS = 7, 1

@@ -18,17 +18,17 @@ from collections.abc import Callable, Sequence
 
 import here
 import torch
-from simgpu import line
 from torch.distributed.fsdp import fully_shard
 
-from utils import simgpu
+import simgpu
+from simgpu import line
 from utils.ranks import World
 from utils.training import models
 from utils.training.models import GPTConfig
 
 ROUNDS, QUICK_ROUNDS = 7, 1
 RANKS = 4
-DEVICES = {"module": "utils.simgpu.distributed.cells", "gpu": "H100", "network": "", "shapes": False}
+DEVICES = {"module": "simgpu.distributed.cells", "gpu": "H100", "network": "", "shapes": False}
 CONFIG = GPTConfig(layers=4, heads=4, width=256, vocabulary=4096, context=256)
 BATCH = 4
 TRAINING = f"""

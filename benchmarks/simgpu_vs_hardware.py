@@ -7,7 +7,7 @@ prints how far the predictions are off (targets: peak memory within 5 %, time wi
     python benchmarks/simgpu_vs_hardware.py --gpu A100    predict for another one
 
 With a GPU, the time to launch an operator is first measured, on tiny ones. The GPU itself is simulated as the course
-knows it (``utils/simgpu/hardware/known.py``); of one that it does not know, the rates are measured on plain matrix
+knows it (``simgpu/hardware/known.py``); of one that it does not know, the rates are measured on plain matrix
 products and copies: never on the models that are predicted. The prediction runs in a process of its own: C++ knows one
 accelerator.
 """
@@ -28,7 +28,7 @@ import here
 import torch
 from torch import nn
 
-from utils.simgpu import hardware
+from simgpu import hardware
 from utils.training import models
 
 MEMORY_TARGET, TIME_TARGET = 0.05, 0.15
@@ -99,7 +99,7 @@ def make_step(case: Case, device: str) -> Callable[[], None]:
 
 def predict(gpu: hardware.GPU, launch_s: float) -> list[dict]:
     """Peak bytes and seconds of each case on a simulated GPU."""
-    from utils import simgpu
+    import simgpu
 
     found = []
     for case in CASES:

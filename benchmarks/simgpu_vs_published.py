@@ -1,7 +1,7 @@
 """Simulated against published: steps, peak memory, collectives and copies that others measured on real GPUs.
 
 Each row of ``published.py`` is simulated and printed with its error. What the simulated GPUs were fitted to (shares of
-their peaks, see ``utils/simgpu/hardware/known.py``) is marked "fitted" and counts in no median.
+their peaks, see ``simgpu/hardware/known.py``) is marked "fitted" and counts in no median.
 
     python benchmarks/simgpu_vs_published.py [--quick]
 """
@@ -25,9 +25,9 @@ from published_models import BERT, VGG16, GPTByHand, ViT
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from utils import simgpu
+import simgpu
+from simgpu.hardware import gpu as kind_of_gpu
 from utils.ranks.words import text_table
-from utils.simgpu.hardware import gpu as kind_of_gpu
 from utils.training import models
 
 VITS = {"vit-small": (12, 384, 6), "vit-base": (12, 768, 12), "vit-large": (24, 1024, 16)}

@@ -23,7 +23,7 @@ sys.path[:0] = [str(HERE), str(ROOT)]
 import catalogues  # noqa: E402
 from extension.addresses import LANGUAGES  # noqa: E402
 
-from utils.course import outline  # noqa: E402
+from course import outline  # noqa: E402
 
 SOLUTIONS = b"""
 ```{toctree}

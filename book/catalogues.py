@@ -14,7 +14,7 @@ from pathlib import Path
 from babel.messages.catalog import Catalog
 from babel.messages.pofile import read_po, write_po
 
-from utils.course import outline
+from course import outline
 
 STORED = Path(__file__).resolve().parent / "locale"
 

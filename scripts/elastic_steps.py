@@ -3,7 +3,7 @@
 torchrun --nnodes=1:2 --max-restarts=2 … scripts/elastic_steps.py --folder FOLDER
 
 The state of this training is one number, the step, in FOLDER/step.txt. It ends when there is a file FOLDER/stop. Each
-rank writes down what it did when, for a picture (utils.launchers.torchrun.elastic). Set MACHINE to a name for the
+rank writes down what it did when, for a picture (lessons.launchers.torchrun.elastic). Set MACHINE to a name for the
 machine: torchrun numbers nodes anew at each start.
 """
 
@@ -18,7 +18,7 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from utils.launchers.torchrun.elastic import Event, EventLog
+from lessons.launchers.torchrun.elastic import Event, EventLog
 from utils.training.exit import leave
 
 

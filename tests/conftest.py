@@ -11,7 +11,7 @@ import pytest
 from dealing import group, length, stored
 from xdist.scheduler import LoadScopeScheduling
 
-from utils.course import outline
+from course import outline
 
 EXTRA = re.compile("|".join(lecture.slug for lecture in outline.lectures() if lecture.needs) or "(?!)")
 """Checks of these labs are marked `frameworks`, as are the files that say so: `make test-frameworks` runs them."""

@@ -147,7 +147,7 @@ def _inside(call: ast.Call, modules: set[str]) -> Iterator[tuple[str, Any]]:
 def judge(exercise: str, what: str, text: str) -> tuple[str, str, str]:
     """What was changed, the check's state, and its sentence."""
     slug, name = exercise.split(".")
-    checked = getattr(importlib.import_module(f"utils.checks.{slug}"), name)
+    checked = getattr(importlib.import_module(f"checks.{slug}"), name)
     try:
         functions = known_answers.run(text, f"{exercise}: {what}")
         verdict = checked.verdict(*(functions[one] for one in checked.parameters))
@@ -167,7 +167,7 @@ def main(arguments: list[str]) -> int:
     path = ANSWERS.joinpath(*chosen.exercise.split(".")).with_suffix(".py")
     equal = known_answers.run(path.read_text(encoding="utf-8"), str(path)).get("EQUAL", {})
     slug, name = chosen.exercise.split(".")
-    asked_for = getattr(importlib.import_module(f"utils.checks.{slug}"), name).parameters
+    asked_for = getattr(importlib.import_module(f"checks.{slug}"), name).parameters
     found = list(mutants(known_answers.right_text(path), asked_for))
     for moved in set(equal) - {what for what, _ in found}:
         print(f"unknown   {moved}: EQUAL names it, and there is no such mutant (lines have moved?)")

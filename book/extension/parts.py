@@ -12,7 +12,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from utils.course import outline
+from course import outline
 
 ROOT = outline.ROOT
 

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 import utils
-from utils.algorithms.all_reduce import ALGORITHMS, Traffic, all_reduce
+from lessons.algorithms.all_reduce import ALGORITHMS, Traffic, all_reduce
 from utils.draw import chunks
 from utils.hardware import links
 from utils.hardware.links import Link, halving_all_reduce
@@ -151,7 +151,7 @@ def test_hand_counted_times_of_halving() -> None:
 
 
 def recorded_bytes() -> dict[str, tuple[int, int]]:
-    from utils.algorithms.recorder import record_collectives
+    from lessons.algorithms.recorder import record_collectives
 
     found = {}
     for name in ALGORITHMS:

@@ -15,8 +15,8 @@ from ddp_support import OPTIMIZERS, SMALL, Norms, Steps, Tied, averaged, close, 
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from utils.algorithms.ddp import BucketedDDP
-from utils.algorithms.recorder import record_collectives
+from lessons.algorithms.ddp import BucketedDDP
+from lessons.algorithms.recorder import record_collectives
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the functions here run on ranks
 

@@ -15,8 +15,8 @@ import torch.distributed as dist
 from ddp_support import SMALL, Wire, averaged, close, gradients, inputs, on_ranks, same
 from torch import Tensor, nn
 
-from utils.algorithms.ddp import BucketedDDP, plan_buckets
-from utils.algorithms.recorder import record_collectives
+from lessons.algorithms.ddp import BucketedDDP, plan_buckets
+from lessons.algorithms.recorder import record_collectives
 
 pytestmark = pytest.mark.numeric
 

@@ -18,8 +18,8 @@ from ddp_support import OPTIMIZERS, SMALL, Wire, averaged, gradients, inputs, on
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from utils.algorithms.ddp import BucketedDDP
-from utils.algorithms.recorder import record_collectives
+from lessons.algorithms.ddp import BucketedDDP
+from lessons.algorithms.recorder import record_collectives
 
 pytestmark = pytest.mark.numeric
 

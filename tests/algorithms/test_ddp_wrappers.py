@@ -18,8 +18,8 @@ from ddp_support import SMALL, Broken, Steps, Wire, averaged, gradients, inputs,
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from utils.algorithms.ddp import MB, BucketedDDP, Ranks, plan_buckets
-from utils.algorithms.recorder import record_collectives
+from lessons.algorithms.ddp import MB, BucketedDDP, Ranks, plan_buckets
+from lessons.algorithms.recorder import record_collectives
 from utils.ranks.failures import RankError
 
 pytestmark = pytest.mark.numeric

@@ -18,9 +18,9 @@ from ddp_support import SMALL, Broken, gradients, inputs, on_ranks, same
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from utils.algorithms.ddp import BucketedDDP
-from utils.algorithms.overlap import StepProfile, profile_step, total
-from utils.algorithms.slow_link import SlowLink, SlowRanks, slow_hook
+from lessons.algorithms.ddp import BucketedDDP
+from lessons.algorithms.overlap import StepProfile, profile_step, total
+from lessons.algorithms.slow_link import SlowLink, SlowRanks, slow_hook
 from utils.hardware.links import Link, ring_all_reduce
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the functions here run on ranks

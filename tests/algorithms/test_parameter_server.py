@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector
 
 import utils
-from utils.algorithms.parameter_server import Record, simulate, train
+from lessons.algorithms.parameter_server import Record, simulate, train
 from utils.hardware import links
 from utils.hardware.links import Link
 from utils.training import data

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from utils import simgpu
-from utils.algorithms.pipelines import Schedule, Task, cut, gpipe, launch_order, one_f_one_b, train_step
+import simgpu
+from lessons.algorithms.pipelines import Schedule, Task, cut, gpipe, launch_order, one_f_one_b, train_step
 
 pytestmark = pytest.mark.numeric
 

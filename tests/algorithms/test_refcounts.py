@@ -9,8 +9,8 @@ from collections import Counter
 
 import pytest
 
-from utils.algorithms import refcounts
-from utils.course.notebooks import ROOT
+from course.notebooks import ROOT
+from lessons.algorithms import refcounts
 
 
 def test_there_are_twenty_orders_and_each_thread_makes_three_steps() -> None:

@@ -19,11 +19,11 @@ import psutil
 import pytest
 import torch
 
-from utils.checks import Wrong, checkpointing
-from utils.checks.checkpointing import kills as kill_plans
-from utils.checks.checkpointing import resuming, saved_files, watched
-from utils.checks.checkpointing.lives import FAILED, Life, first_failure, live
-from utils.course import outline
+from checks import Wrong, checkpointing
+from checks.checkpointing import kills as kill_plans
+from checks.checkpointing import resuming, saved_files, watched
+from checks.checkpointing.lives import FAILED, Life, first_failure, live
+from course import outline
 from utils.training.resume_task import Decay, Momentum, Task
 
 ROOT = Path(__file__).resolve().parents[2]

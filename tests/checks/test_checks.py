@@ -15,9 +15,9 @@ import cloudpickle
 import pytest
 import toy_checks as check
 
-from utils.checks import NotStarted, Wrong, exercise, run
-from utils.checks.answers import Answer
-from utils.checks.inside import OpenAnswer
+from checks import NotStarted, Wrong, exercise, run
+from checks.answers import Answer
+from checks.inside import OpenAnswer
 
 lock = threading.Lock()
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as if these functions stood in a notebook

@@ -12,8 +12,8 @@ import labs_support as support
 import pytest
 import toy_checks as check
 
-from utils.checks import Wrong, exercise, passed
-from utils.checks.framework import exercises_in, lab_modules
+from checks import Wrong, exercise, passed
+from checks.framework import exercises_in, lab_modules
 
 TOY = exercises_in(check)
 
@@ -82,9 +82,7 @@ def _judge_of_a_module(answer):
 def test_importing_the_checks_imports_nothing_heavy():
     import subprocess
 
-    code = (
-        "import sys, utils.checks; print([m for m in ('torch', 'numpy', 'cloudpickle', 'IPython') if m in sys.modules])"
-    )
+    code = "import sys, checks; print([m for m in ('torch', 'numpy', 'cloudpickle', 'IPython') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 

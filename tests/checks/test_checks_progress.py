@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import toy_checks as check
 
-from utils.checks import memory as memory_module
-from utils.checks import progress
-from utils.checks.framework import exercises_in
+from checks import memory as memory_module
+from checks import progress
+from checks.framework import exercises_in
 
 TOY = exercises_in(check)
 

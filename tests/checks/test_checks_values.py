@@ -9,9 +9,9 @@ import threading
 import cloudpickle
 import pytest
 
-from utils.algorithms.recorder import Record, record_collectives
-from utils.checks import Opaque, run
-from utils.checks.plain import from_bytes, to_bytes
+from checks import Opaque, run
+from checks.plain import from_bytes, to_bytes
+from lessons.algorithms.recorder import Record, record_collectives
 
 lock = threading.Lock()
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as if these functions stood in a notebook

@@ -15,14 +15,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from utils.checks import Wrong, run
-from utils.checks.answers import Answer
-from utils.checks.contracts import Amount, Broken, Contract, Rules, compare, judge, surroundings
-from utils.checks.contracts.contract import LONGEST, most_telling
-from utils.checks.contracts.memory import held, not_tensors
-from utils.checks.contracts.snapshot import Snapshot
-from utils.checks.contracts.wire import Stop, Wire
-from utils.checks.inside import OpenAnswer, Outcome
+from checks import Wrong, run
+from checks.answers import Answer
+from checks.contracts import Amount, Broken, Contract, Rules, compare, judge, surroundings
+from checks.contracts.contract import LONGEST, most_telling
+from checks.contracts.memory import held, not_tensors
+from checks.contracts.snapshot import Snapshot
+from checks.contracts.wire import Stop, Wire
+from checks.inside import OpenAnswer, Outcome
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks need not import pytest
 
@@ -385,8 +385,8 @@ GOOD = "def mean(tensor):\n    dist.all_reduce(tensor)\n    tensor /= dist.get_w
         (GOOD + "    open('left.txt', 'w').close()\n", "writes a file"),
         (GOOD + "    __import__('gc').get_objects()\n", "looks into the check with gc.get_objects"),
         (GOOD + "    __import__('inspect').currentframe()\n", "looks into the check with sys._getframe"),
-        (GOOD + "    import utils.algorithms.ddp\n", "uses utils.algorithms"),
-        ("import utils.algorithms.ddp as theirs\n" + GOOD + "    theirs\n", "uses utils.algorithms.ddp"),
+        (GOOD + "    import lessons.algorithms.ddp\n", "uses lessons.algorithms"),
+        ("import lessons.algorithms.ddp as theirs\n" + GOOD + "    theirs\n", "uses lessons.algorithms.ddp"),
         (GOOD + "    import threading\n    threading.Timer(9, print).start()\n", "leaves the number of threads other"),
         (GOOD + "    __builtins__['max'] = min\n", "replaces the builtin max"),
         (GOOD + "    dist.ProcessGroup.size = lambda self: 1\n", "leaves the functions of ProcessGroup other"),
@@ -405,7 +405,7 @@ def test_what_a_contract_does_not_allow_is_refused_and_named(text, said):
 
 
 def test_an_answer_that_is_not_started_is_not_wrong():
-    from utils.checks import NotStarted
+    from checks import NotStarted
 
     names = known_answers.run("def mean(tensor):\n    raise NotImplementedError('…')\n", "toy")
     with pytest.raises(NotStarted):
@@ -418,8 +418,8 @@ def test_another_seed_draws_other_cases_and_the_same_seed_the_same():
 
 def test_classes_of_the_same_name_in_two_labs_are_told_apart():
     """Else who did both labs in one kernel was told that an answer had replaced functions of the second check."""
-    from utils.checks.checkpointing import watched
-    from utils.checks.gil_and_refcounting import process_items
+    from checks.checkpointing import watched
+    from checks.gil_and_refcounting import process_items
 
     seen = surroundings.functions()
     for module, has_call in ((watched, False), (process_items, True)):
@@ -446,8 +446,8 @@ def test_a_thread_that_ends_during_a_call_is_no_change_and_hides_none(monkeypatc
 
 
 def test_bytes_are_not_counted_while_somebody_looks_at_frames_which_hold_tensors():
-    from utils import simgpu
-    from utils.checks.contracts import gpus
+    import simgpu
+    from checks.contracts import gpus
     from utils.ranks.locate import looking
 
     simgpu.cluster(gpus_per_node=1)

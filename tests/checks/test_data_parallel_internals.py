@@ -13,10 +13,10 @@ from torch.func import functional_call
 from torch.nn import functional as F
 from torch.nn.parallel._functions import Broadcast
 
-from utils import simgpu
-from utils.checks import Wrong
-from utils.checks.contracts import gpus
-from utils.checks.data_parallel_internals import autograd_functions, forwards, losses, nets, steps
+import simgpu
+from checks import Wrong
+from checks.contracts import gpus
+from checks.data_parallel_internals import autograd_functions, forwards, losses, nets, steps
 
 
 def test_a_collective_counts_for_every_gpu_that_receives_or_sends():

@@ -11,12 +11,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from utils.checks import ddp_and_bucketing
-from utils.checks.contracts import scenery
-from utils.checks.ddp_and_bucketing import bucket_plans, bucketing, finding_unused, overlapping
-from utils.checks.ddp_and_bucketing.bucket_plans import Weight
-from utils.checks.framework import exercises_in
-from utils.course import outline
+from checks import ddp_and_bucketing
+from checks.contracts import scenery
+from checks.ddp_and_bucketing import bucket_plans, bucketing, finding_unused, overlapping
+from checks.ddp_and_bucketing.bucket_plans import Weight
+from checks.framework import exercises_in
+from course import outline
 
 SOLUTION = outline.notebook("ddp_and_bucketing", "solutions")
 EXERCISES = {exercise.name: exercise for exercise in exercises_in(ddp_and_bucketing)}

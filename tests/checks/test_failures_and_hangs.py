@@ -9,7 +9,7 @@ import re
 import pytest
 
 import utils
-from utils.checks.failures_and_hangs import (
+from checks.failures_and_hangs import (
     drawn_dumps,
     drawn_log,
     drawn_logs,
@@ -18,7 +18,7 @@ from utils.checks.failures_and_hangs import (
     drawn_standstills,
     log_texts,
 )
-from utils.launchers.failures import diagnose
+from lessons.launchers.failures import diagnose
 
 NEW = {*log_texts.OWN, *log_texts.OWN.values(), "DataError: batch 3 cannot be used"}
 """What the stored logs do not have: exceptions of a rank's own, and the lines that raise them."""

@@ -12,8 +12,8 @@ import nbformat
 import pytest
 import torch
 
-from utils.checks.contracts import Broken
-from utils.checks.feeding_the_ranks import (
+from checks.contracts import Broken
+from checks.feeding_the_ranks import (
     dealing,
     epochs,
     evaluations,
@@ -23,8 +23,8 @@ from utils.checks.feeding_the_ranks import (
     uneven_training,
     worker_numbers,
 )
-from utils.checks.verdicts import Wrong
-from utils.course import outline
+from checks.verdicts import Wrong
+from course import outline
 from utils.training.simulated_loader import MACHINES, Machine
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,9 +12,9 @@ import nbformat
 import pytest
 import torch
 
-from utils.checks import run
-from utils.checks.gil_and_refcounting import leaks, process_items, sharing, situations, training_loops
-from utils.course import outline
+from checks import run
+from checks.gil_and_refcounting import leaks, process_items, sharing, situations, training_loops
+from course import outline
 
 SOLUTION = outline.notebook("gil_and_refcounting", "solutions")
 

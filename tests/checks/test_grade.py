@@ -16,14 +16,14 @@ import toy_lab
 from class_support import TOY, WORDS, found_by_kernels, hand_in, official, words, words_lab
 from toy_word_checks import RIGHT
 
-from utils.checks.grading import handed_in
-from utils.checks.grading.__main__ import main
-from utils.checks.grading.feedback import feedback
-from utils.checks.grading.grade import grade
-from utils.checks.grading.official import official_labs
-from utils.checks.grading.sandbox import Limits, Sandboxes
-from utils.course.build import LabError
-from utils.course.outline import ROOT
+from checks.grading import handed_in
+from checks.grading.__main__ import main
+from checks.grading.feedback import feedback
+from checks.grading.grade import grade
+from checks.grading.official import official_labs
+from checks.grading.sandbox import Limits, Sandboxes
+from course.build import LabError
+from course.outline import ROOT
 
 SOLVED = toy_lab.SOLVED
 LIMITS = Limits(cell=6, notebook=40)
@@ -56,7 +56,7 @@ def fill_class(folder: Path, lab: Path) -> None:
     toy_lab.cell(cheat, "check-add").source = "class check:\n    add = print\nprint('✓ right: cases: 3')"
     cheat.cells = [cell for cell in cheat.cells if cell.id != "check-mean"]
     cheat.cells.append(toy_lab.code("extra", "import toy_checks as check\ncheck.add(lambda a, b: a + b)"))
-    patch = "import utils.checks.framework as f\nf.Exercise.verdict = lambda *_: f.Verdict('right')"
+    patch = "import checks.framework as f\nf.Exercise.verdict = lambda *_: f.Verdict('right')"
     cheat.cells.insert(2, toy_lab.code("patch", patch))
     hand_in(folder, "cheat", cheat, TOY)
 
@@ -293,7 +293,7 @@ def test_results_come_as_they_are_found_and_stay_after_an_interrupt(labs, tmp_pa
     hand_in(tmp_path, "ana", words(first=f"first = {RIGHT}"))
     hand_in(tmp_path, "ben", words(first="while True: pass"))
     hand_in(tmp_path, "cleo", words())
-    command = [sys.executable, "-m", "utils.checks.grading", str(tmp_path), "--labs", str(labs), "--jobs", "1"]
+    command = [sys.executable, "-m", "checks.grading", str(tmp_path), "--labs", str(labs), "--jobs", "1"]
     grading = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     try:
         assert grading.stdout.readline() == "1 of 3  ana, words: ✓ ✗ ✗ ?   1 of 7\n"
@@ -322,7 +322,7 @@ def test_an_interrupt_at_a_bad_moment_does_not_hold_the_grader(labs, tmp_path):
             enter(self)
             os.kill(os.getpid(), signal.SIGINT)
         _base._AcquireFutures.__enter__ = interrupted
-        runpy.run_module("utils.checks.grading", run_name="__main__", alter_sys=True)
+        runpy.run_module("checks.grading", run_name="__main__", alter_sys=True)
     """
     command = [sys.executable, "-c", program, str(tmp_path), "--labs", str(labs)]
     grading = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)

@@ -13,10 +13,10 @@ import toy_lab
 from class_support import TOY, found_by_kernels, hand_in, official, words
 from toy_word_checks import RIGHT, WORD
 
-from utils.checks.grading.grade import grade
-from utils.checks.grading.sandbox import Limits, Sandboxes
-from utils.course.build import LabError
-from utils.course.outline import ROOT
+from checks.grading.grade import grade
+from checks.grading.sandbox import Limits, Sandboxes
+from course.build import LabError
+from course.outline import ROOT
 
 SECRET = "the-instructor's-token"
 LIMITS = Limits(cell=10, notebook=60, memory=1 << 30)
@@ -53,7 +53,7 @@ for file in glob.glob("/proc/[0-9]*/environ") + glob.glob("/proc/[0-9]*/cmdline"
 """
 WRITES = """
 gained = False
-for place in (@folder@, @folder@ + "/victim", @root@ + "/utils/checks", @root@ + "/tests"):
+for place in (@folder@, @folder@ + "/victim", @root@ + "/checks", @root@ + "/tests"):
     try:
         open(place + "/planted.py", "w").write("planted")
         gained = True
@@ -159,7 +159,7 @@ def graded_in(folder: Path, labs: Path, namespaces: bool):
         grades = grade(folder, labs, limits=LIMITS, same_user=same_user)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     grades.namespaces = place.namespaces
-    assert not [*ROOT.glob("tests/planted.py"), *ROOT.glob("utils/checks/planted.py")]
+    assert not [*ROOT.glob("tests/planted.py"), *ROOT.glob("checks/planted.py")]
     return grades
 
 

@@ -15,10 +15,10 @@ import labs_support as support
 import pytest
 from kernel_support import Kernel
 
-from utils.checks import exercise
-from utils.checks.framework import all_exercises, lab_modules
-from utils.course import outline
-from utils.course.build import differences
+from checks import exercise
+from checks.framework import all_exercises, lab_modules
+from course import outline
+from course.build import differences
 
 ROOT = Path(__file__).resolve().parents[2]
 ANSWERS = support.ANSWERS
@@ -70,7 +70,7 @@ def test_every_module_of_checks_can_be_imported():
 @each_lab
 def test_no_module_of_a_labs_checks_is_called_as_an_exercise(lab):
     """An import of the module would put it in the exercise's place."""
-    modules = {path.stem for path in (ROOT / "utils" / "checks" / lab).glob("*.py")}
+    modules = {path.stem for path in (ROOT / "checks" / lab).glob("*.py")}
     assert modules & {exercise.name for exercise in EXERCISES if exercise.lab == lab} == set()
 
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from utils.checks import run
-from utils.checks.contracts import memory
-from utils.checks.contracts.messages import ENDS
-from utils.checks.contracts.wire import Stop, Wire
+from checks import run
+from checks.contracts import memory
+from checks.contracts.messages import ENDS
+from checks.contracts.wire import Stop, Wire
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks need not import pytest
 

@@ -8,11 +8,11 @@ import random
 import pytest
 import torch
 
-from utils import simgpu
-from utils.checks.contracts import gpus
-from utils.checks.model_parallelism import costs as cuts_of
-from utils.checks.model_parallelism import marked, pipelines, real_ranks, schedules, stages
-from utils.checks.model_parallelism.schedules import play, right_schedule
+import simgpu
+from checks.contracts import gpus
+from checks.model_parallelism import costs as cuts_of
+from checks.model_parallelism import marked, pipelines, real_ranks, schedules, stages
+from checks.model_parallelism.schedules import play, right_schedule
 
 
 @pytest.fixture(autouse=True)

@@ -9,18 +9,18 @@ import nbformat
 import numpy
 import pytest
 
-from utils.checks import NotStarted, Wrong, other_frameworks
-from utils.checks.answers import Answer
-from utils.checks.other_frameworks import averaging, judges, launching
-from utils.checks.other_frameworks.training_tasks import (
+from checks import NotStarted, Wrong, other_frameworks
+from checks.answers import Answer
+from checks.other_frameworks import averaging, judges, launching
+from checks.other_frameworks.training_tasks import (
     HorovodTask,
     alone,
     draw_horovod,
     draw_tensorflow,
     start_of,
 )
-from utils.course import outline
-from utils.launchers import processes
+from course import outline
+from lessons.launchers import processes
 from utils.training.same_training import BATCH, Batches, weights
 
 SOLUTION = outline.notebook("other_frameworks", "solutions")

@@ -10,11 +10,11 @@ import nbformat
 import pytest
 import torch
 
-from utils.checks import parameter_server_and_all_reduce
-from utils.checks.framework import exercises_in
-from utils.checks.parameter_server_and_all_reduce import agreeing, halvings, hierarchies, ring_messages, rings, servers
-from utils.checks.parameter_server_and_all_reduce.traces import BASE, FIRST, what_was_added
-from utils.course import outline
+from checks import parameter_server_and_all_reduce
+from checks.framework import exercises_in
+from checks.parameter_server_and_all_reduce import agreeing, halvings, hierarchies, ring_messages, rings, servers
+from checks.parameter_server_and_all_reduce.traces import BASE, FIRST, what_was_added
+from course import outline
 
 SOLUTION = outline.notebook("parameter_server_and_all_reduce", "solutions")
 EXERCISES = {exercise.name: exercise for exercise in exercises_in(parameter_server_and_all_reduce)}

@@ -17,8 +17,8 @@ import nbformat
 import psutil
 import pytest
 
-from utils.checks import Wrong, ray_and_tuning, run
-from utils.checks.ray_and_tuning import (
+from checks import Wrong, ray_and_tuning, run
+from checks.ray_and_tuning import (
     halvings,
     ray_host,
     rungs,
@@ -28,10 +28,10 @@ from utils.checks.ray_and_tuning import (
     tune,
     tune_verdicts,
 )
-from utils.checks.ray_and_tuning.bookkeeping import Books, Call, Objective, Training
-from utils.checks.ray_and_tuning.curves import START, Landscape
-from utils.course import outline
-from utils.launchers.processes import clean_environment
+from checks.ray_and_tuning.bookkeeping import Books, Call, Objective, Training
+from checks.ray_and_tuning.curves import START, Landscape
+from course import outline
+from lessons.launchers.processes import clean_environment
 
 SOLUTION = outline.notebook("ray_and_tuning", "solutions")
 CELLS = nbformat.read(SOLUTION, as_version=4).cells

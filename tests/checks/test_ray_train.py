@@ -10,13 +10,13 @@ import sys
 
 import pytest
 
-from utils.checks import Wrong
-from utils.checks.ray_train import team
-from utils.launchers.processes import clean_environment
+from checks import Wrong
+from checks.ray_train import team
+from lessons.launchers.processes import clean_environment
 
 WORKER = """
 import json, sys
-from utils.checks.ray_train.team import Epoch
+from checks.ray_train.team import Epoch
 epoch, state = Epoch(sys.argv[1]), json.loads(sys.argv[2])
 for _ in range(int(sys.argv[3])):
     loss, state = epoch(state)

@@ -8,8 +8,8 @@ import random
 import nbformat
 import pytest
 
-from utils.checks.sharded_checkpoints import resharding
-from utils.course import outline
+from checks.sharded_checkpoints import resharding
+from course import outline
 from utils.training.sharded_store import Reshard, make_store, tensors
 
 TEXT = " ".join(

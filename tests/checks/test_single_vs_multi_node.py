@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from utils.checks.single_vs_multi_node import places, repairs, times
+from checks.single_vs_multi_node import places, repairs, times
 from utils.hardware import links
 
 CLUSTERS = [cluster for seed in range(3) for cluster in times.draw(random.Random(seed))[0]["clusters"]]

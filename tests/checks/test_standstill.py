@@ -14,10 +14,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from utils.checks import Wrong, standstill
-from utils.checks.answers import Answer
-from utils.checks.sandbox import StoodStill, require_returned, run, run_to_the_ends
-from utils.checks.standstill import Watch, a_case, table
+from checks import Wrong, standstill
+from checks.answers import Answer
+from checks.sandbox import StoodStill, require_returned, run, run_to_the_ends
+from checks.standstill import Watch, a_case, table
 
 
 # ---------------------------------------------------------------------- who stands still

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from utils.checks.framework import all_exercises
-from utils.checks.start_page import page
-from utils.course import outline
+from checks.framework import all_exercises
+from checks.start_page import page
+from course import outline
 
 LABS = outline.slugs("solutions")
 

@@ -10,10 +10,10 @@ import random
 import nbformat
 import pytest
 
-from utils.checks import Wrong
-from utils.checks.answers import Answer
-from utils.checks.torchrun import broken_batches, script_runs, script_verdicts, slurm_lines, stopping, training_task
-from utils.course import outline
+from checks import Wrong
+from checks.answers import Answer
+from checks.torchrun import broken_batches, script_runs, script_verdicts, slurm_lines, stopping, training_task
+from course import outline
 
 SOLUTION = outline.notebook("torchrun", "solutions")
 CELLS = nbformat.read(SOLUTION, as_version=4).cells

@@ -14,9 +14,9 @@ import pytest
 import toy_lab
 from kernel_support import Kernel
 
-from utils.course.__main__ import main
-from utils.course.build import LabError, build, differences, lab_from
-from utils.course.template import BadMarkers, strip_solution
+from course.__main__ import main
+from course.build import LabError, build, differences, lab_from
+from course.template import BadMarkers, strip_solution
 
 INVITE = 'raise NotImplementedError("Write your answer here")'
 
@@ -192,7 +192,7 @@ def test_the_check_names_what_differs_and_changes_nothing(course, capsys):
 
 
 def test_the_command_runs_as_make_calls_it(course):
-    command = [sys.executable, "-m", "utils.course", "labs", *options(course)]
+    command = [sys.executable, "-m", "course", "labs", *options(course)]
     result = subprocess.run(command, capture_output=True, text=True, cwd=course)
     assert (result.returncode, result.stderr) == (0, "")
     missing = subprocess.run([*command, "--solutions", "nowhere"], capture_output=True, text=True, cwd=course)

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from utils.course.map import CARDS_IN_A_ROW, course_map
-from utils.course.outline import Lecture, lectures
+from course.map import CARDS_IN_A_ROW, course_map
+from course.outline import Lecture, lectures
 from utils.draw import palette
 
 STAGES = (

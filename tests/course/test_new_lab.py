@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from course_copy import copy_course, run_there
 
-from utils.course import new_lab, outline
-from utils.course.__main__ import main
+from course import new_lab, outline
+from course.__main__ import main
 
 pytestmark = pytest.mark.extras  # a tool of authors
 
@@ -19,7 +19,8 @@ ROOT = outline.ROOT
 @pytest.fixture(scope="module")
 def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the course with a new lecture, toys, which has no lab yet."""
-    copy = copy_course(tmp_path_factory.mktemp("course"), "notebooks", "labs", "solutions", "scripts", "utils", "tests")
+    parts = ("notebooks", "labs", "solutions", "scripts", "utils", "simgpu", "checks", "lessons", "course", "tests")
+    copy = copy_course(tmp_path_factory.mktemp("course"), *parts)
     assert main(["insert", "toys", "--at", "3", "--root", str(copy)]) == 0
     return copy
 
@@ -27,16 +28,16 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_new_lab_works_as_it_is_and_is_not_made_twice(course, capsys):
     assert main(["lab", "toys", "--root", str(course)]) == 0
     said = capsys.readouterr().out
-    assert "made utils/checks/toys/averaging.py" in said and "made labs/03_toys.ipynb" in said
-    run_there(course, ["-m", "utils.course", "execute", "solutions/03_toys.ipynb"])
+    assert "made checks/toys/averaging.py" in said and "made labs/03_toys.ipynb" in said
+    run_there(course, ["-m", "course", "execute", "solutions/03_toys.ipynb"])
     pytest_there = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "tests/checks/test_labs.py"]
     run_there(course, [*pytest_there, "-k", "toys or labs_are or belongs"])
-    run_there(course, ["-m", "ruff", "check", "--no-cache", "utils/checks/toys", "tests/answers/toys"])
-    run_there(course, ["-m", "ruff", "format", "--no-cache", "--check", "utils/checks/toys", "tests/answers/toys"])
-    before = (course / "utils/checks/toys/averaging.py").read_bytes()
+    run_there(course, ["-m", "ruff", "check", "--no-cache", "checks/toys", "tests/answers/toys"])
+    run_there(course, ["-m", "ruff", "format", "--no-cache", "--check", "checks/toys", "tests/answers/toys"])
+    before = (course / "checks/toys/averaging.py").read_bytes()
     assert main(["lab", "toys", "--root", str(course)]) == 2
     assert "The lab toys is begun" in capsys.readouterr().err
-    assert (course / "utils/checks/toys/averaging.py").read_bytes() == before
+    assert (course / "checks/toys/averaging.py").read_bytes() == before
 
 
 @pytest.mark.parametrize(("slug", "said"), [("nothing", "no lecture nothing"), ("torchrun", "torchrun is begun")])

@@ -12,8 +12,8 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from utils.course import notebooks
-from utils.course.__main__ import main
+from course import notebooks
+from course.__main__ import main
 
 pytestmark = pytest.mark.extras  # a tool of authors
 

@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 from course_copy import copy_course, run_there
 
-from utils.course import outline, readme
-from utils.course.__main__ import main
-from utils.course.mentions import renumber, renumber_notebook
+from course import outline, readme
+from course.__main__ import main
+from course.mentions import renumber, renumber_notebook
 
 pytestmark = pytest.mark.extras  # a tool of authors
 
 ROOT = outline.ROOT
-PARTS = ("notebooks", "labs", "solutions", "docs", "scripts", "utils", "benchmarks/results")
+PACKAGES = ("utils", "simgpu", "checks", "lessons", "course")
+PARTS = ("notebooks", "labs", "solutions", "docs", "scripts", *PACKAGES, "benchmarks/results")
 TESTS = ("repository", "support")
 SLUGS = {0: "start_here", 1: "one", 2: "two", 3: "three", 10: "ten"}
 UP = {0: 0, 1: 1, 2: 3, 3: 4, 10: 11}
@@ -205,13 +206,13 @@ def test_the_readmes_table_is_checked_and_written(course, capsys):
     check = ["readme", "--check", "--root", str(course)]
     assert main(check) == 0
     spoil("README.md", "| 01 | [", "| 01 | [Not ")(course)
-    assert main(check) == 1 and "run `python -m utils.course readme`" in capsys.readouterr().out
+    assert main(check) == 1 and "run `python -m course readme`" in capsys.readouterr().out
     assert main(["readme", "--root", str(course)]) == 0 == main(check)
     assert (course / "README.md").read_bytes() == (ROOT / "README.md").read_bytes()
 
 
 def test_make_learns_which_lectures_need_more_before_there_is_an_environment(course):
-    command = [sys.executable, "-S", "-E", "-m", "utils.course", "needs", "frameworks"]
+    command = [sys.executable, "-S", "-E", "-m", "course", "needs", "frameworks"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     names = [outline.notebook(slug).name for slug in ("other_frameworks", "ray_and_tuning", "ray_train")]
     assert done.stdout.split() == names

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from utils import simgpu
+import simgpu
 from utils.draw import autograd_graph
 from utils.draw.autograd_graph import walk
 from utils.draw.picture import Picture

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from utils.launchers import torchrun
-from utils.launchers.failures import diagnose
+from lessons.launchers import torchrun
+from lessons.launchers.failures import diagnose
 
 pytestmark = pytest.mark.extras
 

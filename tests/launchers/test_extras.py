@@ -10,8 +10,8 @@ import pytest
 from kernel_support import Kernel
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from utils.launchers import extras
-from utils.launchers.frameworks import horovod_wheel
+from lessons.launchers import extras
+from lessons.launchers.frameworks import horovod_wheel
 
 ROOT = Path(__file__).resolve().parents[2]
 LECTURES = sorted(path for path in (ROOT / "notebooks").glob("*.ipynb") if "extras.need(" in path.read_text())
@@ -61,8 +61,8 @@ def test_cells_show_what_is_stored_and_do_not_run(kernel, tmp_path):
     (tmp_path / "notebooks").mkdir()
     nbformat.write(new_notebook(cells=cells), tmp_path / "notebooks" / "98_toy.ipynb")
     kernel.run(
-        f"from pathlib import Path\nfrom utils.course import outline\n"
-        f"from utils.launchers import extras\noutline.ROOT = Path({str(tmp_path)!r})"
+        f"from pathlib import Path\nfrom course import outline\n"
+        f"from lessons.launchers import extras\noutline.ROOT = Path({str(tmp_path)!r})"
     )
     said = kernel.run("extras.need('toy', 'json')\nextras.need('toy', 'no_such_module')")
     assert _shown(said)[0][1].count("\n") == 1 and "`make frameworks`" in _shown(said)[0][1]
@@ -75,10 +75,8 @@ def test_cells_show_what_is_stored_and_do_not_run(kernel, tmp_path):
 def test_a_lecture_opened_without_its_extra_shows_its_stored_outputs(path, kernel):
     cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     hidden = "import sys; sys.modules.update(dict.fromkeys(['ray', 'optuna', 'tensorflow', 'mpi4py', 'horovod']))"
-    kernel.run(f"import os, sys; os.chdir({str(ROOT / 'notebooks')!r})\n{hidden}\nfrom utils.launchers import extras")
-    kernel.run(
-        "import importlib; from utils.course import outline; importlib.reload(outline); importlib.reload(extras)"
-    )
+    kernel.run(f"import os, sys; os.chdir({str(ROOT / 'notebooks')!r})\n{hidden}\nfrom lessons.launchers import extras")
+    kernel.run("import importlib; from course import outline; importlib.reload(outline); importlib.reload(extras)")
     first, *others = cells
     said = [text for kind, text in _shown(kernel.run(first.source)) if kind == "stdout"]
     assert len(said) == 1 and said[0].count("\n") == 1 and "not installed here: run `make frameworks`" in said[0]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from utils.launchers import torchrun
-from utils.launchers.failures import diagnose, isolation
-from utils.launchers.failures.diagnose import Case, Endings
-from utils.launchers.torchrun import elastic
+from lessons.launchers import torchrun
+from lessons.launchers.failures import diagnose, isolation
+from lessons.launchers.failures.diagnose import Case, Endings
+from lessons.launchers.torchrun import elastic
 
 ROOT = Path(__file__).resolve().parents[2]
 FAILURES = ROOT / "scripts" / "failures"

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from utils.launchers import extras, frameworks, processes
-from utils.launchers.frameworks import warm_process
+from lessons.launchers import extras, frameworks, processes
+from lessons.launchers.frameworks import warm_process
 from utils.training.same_training import STEPS
 
 pytestmark = pytest.mark.frameworks

@@ -11,9 +11,9 @@ from typing import Any
 import psutil
 import pytest
 
-from utils.checks.other_frameworks import training_tasks
-from utils.launchers.frameworks import tf_roles
-from utils.launchers.frameworks.tf_roles import Kill
+from checks.other_frameworks import training_tasks
+from lessons.launchers.frameworks import tf_roles
+from lessons.launchers.frameworks.tf_roles import Kill
 from utils.training.same_training import LEARNING_RATE, STEPS, Batches
 
 pytestmark = pytest.mark.frameworks

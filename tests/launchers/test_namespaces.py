@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from utils.launchers import namespaces, torchrun
+from lessons.launchers import namespaces, torchrun
 
 pytestmark = pytest.mark.extras  # real torchrun, job after job; the lecture on it runs some in every `make test`
 ROOT = Path(__file__).resolve().parents[2]
@@ -184,7 +184,7 @@ def test_nothing_of_the_hosts_stays(hosts):
 @needs_hosts
 def test_nothing_stays_when_the_notebook_itself_is_killed():
     program = (
-        "import time\nfrom utils.launchers import namespaces\nwith namespaces.hosts(1) as (host,):\n"
+        "import time\nfrom lessons.launchers import namespaces\nwith namespaces.hosts(1) as (host,):\n"
         " print(host.popen('sleep', '1000').pid, host._keeper.pid, host._switch.pid, flush=True)\n time.sleep(1000)"
     )
     notebook = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from utils.launchers import slurm
-from utils.launchers.slurm import daemons
+from lessons.launchers import slurm
+from lessons.launchers.slurm import daemons
 
 pytestmark = pytest.mark.extras
 
@@ -156,7 +156,7 @@ def test_clusters_run_side_by_side_and_nothing_of_them_stays(cluster, batch):
 
 @needs_slurm
 def test_nothing_stays_when_the_notebook_itself_is_killed():
-    program = "import time\nfrom utils.launchers import slurm\n"
+    program = "import time\nfrom lessons.launchers import slurm\n"
     program += "with slurm.cluster() as c: print(c.folder, flush=True); time.sleep(1000)"
     notebook = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert notebook.stdout is not None

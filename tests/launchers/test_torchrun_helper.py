@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from utils.launchers import torchrun
-from utils.launchers.torchrun import AgentsFailed, AgentsTimeout, run_agents
+from lessons.launchers import torchrun
+from lessons.launchers.torchrun import AgentsFailed, AgentsTimeout, run_agents
 
 pytestmark = pytest.mark.extras  # real torchrun, job after job; the lecture on it runs some in every `make test`
 
@@ -130,7 +130,7 @@ def test_a_port_that_somebody_else_has_taken_is_no_failure(script, monkeypatch):
 
 def test_nothing_is_left_when_the_notebook_itself_is_killed(script, tmp_path):
     program = script(f"open(r'{tmp_path}/started.' + str(rank), 'w').close()\ntime.sleep(1000)\n")
-    starter = "from utils.launchers.torchrun import run_agents as run"
+    starter = "from lessons.launchers.torchrun import run_agents as run"
     starter += f"; run({str(program)!r}, nodes=1, per_node=2, timeout={LONG})"
     notebook = subprocess.Popen([sys.executable, "-c", starter], cwd=ROOT)
     deadline = time.monotonic() + LONG

@@ -50,7 +50,7 @@ def test_after_other_errors_the_ranks_live_on(before, raised):
 
 
 SIMULATED = (
-    "from utils import simgpu\nsimgpu.cluster(gpus_per_node=2)\n"
+    "import simgpu\nsimgpu.cluster(gpus_per_node=2)\n"
     "model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2, bias=False)).to('simgpu:1')\n"
     "model[1].weight = model[0].weight\nmodel[0].bias.requires_grad_(False)\n"
 )

@@ -11,8 +11,8 @@ from typing import Any
 
 from notebook_rules import code_cells, markdown_cells, readable, without_code
 
-from utils.course import outline
-from utils.course.notebooks import INTERACTIVE
+from course import outline
+from course.notebooks import INTERACTIVE
 
 FEWEST_PREDICTIONS = 3
 OBJECTIVES = range(3, 6)

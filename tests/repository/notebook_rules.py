@@ -13,7 +13,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from utils.course.notebooks import MAY_RAISE, ROOT, WIDGET, as_text
+from course.notebooks import MAY_RAISE, ROOT, WIDGET, as_text
 
 Rule = Callable[[Any], list[str]]
 

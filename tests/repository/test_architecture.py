@@ -1,44 +1,18 @@
-"""The README's architecture: what it draws is there, and packages import each other along its arrows only."""
+"""The house: packages import each other downwards only, without a circle, and keep to their size."""
 
 from __future__ import annotations
 
 import ast
-import re
-from graphlib import TopologicalSorter
-from itertools import pairwise
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-from utils.course.outline import ROOT
+import pytest
 
-SECTION = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## Architecture\n")[1].split("\n## ")[0]
-TREE, ARROWS = re.findall(r"^```\n(.*?)^```", SECTION, re.MULTILINE | re.DOTALL)
-PACKAGES = {path.name for path in (ROOT / "utils").iterdir() if path.is_dir() and any(path.glob("*.py"))}
+from course.outline import ROOT
+from course.size import BUDGETS, CRUMBS, FLOORS, LONGEST, crumbs, modules
 
-
-def _drawn() -> list[str]:
-    """Paths in the tree; two spaces deeper is a folder deeper."""
-    paths, folders = [], []
-    for line in TREE.splitlines():
-        indent, name = re.match(r"( *)(\S+)  ?\S?", line).groups()
-        folders = [*folders[: len(indent) // 2], name]
-        paths.append("".join(folders))
-    return paths
-
-
-def _arrows(text: str) -> set[tuple[str, str]]:
-    """Pairs of who may import whom."""
-    pairs = set()
-    for line in text.splitlines():
-        groups = [part.split(", ") for part in line.strip().split(" → ")]
-        pairs |= {(a, b) for left, right in pairwise(groups) for a in left for b in right}
-    return pairs
-
-
-def _reach(arrows: set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """The arrows, and what follows from two in a row."""
-    while more := {(a, d) for a, b in arrows for c, d in arrows if b == c} - arrows:
-        arrows = arrows | more
-    return arrows
+NOBODY = {"tests", "labs", "notebooks", "solutions", "benchmarks", "scripts", "book"}
+"""What no package may import."""
 
 
 def _names(path: Path) -> set[str]:
@@ -52,49 +26,53 @@ def _names(path: Path) -> set[str]:
     return names
 
 
-def _imported(path: Path) -> set[str]:
-    """Packages of utils that a module imports."""
-    return {name.split(".")[1] for name in _names(path) if name.startswith("utils.")} & PACKAGES
+def _against(package: str, imported: set[str]) -> set[str]:
+    """Those of the imported names that stand above a package, or in no package at all."""
+    above = NOBODY | set(FLOORS[: FLOORS.index(package)])
+    return {name for name in imported if name.split(".")[0] in above}
 
 
-def test_the_tree_names_what_is_there_and_every_package() -> None:
-    drawn = _drawn()
-    assert [path for path in drawn if not (ROOT / path).exists()] == []
-    assert {f"utils/{name}/" for name in PACKAGES} <= set(drawn)
-    assert len(drawn) == len(set(drawn))
+def test_every_package_has_a_floor_and_a_budget() -> None:
+    there = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    assert there == set(FLOORS) == {package for packages in BUDGETS for package in packages}
 
 
-def test_utils_has_at_most_ten_entries_on_its_first_floor() -> None:
-    there = {path.name for path in (ROOT / "utils").iterdir() if path.name in PACKAGES or path.suffix == ".py"}
-    assert len(there - {"__init__.py"}) <= 10
+@pytest.mark.parametrize("package", FLOORS)
+def test_packages_import_downwards_only(package: str) -> None:
+    paths = modules(package)
+    against = {str(path.relative_to(ROOT)): found for path in paths if (found := _against(package, _names(path)))}
+    assert against == {}
 
 
-def test_no_module_of_utils_is_longer_than_one_can_read_in_a_sitting() -> None:
-    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in (ROOT / "utils").rglob("*.py")}
-    assert {path.name: length for path, length in lengths.items() if length > 300} == {}
+def test_an_import_upwards_is_seen() -> None:
+    assert _against("utils", {"simgpu.clock", "os"}) == {"simgpu.clock"}
+    assert _against("checks", {"tests.support", "utils.draw"}) == {"tests.support"}
 
 
-def test_packages_import_each_other_along_the_arrows_only() -> None:
-    allowed = _reach(_arrows(ARROWS))
-    against = [
-        f"{path.relative_to(ROOT)} imports utils.{other}"
-        for package in sorted(PACKAGES)
-        for path in sorted((ROOT / "utils" / package).rglob("*.py"))
-        for other in sorted(_imported(path))
-        if other != package and (package, other) not in allowed
-    ]
-    assert against == []
-
-
-def test_the_arrows_make_no_circle_and_one_that_does_is_seen() -> None:
-    arrows = _arrows(ARROWS)
-    assert not [a for a, b in _reach(arrows) if a == b]
-    assert ("draw", "draw") in _reach(arrows | {("hardware", "checks")})
+def _graph() -> dict[str, set[str]]:
+    paths = [path for package in FLOORS for path in modules(package) if path.name != "__init__.py"]
+    named = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in paths}
+    return {name: _names(path) & set(named) - {name} for name, path in named.items()}
 
 
 def test_modules_import_each_other_in_one_direction() -> None:
-    files = [path for path in (ROOT / "utils").rglob("*.py") if path.name != "__init__.py"]
-    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in files}
-    graph = {name: _names(path) & set(modules) - {name} for name, path in modules.items()}
+    graph = _graph()
     assert len(graph) > 100
     TopologicalSorter(graph).prepare()  # raises CycleError at a circle, and names it
+    one, others = next((name, others) for name, others in graph.items() if others)
+    graph[next(iter(others))].add(one)
+    with pytest.raises(CycleError):
+        TopologicalSorter(graph).prepare()
+
+
+@pytest.mark.parametrize("packages", BUDGETS, ids=" and ".join)
+def test_packages_keep_to_their_budget(packages: tuple[str, ...]) -> None:
+    lines = {package: sum(modules(package).values()) for package in packages}
+    assert sum(lines.values()) <= BUDGETS[packages], "cut elsewhere what you have added (`make size` prints the table)"
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_modules_are_neither_too_long_for_a_sitting_nor_crumbs(package: str) -> None:
+    sizes = modules(package)
+    assert {path.name: lines for path, lines in sizes.items() if lines > LONGEST} == {}
+    assert len(crumbs(sizes)) <= len(sizes) / CRUMBS, crumbs(sizes)

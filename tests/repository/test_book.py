@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from utils.course import outline
+from course import outline
 
 pytest.importorskip("myst_nb", reason="the book's tests need what `make book` installs")
 pytest.importorskip("axe_playwright_python", reason="the book's tests need what `make book` installs")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from utils.course import outline
+from course import outline
 
 ROOT = outline.ROOT
-FOLDERS = ("utils", "tests", "scripts", "benchmarks")
+FOLDERS = ("utils", "simgpu", "checks", "lessons", "course", "tests", "scripts", "benchmarks")
 SUFFIXES = (".py", ".sh", ".sbatch", ".cfg")
 FILES = ("Makefile", "pyproject.toml", ".ci/run", ".devcontainer/devcontainer.json")
 NOT_YET: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from ranks_support import descendants, eventually, gone
 
-from utils.course import outline
+from course import outline
 
 ROOT = Path(__file__).parents[2]
 VENV = Path(sys.prefix)

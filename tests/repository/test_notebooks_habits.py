@@ -13,9 +13,9 @@ import notebook_rules as rules
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from utils.course import outline, readme
-from utils.course.map import course_map
-from utils.course.notebooks import METADATA, ROOT, WIDGET, as_text
+from course import outline, readme
+from course.map import course_map
+from course.notebooks import METADATA, ROOT, WIDGET, as_text
 
 EXECUTED = sorted([*(ROOT / "notebooks").glob("*.ipynb"), *(ROOT / "solutions").glob("*.ipynb")])
 LECTURES = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -100,7 +100,7 @@ def test_lectures_are_numbered_from_zero_and_labs_and_solutions_belong_to_them()
 
 def test_the_readmes_table_is_what_the_notebooks_give() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert readme.with_table(text) == text, "run `python -m utils.course readme`"
+    assert readme.with_table(text) == text, "run `python -m course readme`"
 
 
 def test_the_lecture_that_shows_the_course_map_shows_todays() -> None:

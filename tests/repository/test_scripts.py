@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from utils.launchers import processes, torchrun
+from lessons.launchers import processes, torchrun
 from utils.ranks.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ import pytest
 from babel.messages.pofile import read_po
 from notebook_rules import markdown_cells
 
-from utils.course import outline
+from course import outline
 
 TRANSLATED = sorted((outline.ROOT / "book" / "locale").glob("*/notebooks/*.po"))
 

@@ -11,8 +11,8 @@ import torch
 from real_gpus import needs_gpus
 from torch import nn
 
-from utils import simgpu
-from utils.simgpu import backward
+import simgpu
+from simgpu import backward
 
 TRAIN = """
 import json, sys, torch
@@ -36,7 +36,7 @@ def train(device, parallel):
 
 device, parallel = sys.argv[1], sys.argv[2] == "parallel"
 if device.startswith("simgpu"):
-    from utils import simgpu
+    import simgpu
     simgpu.cluster(gpus_per_node=4)
 print(json.dumps(train(device, parallel)))
 """
@@ -73,7 +73,7 @@ def test_data_parallel_on_real_gpus_gives_the_losses_of_the_simulated_ones() -> 
 BESIDE = """
 import torch
 from torch import nn
-from utils import simgpu
+import simgpu
 
 def network(device):
     torch.manual_seed(0)

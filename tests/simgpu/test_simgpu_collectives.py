@@ -7,10 +7,10 @@ import torch
 from simgpu_support import allocated, happened
 from torch.testing import assert_close
 
-from utils import simgpu
+import simgpu
+from simgpu.hardware import TOY
 from utils.hardware import links
 from utils.hardware.links import ETHERNET_25, INFINIBAND_NDR, nccl
-from utils.simgpu.hardware import TOY
 
 pytestmark = pytest.mark.numeric
 

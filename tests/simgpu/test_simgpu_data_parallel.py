@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import gather, parallel_apply, replicate, scatter
 from torch.testing import assert_close
 
-from utils import simgpu
+import simgpu
 
 pytestmark = pytest.mark.numeric
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from utils import simgpu
+import simgpu
 
 
 @pytest.fixture(autouse=True)
@@ -334,7 +334,7 @@ def test_without_a_cluster_everything_says_what_to_call():
     code = """
 import torch
 from torch import nn
-from utils import simgpu
+import simgpu
 calls = [
     lambda: simgpu.device(0), lambda: simgpu.profile(), lambda: simgpu.synchronize(), lambda: simgpu.Stream(0),
     lambda: simgpu.current(), lambda: simgpu.Event().record(), lambda: simgpu.on(0),

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from simgpu.hardware import A100, ALL, CPU, GIB, H100, H200, RTX_4090, TOY, V100, gpu
 from utils.hardware import links
-from utils.simgpu.hardware import A100, ALL, CPU, GIB, H100, H200, RTX_4090, TOY, V100, gpu
 
 
 def test_generations_relate_as_their_data_sheets_say():
@@ -140,9 +140,9 @@ def test_the_module_needs_no_torch():
     # Its package imports torch: an empty one stands in for it, so that only these files and what they import count.
     code = (
         "import sys, types;"
-        "package = sys.modules['utils.simgpu'] = types.ModuleType('utils.simgpu');"
-        "package.__path__ = ['utils/simgpu'];"
-        "import utils.simgpu.hardware;"
+        "package = sys.modules['simgpu'] = types.ModuleType('simgpu');"
+        "package.__path__ = ['simgpu'];"
+        "import simgpu.hardware;"
         "assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=Path(__file__).parents[2])

@@ -1,4 +1,4 @@
-"""Importing ``utils.simgpu`` changes nothing in torch, ``cluster`` does, and everything is taken back again."""
+"""Importing ``simgpu`` changes nothing in torch, ``cluster`` does, and everything is taken back again."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def asked():
 train("cpu")
 plain_answers = asked()
 plain = in_torch()
-from utils import simgpu
+import simgpu
 """
 
 
@@ -164,7 +164,7 @@ def test_afterwards_torch_is_as_before(results: dict[str, Any], end: str) -> Non
 
 PLAIN = """
 import torch
-from utils import simgpu
+import simgpu
 """
 
 

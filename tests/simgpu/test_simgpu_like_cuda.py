@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.parallel._functions import Broadcast
 
-from utils import simgpu
+import simgpu
 
 
 @pytest.fixture(autouse=True)

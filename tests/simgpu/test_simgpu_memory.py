@@ -9,9 +9,9 @@ from simgpu_support import MODELS, OPTIMIZERS, allocated, blocks, built, train
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from utils import simgpu
-from utils.simgpu.allocator import CachingAllocator
-from utils.simgpu.memory import KINDS, readable, rounded
+import simgpu
+from simgpu.allocator import CachingAllocator
+from simgpu.memory import KINDS, readable, rounded
 
 MIB = 2**20
 

@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
-from utils import simgpu
-from utils.simgpu import autocast
+import simgpu
+from simgpu import autocast
 from utils.training.models import AlexNet, ResNet50, TwoColumnAlexNet
 
 pytestmark = pytest.mark.numeric
@@ -800,7 +800,7 @@ def test_importing_the_package_alone_imports_no_torch():
 def test_torch_hears_of_simulated_gpus_only_when_there_are_some():
     code = (
         "import torch, utils, utils.training.models\n"
-        "from utils import simgpu\n"
+        "import simgpu\n"
         "print(torch._C._get_privateuse1_backend_name(), hasattr(torch, 'simgpu'))\n"
         "simgpu.cluster(gpus_per_node=2)\n"
         "print(torch._C._get_privateuse1_backend_name(), torch.simgpu.device_count(), torch.ones(2))\n"

@@ -20,11 +20,11 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel
 
-from utils import simgpu
-from utils.algorithms import pipelines
+import simgpu
+from lessons.algorithms import pipelines
+from simgpu import happens_before
+from simgpu.accesses import Extent
 from utils.ranks import World
-from utils.simgpu import happens_before
-from utils.simgpu.accesses import Extent
 
 
 @pytest.fixture(autouse=True)

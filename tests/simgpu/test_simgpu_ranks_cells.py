@@ -9,7 +9,7 @@ import torch
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
-from utils import simgpu
+import simgpu
 from utils.draw import Picture
 from utils.ranks import RankError, World, magics
 
@@ -29,7 +29,7 @@ def ranks():
     """The magic, as a notebook calls it: ranks(line, cell)."""
     shell = InteractiveShell()
     shell.user_ns["In"] = ["", "cell"]
-    before, magics.devices.provider = magics.devices.provider, "utils.simgpu.distributed.cells"
+    before, magics.devices.provider = magics.devices.provider, "simgpu.distributed.cells"
     loaded = magics.RanksMagics(shell)
     yield loaded.ranks
     loaded.close()
@@ -64,7 +64,7 @@ def test_a_cell_begins_on_all_ranks_at_the_same_time_and_the_picture_is_the_same
 
 def test_nodes_networks_and_shapes_only(ranks):
     ranks('-n 4 --nodes 2 --gpu A100 --network "Ethernet 25" --shapes', "y = torch.ones(1 << 20, device=device)")
-    values = ranks("", "dist.all_reduce(y)\nfrom utils import simgpu; simgpu.current().description")
+    values = ranks("", "dist.all_reduce(y)\nimport simgpu; simgpu.current().description")
     assert values[1] == "'2 nodes × 2 A100 SXM 80GB, NVLink 3 (A100), Ethernet 25 Gbit/s'"
     assert ranks("", "str(device), y")[3].startswith("('simgpu:1', tensor(..., size=(1048576,)")
 
@@ -95,7 +95,7 @@ def test_a_failed_cell_leaves_variables_group_and_clocks_usable(ranks):
 
 def test_a_trace_has_a_row_for_each_stream_link_and_host_thread(ranks, tmp_path):
     ranks("-n 2 --gpu H100", STEP)
-    ranks("", "from utils import simgpu\nwith simgpu.profile() as prof:\n" + STEP.replace("\n", "\n    "))
+    ranks("", "import simgpu\nwith simgpu.profile() as prof:\n" + STEP.replace("\n", "\n    "))
     ranks("", f"prof.export_trace(r'{tmp_path}/%d.json' % rank)\nlen(prof.events), prof.elapsed")
     traces = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
     numbers = [{event["pid"] for event in trace["traceEvents"]} for trace in traces]
@@ -121,7 +121,7 @@ def test_a_trace_has_a_row_for_each_stream_link_and_host_thread(ranks, tmp_path)
 
 
 def test_without_the_magic_a_world_takes_the_same_options():
-    options = {"module": "utils.simgpu.distributed.cells", "gpu": "H100", "network": "", "shapes": True}
+    options = {"module": "simgpu.distributed.cells", "gpu": "H100", "network": "", "shapes": True}
     with World(2, devices=options) as world:
         assert world.devices == ["simgpu:0", "simgpu:1"]
         assert world.backend == "simccl"

@@ -8,7 +8,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from simgpu_ranks import communication, join
 
-from utils import simgpu
+import simgpu
 from utils.hardware.links import NVLINK4, nccl
 from utils.ranks import RankError, World
 

@@ -7,7 +7,7 @@ import pytest
 
 from utils.ranks import RankError, RankTimeout, World
 
-DEVICES = {"module": "utils.simgpu.distributed.cells", "gpu": "H100", "network": "", "shapes": False}
+DEVICES = {"module": "simgpu.distributed.cells", "gpu": "H100", "network": "", "shapes": False}
 LEFT = "finished the cell, without that call or with one that did not fit"
 MODEL = """
 net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4).to(device))
@@ -32,7 +32,7 @@ def still_works(world):
     """Variables are there, a collective gives the right result, and its time is the same on all ranks."""
     source = """
 y = kept.clone()
-from utils import simgpu
+import simgpu
 with simgpu.profile() as prof:
     dist.all_reduce(y)
 (kept[0].item(), y[0].item(), [(e.start, e.end) for e in prof.events if e.name == 'all-reduce'])
@@ -144,7 +144,7 @@ def test_a_program_for_simulated_gpus_is_told_on_plain_ranks_how_to_have_them():
         error = fails(plain, "dist.init_process_group('simccl')")
         assert "begin with %%ranks -n 4 --gpu H100" in str(error)
         assert len(str(error).splitlines()) == 1
-        error = fails(plain, "from utils import simgpu\nwith simgpu.profile():\n    pass")
+        error = fails(plain, "import simgpu\nwith simgpu.profile():\n    pass")
         assert "there is no simulated cluster yet" in str(error)
         assert plain.run_cell("y = torch.ones(1)\ndist.all_reduce(y)\ny.item()") == {0: "2.0", 1: "2.0"}
 

@@ -15,7 +15,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import PipelineStage, schedules
 from torch.nn.parallel import DistributedDataParallel
 
-from utils import simgpu
+import simgpu
 from utils.ranks import RankError, World
 
 RANKS = 4

@@ -26,7 +26,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from utils import simgpu
+import simgpu
 from utils.ranks import World
 
 RANKS = 4

@@ -10,7 +10,7 @@ import torch
 from simgpu_support import MODELS, OPTIMIZERS, allocated, assert_same_bits, built, same_bits
 from torch import nn
 
-from utils import simgpu
+import simgpu
 
 
 @pytest.fixture(autouse=True)

@@ -9,11 +9,11 @@ from simgpu_ranks import join
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from utils import simgpu
+import simgpu
+from simgpu.hardware import H100
+from simgpu.work import Kernel, Share
 from utils.hardware.links import INFINIBAND_NDR, NVLINK3, NVLINK4, nccl
 from utils.ranks import World
-from utils.simgpu.hardware import H100
-from utils.simgpu.work import Kernel, Share
 
 MULTIPROCESSORS = 132
 LARGE = 2**28

@@ -10,12 +10,12 @@ from simgpu_support import MODELS, built, happened
 from torch import nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
-from utils import simgpu
+import simgpu
+from simgpu import costs
+from simgpu.cluster import current
+from simgpu.hardware import H100, TOY
+from simgpu.phases import phase_now
 from utils.hardware.links import ETHERNET_25, INFINIBAND_NDR, point_to_point
-from utils.simgpu import costs
-from utils.simgpu.cluster import current
-from utils.simgpu.hardware import H100, TOY
-from utils.simgpu.phases import phase_now
 from utils.training.models import GPT, GPT2_SMALL, GPT_7B, GPTConfig, ResNet50
 
 # The toy GPU: 10¹³ FLOP/s, 10¹² bytes/s, links with α = 10 µs and 10¹⁰ bytes/s, kernels as short as they like.

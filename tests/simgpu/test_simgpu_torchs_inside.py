@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from utils import simgpu
-from utils.simgpu.placement import _call_site
+import simgpu
+from simgpu.placement import _call_site
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def test_a_new_object_refused_while_an_error_is_on_its_way_hands_that_error_over
     """``backward.device_guard``: without it, C++ ends the process here."""
     code = """
 import torch
-from utils import simgpu
+import simgpu
 simgpu.cluster()
 x = torch.ones(3, device="simgpu:1", requires_grad=True)
 y = x * 1
@@ -41,7 +41,7 @@ def test_backward_runs_where_it_is_called_and_works_though_torch_has_run_one_bef
     code = """
 import threading, torch
 torch.ones(2, requires_grad=True).sum().backward()
-from utils import simgpu
+import simgpu
 simgpu.cluster()
 x = torch.ones(3, device="simgpu:1", requires_grad=True)
 x.register_hook(lambda _grad: print(threading.current_thread().name))

@@ -13,7 +13,7 @@ import pytest
 import toy_lab
 from nbformat.v4 import new_notebook
 
-from utils.course.build import build
+from course.build import build
 
 TOY, WORDS = "98_toy", "97_words"
 NAMES = {"first": ["first"], "second": ["second"], "both": ["left", "right"], "never": ["never"]}

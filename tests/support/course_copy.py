@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from utils.course.outline import ROOT
+from course.outline import ROOT
 
 _NOT_COPIED = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
 

@@ -14,8 +14,8 @@ import nbformat
 from kernel_support import Kernel, as_text
 from known_answers import Known
 
-from utils.checks.contracts.judging import SEED
-from utils.checks.framework import Exercise
+from checks.contracts.judging import SEED
+from checks.framework import Exercise
 
 ANSWERS = Path(__file__).resolve().parents[1] / "answers"
 WRONG_AT_LEAST = 5
@@ -59,7 +59,7 @@ def assert_enough_answers(folder: Path, exercise: Exercise) -> None:
 
 def shown_verdicts(notebook: Path | Any) -> dict[str, str]:
     """By exercise, the text that the cell with its check shows in an executed notebook."""
-    from utils.course.build import CHECK_CALL
+    from course.build import CHECK_CALL
 
     if isinstance(notebook, Path):
         notebook = nbformat.read(notebook, as_version=4)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from utils import simgpu
+import simgpu
 
 
 def join(numbers: bool = True, nodes: int = 1, **options: Any) -> torch.device:

@@ -10,7 +10,7 @@ import torch._dynamo  # optimizers import it anyway: before the line with gc.fre
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, max_pool2d, relu
 
-from utils import simgpu
+import simgpu
 from utils.training.models import GPT, GPTConfig
 
 gc.freeze()  # torch's own objects need not be looked at by every gc.collect() of a test

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from utils.checks import Wrong, exercise
-from utils.checks.points import passed
+from checks import Wrong, exercise
+from checks.points import passed
 
 LAB = "words"
 WORD = "forty-two"

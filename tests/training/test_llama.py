@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from utils import simgpu
+import simgpu
 from utils.training.models import (
     LLAMA_1B,
     LLAMA_8B,

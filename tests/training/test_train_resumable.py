@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from utils.launchers.failures import diagnose
+from lessons.launchers.failures import diagnose
 from utils.training import rendezvous
 
 pytestmark = pytest.mark.extras
@@ -59,7 +59,7 @@ def test_killed_and_started_again_or_restarted_by_torchrun_it_ends_with_the_same
     command = [
         sys.executable,
         "-m",
-        "utils.launchers.torchrun",
+        "lessons.launchers.torchrun",
         "--standalone",
         "--nproc-per-node",
         "3",

@@ -21,10 +21,10 @@ import pytest
 from pytest import MonkeyPatch
 from ranks_support import gone
 
-from utils.course.notebooks import ROOT
+from course.notebooks import ROOT
+from lessons.launchers import ray_here
+from lessons.launchers.ray_here import Here
 from utils.draw.tuning import landscape, races, rungs, scatter
-from utils.launchers import ray_here
-from utils.launchers.ray_here import Here
 from utils.training import searches, tuning
 
 pytestmark = pytest.mark.frameworks
@@ -328,7 +328,7 @@ def test_nothing_is_left_after_a_program_that_forgets_to_stop(tmp_path: Path) ->
     pytest.importorskip("ray")
     program = tmp_path / "forgets.py"
     program.write_text(
-        "from utils.launchers import ray_here\nhere = ray_here.start(cpus=1)\n"
+        "from lessons.launchers import ray_here\nhere = ray_here.start(cpus=1)\n"
         "import os, ray\n"
         "worker = ray.get(ray.remote(lambda: os.getpid()).remote())\n"
         "print(here.storage.parent, worker, *[p.pid for p in ray_here._processes(here.storage.parent)])\n"

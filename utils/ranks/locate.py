@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import linecache
 import os
 import sys
@@ -13,9 +14,9 @@ from types import FrameType
 from typing import Any
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-_LIBRARY = tuple(
-    {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")} | {os.path.dirname(HERE)}
-)
+_ROOT = os.path.dirname(os.path.dirname(HERE))
+_COURSE = {os.path.dirname(file) + os.sep for file in glob.glob(f"{_ROOT}/*/__init__.py")}  # this package and its like
+_LIBRARY = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")} | _COURSE)
 _DISTRIBUTED = f"torch{os.sep}distributed{os.sep}"
 _NOT_A_CALL = {
     "wrapper",

@@ -334,12 +334,12 @@ wrong(
 wrong("a sleep in place of a wait", "never waits for", {
     SUM: MEAN, MEAN: "            dist.all_reduce(parameter.grad, async_op=True)\n            time.sleep(0.01)\n"
 })  # fmt: skip
-wrong("the course's own module", "uses utils.algorithms.ddp: the course's own code is no answer", {
-    MEAN: MEAN + "    import utils.algorithms.ddp\n"
+wrong("the course's own module", "uses lessons.algorithms.ddp: the course's own code is no answer", {
+    MEAN: MEAN + "    import lessons.algorithms.ddp\n"
 })  # fmt: skip
 wrong("frames are read", "looks into the check", {MEAN: MEAN + "    __import__('sys')._getframe(1)\n"})
 wrong("the judge's functions are patched", "the course's own code is no answer", {
-    MEAN: MEAN + "    model.eval()\n    snapshot = __import__('sys').modules['utils.checks.contracts.snapshot']\n"
+    MEAN: MEAN + "    model.eval()\n    snapshot = __import__('sys').modules['checks.contracts.snapshot']\n"
     "    snapshot.Snapshot._note = lambda *_: None\n"
 })  # fmt: skip
 wrong("never ends", "is there a loop without end", {MEAN: MEAN + "    while True:\n        pass\n"})

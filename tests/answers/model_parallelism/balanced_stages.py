@@ -41,7 +41,7 @@ EQUAL = {
 
 @right("by bisection; a module of its own")
 def by_bisection():
-    from utils import simgpu
+    import simgpu
 
     def fill(costs, limit):
         counts, held = [0], 0

@@ -285,7 +285,7 @@ wrong(
     {FLAT: FLAT + "    open('left_behind', 'w').close()\n"},
 )
 wrong("the course's code", "the course's own code is no answer", {
-    FLAT: "    from utils.checks.other_frameworks import averaging\n\n" + FLAT
+    FLAT: "    from checks.other_frameworks import averaging\n\n" + FLAT
 })  # fmt: skip
 wrong("looks at the check's frame", "looks into the check", {
     FLAT: FLAT + "    import sys\n\n    sys._getframe(1).f_locals.clear()\n"

@@ -340,5 +340,5 @@ wrong("writes beyond its end", "writes beyond the ends of its tensor", {
     FIRST: "    torch.as_strided(tensor, (1,), (1,), tensor.storage_offset() + len(tensor)).zero_()\n" + FIRST
 })  # fmt: skip
 wrong("the course's own", "the course's own code is no answer", {
-    FIRST: "    from utils.algorithms import all_reduce\n" + FIRST
+    FIRST: "    from lessons.algorithms import all_reduce\n" + FIRST
 })  # fmt: skip

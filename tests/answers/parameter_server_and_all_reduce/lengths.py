@@ -208,5 +208,5 @@ wrong(
     {LISTED: "    torch.set_grad_enabled(False)\n" + LISTED},
 )
 wrong("the course's own", "the course's own code is no answer", {
-    LISTED: "    import utils.algorithms.all_reduce\n" + LISTED
+    LISTED: "    import lessons.algorithms.all_reduce\n" + LISTED
 })  # fmt: skip

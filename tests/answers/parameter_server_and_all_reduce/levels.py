@@ -212,5 +212,5 @@ wrong(
 wrong(
     "the course's own",
     "the course's own code is no answer",
-    {SHARES: "    from utils.algorithms import all_reduce\n" + SHARES},
+    {SHARES: "    from lessons.algorithms import all_reduce\n" + SHARES},
 )

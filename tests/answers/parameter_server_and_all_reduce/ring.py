@@ -303,7 +303,7 @@ wrong("seeds", "leaves torch's random numbers other than before", {CUT: "    tor
 wrong(
     "the course's own",
     "the course's own code is no answer",
-    {CUT: "    from utils.algorithms import all_reduce\n" + CUT},
+    {CUT: "    from lessons.algorithms import all_reduce\n" + CUT},
 )
 wrong("chunks of every size-th number", "input tensor has to be contiguous", {
     CUT: "    chunks = [tensor[first::size] for first in range(size)]\n"

@@ -209,7 +209,7 @@ wrong("seeds", "leaves torch's random numbers other than before", {UPDATE: "    
 wrong(
     "the course's own",
     "the course's own code is no answer",
-    {UPDATE: "        import utils.algorithms.parameter_server\n" + UPDATE},
+    {UPDATE: "        import lessons.algorithms.parameter_server\n" + UPDATE},
 )
 wrong(
     "a thread", "leaves the number of threads other", {UPDATE: "        threading.Timer(30, print).start()\n" + UPDATE}

@@ -181,5 +181,5 @@ wrong("the highest loss", "is not the loss of the last epoch", {
     FIT: "    return max(metrics['loss'] for _, metrics in trainer.fit().best_checkpoints)",
 })  # fmt: skip
 wrong("the course's own code", "the course's own code is no answer", {
-    LOOP: "        from utils.checks.ray_and_tuning.office import ask\n\n        ask(epoch.path, {})\n" + LOOP
+    LOOP: "        from checks.ray_and_tuning.office import ask\n\n        ask(epoch.path, {})\n" + LOOP
 })  # fmt: skip

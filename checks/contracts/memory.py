@@ -1,0 +1,179 @@
+"""In a rank: how many bytes a learner's call holds at the same time, in tensors and in everything else of Python."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import gc
+import io
+import mmap
+import os
+import sys
+import time
+import tracemalloc
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from checks.contracts import events
+
+PYTHONS_OWN = 250_000  # bytes that a call of a learner's function needs on its way through the check
+# Seconds that are waited for a tensor of which nothing is left here: each time, and in all; longer on a busy machine.
+LETS_GO, PATIENCE = 0.05, 0.3
+_looks_left = 400  # in a process, 5 ms apart: who keeps something once is not waited for again
+A_FEW = 8  # numbers that an answer may note down for later: a factor, say
+_PLAIN = bytes | bytearray | str | float | complex | int | array.array | io.BytesIO | io.StringIO
+
+
+class _Storages(TorchDispatchMode):
+    """The bytes of all storages that operators have met and that are still there."""
+
+    def __init__(self, given: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        self.given, self.most = {one.untyped_storage()._cdata for one in given}, 0
+        self._theirs = [_addresses(one.untyped_storage()) for one in given]
+        self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
+        self._busy = _processes_for_each_core()
+        self._patience = PATIENCE * self._busy
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self._forget_expired()
+        here = set()
+        for used in tree_leaves((args, kwargs, result)):
+            if isinstance(used, torch.Tensor) and not self._is_given(storage := used.untyped_storage()):
+                self._alive[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+                here.add(storage._cdata)
+        if self._sum() > self.most:
+            self._wait_for_others(here)
+            self.most = max(self.most, self._sum())
+        return result
+
+    def _is_given(self, storage: torch.UntypedStorage) -> bool:
+        """Whether it is one of the given ones, or lies in one: a tensor made of a view of numpy's does."""
+        here = _addresses(storage)
+        return storage._cdata in self.given or any(here and here[0] in theirs for theirs in self._theirs)
+
+    def _wait_for_others(self, here: set[int]) -> None:
+        """A thread of gloo lets go of a message's tensor a moment after the wait for it is over."""
+        until = time.monotonic() + LETS_GO * self._busy
+        while self._sum() > self.most and set(self._alive) - here and self._patience > 0 and time.monotonic() < until:
+            time.sleep(0.001)
+            self._patience -= 0.001
+            self._forget_expired()
+
+    def _forget_expired(self) -> None:
+        for key in [key for key, (storage, _) in self._alive.items() if storage.expired()]:
+            del self._alive[key]
+
+    def _sum(self) -> int:
+        return sum(nbytes for _, nbytes in self._alive.values())
+
+    def now(self, *beside: torch.Tensor, masks: bool = True) -> int:
+        """The bytes that live at this moment, without the storages of these tensors, with or without masks."""
+        without = {one.untyped_storage()._cdata for one in beside}
+        living = [
+            torch.UntypedStorage._new_with_weak_ptr(ref.cdata)
+            for key, (ref, _) in self._alive.items()
+            if key not in without and not ref.expired()
+        ]
+        return sum(storage.nbytes() for storage in living if masks or not _is_mask(storage))
+
+
+def _processes_for_each_core() -> float:
+    """That want to compute, in the last minute; at least 1, which stands for a machine that does not say it too."""
+    with contextlib.suppress(OSError):  # a sandbox without /proc
+        return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    return 1.0
+
+
+def _addresses(storage: torch.UntypedStorage) -> range:
+    """Where its bytes are; nowhere if they are only counted."""
+    first = 0
+    with contextlib.suppress(RuntimeError):  # a DTensor has none of its own
+        first = storage.data_ptr()
+    return range(first, first + storage.nbytes() if first else 0)
+
+
+def _is_mask(storage: torch.UntypedStorage) -> bool:
+    """Whether all of its numbers are the same few, such as 0 and -inf: drawn numbers have nearly all kinds of bytes."""
+    return torch.tensor([], dtype=torch.uint8).set_(storage).unique().numel() < 16
+
+
+def living(*given: torch.Tensor) -> _Storages:
+    """For ``with``, as often as one likes: ``now()`` says how many bytes beside these are still there."""
+    return _Storages(given)
+
+
+def is_kept(*storages: StorageWeakRef) -> bool:
+    """Whether something still holds memory of which the scene itself has let go. A thread that watches where the
+    program is may hold an answer's frame for a moment longer, and gloo a message."""
+    global _looks_left
+    gc.collect()
+    while (kept := not all(one.expired() for one in storages)) and _looks_left:
+        time.sleep(0.005)
+        _looks_left -= 1
+    return kept
+
+
+def beside(*tensors: torch.Tensor) -> int:
+    """The bytes that lie in the memory of these tensors and are none of theirs: what is kept with a view."""
+    return sum(one.untyped_storage().nbytes() - one.nbytes for one in tensors)
+
+
+def not_tensors(*things: Any) -> int:
+    """The bytes of what is no tensor (numpy's arrays, bytes, numbers in lists) and is held by an answer's functions, by
+    its objects, or by the graph and the attributes of a tensor that it returned."""
+    total, numbers, seen, todo = 0, 0, set[int](), list(things)
+    while todo:
+        thing = todo.pop()
+        if id(thing) in seen or isinstance(thing, type(None) | torch.nn.Parameter):
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, _PLAIN):
+            is_size = isinstance(thing, int) and thing <= 2**64  # (a larger one may hold bytes)
+            is_word = isinstance(thing, str) and len(thing) < 500
+            numbers += isinstance(thing, float | complex)
+            total += 0 if is_size or is_word else sys.getsizeof(thing)
+        elif isinstance(thing, mmap.mmap):
+            total += len(thing)
+        elif isinstance(thing, torch.Tensor):
+            todo += [vars(thing), thing.grad_fn]
+        elif hasattr(thing, "next_functions") and not isinstance(thing, type):
+            # A node of a graph; what a Function puts into ctx is its attribute.
+            todo += [getattr(thing, "__dict__", None), *(node for node, _ in thing.next_functions)]
+        elif isinstance(nbytes := getattr(thing, "nbytes", None), int):
+            total += nbytes
+        else:
+            todo += events.parts_of(thing)
+    return total if numbers > A_FEW else total - numbers * sys.getsizeof(0.0)
+
+
+def count_pythons_bytes() -> None:
+    """From zero, and until the process ends: before Python 3.12.9 and 3.13.2 `tracemalloc.stop()` crashes the process
+    if a thread of C++, such as autograd's or gloo's, takes the GIL at that moment (CPython's issue 128679)."""
+    tracemalloc.start(1)
+    tracemalloc.clear_traces()
+
+
+@contextlib.contextmanager
+def held(*given: torch.Tensor, python: bool = False) -> Iterator[dict[str, int]]:
+    """In the ``with`` block: ``tensors`` beside these, and if that is wanted, ``python``: numpy, bytes, lists."""
+    found, mapped = {"tensors": 0, "python": 0}, events.mapped
+    if python:
+        count_pythons_bytes()
+    try:
+        with _Storages(given) as mode:
+            yield found
+    finally:
+        found["tensors"] = mode.most
+        if python:
+            found["python"] = max(0, tracemalloc.get_traced_memory()[1] + events.mapped - mapped - PYTHONS_OWN)

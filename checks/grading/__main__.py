@@ -1,0 +1,133 @@
+"""Grade a folder of learners' labs. Results come as they are found, and are kept after an interrupt."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from checks.grading.confine import hide_memory
+from checks.grading.feedback import write_feedback
+from checks.grading.grade import grade
+from checks.grading.handed_in import FEEDBACK
+from checks.grading.sandbox import Limits
+from checks.grading.table import Grades
+from course.build import LabError
+from course.outline import ROOT
+
+TABLE = "grades.csv"
+STOP = threading.Event()
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Grade.
+
+    Returns:
+        The exit status: 0 done, 2 it cannot be done (one sentence says why), 130 interrupted.
+    """
+    given = _parser().parse_args(arguments)
+    try:
+        if given.folder is None:
+            raise LabError("Which folder holds the learners' labs? `make grade DIR=folder` grades it.")
+        if given.folder.resolve() == given.labs.resolve():
+            raise LabError(
+                f"{given.folder} holds the labs themselves, which nobody has solved: name a learners' folder."
+            )
+        return _grade(given)
+    except LabError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def _grade(given: argparse.Namespace) -> int:
+    out = given.out or given.folder
+    limits = Limits(given.cell_timeout, given.limit, int(given.memory * (1 << 30)))
+    so_far: list[Grades] = []
+    done = itertools.count(1)
+
+    def each(grades: Grades, learner: str, lab: str) -> None:
+        so_far[:] = [grades]
+        _write(grades, [learner], out)
+        number = next(done)
+        print(f"{number} of {number + len(grades.waiting)}  {grades.line(learner, lab)}", flush=True)
+
+    try:
+        grades = grade(
+            given.folder,
+            given.labs,
+            limits=limits,
+            jobs=math.ceil(given.jobs),
+            same_user=given.same_user,
+            begin=_say,
+            each=each,
+            stop=STOP,
+        )
+        _write(grades, grades.learners, out)
+    except KeyboardInterrupt:
+        _say("\nInterrupted." if so_far else "\nInterrupted before the first notebook was graded.")
+        grades = so_far[0] if so_far else None
+    if grades is None:
+        return 130
+    print(f"\n{grades.text()}\n\n{out / TABLE} is the table, with every check's sentence,")
+    print(f"and {out / FEEDBACK}/ has a file for each learner.")
+    if not grades.waiting:
+        return 0
+    print(f"{len(grades.waiting)} notebooks were not graded any more.")
+    return 130
+
+
+def _write(grades: Grades, learners: list[str], out: Path) -> None:
+    try:
+        for learner in learners:
+            write_feedback(grades, learner, out / FEEDBACK)
+        grades.write_csv(out / TABLE)
+    except OSError as error:
+        raise LabError(f"{error.filename or out} cannot be written: {error.strerror}.") from None
+
+
+def _say(words: str) -> None:
+    print(words, file=sys.stderr, flush=True)
+
+
+def _positive(text: str) -> float:
+    if (number := float(text)) > 0:
+        return number
+    raise ValueError
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="make grade DIR=folder ARGS=…", description=__doc__)
+    parser.add_argument(
+        "folder",
+        type=Path,
+        nargs="?",
+        metavar="DIR",
+        help="NN_slug.ipynb, <learner>/NN_slug.ipynb, or nbgrader's course",
+    )
+    parser.add_argument("--labs", type=Path, default=ROOT / "labs", help="the official labs")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help=f"where {TABLE} and {FEEDBACK}/ go (DIR)")
+    parser.add_argument("--cell-timeout", type=_positive, default=60, metavar="SECONDS", help="for a cell (60)")
+    parser.add_argument("--limit", type=_positive, default=600, metavar="SECONDS", help="for a notebook (600)")
+    parser.add_argument("--memory", type=_positive, default=4, metavar="GB", help="for a notebook, and for a check (4)")
+    parser.add_argument("--jobs", type=_positive, default=2, help="notebooks at a time (2)")
+    parser.add_argument("--same-user", action="store_true", help="as root: do not change to another user")
+    return parser
+
+
+def _stop(*_: object) -> None:
+    """Ctrl-C is noted, not raised: raised in the middle of a wait, it would leave a lock of the pool taken for ever."""
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    STOP.set()
+
+
+if __name__ == "__main__":
+    hide_memory()
+    for number in _SIGNALS:
+        signal.signal(number, _stop)  # SIGTERM too: what is done is kept
+    sys.exit(main())

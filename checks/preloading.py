@@ -1,0 +1,34 @@
+"""What each rank of a check would import, for itself, and what is better imported once, before they are forked."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from checks.answers import Answer
+
+_ALWAYS = (
+    "cloudpickle",
+    "numpy.random",
+    "torch.utils._device",
+    "checks.inside",
+    "checks.standstill",
+    "checks.contracts.scenery",
+)
+
+
+def modules_of(values: Sequence[Any]) -> tuple[str, ...]:
+    """Modules that ranks need which get these values: those of the check's own functions among them, and a few more."""
+    return (*_ALWAYS, *dict.fromkeys(_modules(values)))
+
+
+def _modules(values: Sequence[Any]) -> Iterator[str]:
+    for value in values:
+        if isinstance(value, tuple | list):
+            yield from _modules(value)
+        elif not isinstance(value, Answer) and callable(value):
+            module = getattr(value, "__module__", None) or ""
+            if module.startswith(("checks.", "lessons.", "simgpu.", "utils.")):
+                yield module
+                yield from getattr(sys.modules[module], "PRELOAD", ())

@@ -1,0 +1,47 @@
+"""The exercises of this lab: what sharded data parallelism does, one property after the other. Each holds a contract.
+
+reducing.py     reduce_gradients: each rank gets the mean of its own shard
+optimizing.py   sharded_optimizer: state for this shard only
+clipping.py     clip: by the norm of all shards
+linear.py       sharded_linear: a weight that is there only while it is used
+prefetching.py  prefetch: the next unit is on its way; on a simulated timeline
+layers.py       what they share: drawn layers, shards with their padding
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from checks.contracts import judge
+from checks.framework import exercise
+from checks.sharded_data_parallel import clipping, linear, optimizing, prefetching, reducing
+
+
+@exercise(title="Reduce-scatter the gradients", difficulty=1, minutes=20)
+def reduce_gradients(reduce_gradients: Any) -> dict[str, Any]:
+    """Judge ``reduce_gradients(parameters)``, which returns this rank's shard of the mean gradient."""
+    return judge(reducing.CONTRACT, reduce_gradients)
+
+
+@exercise(title="An optimizer that shards", difficulty=2, minutes=30)
+def sharded_optimizer(ShardedOptimizer: Any) -> dict[str, Any]:
+    """Judge the class ``ShardedOptimizer(parameters, make_optimizer)`` with its method ``step()``."""
+    return judge(optimizing.CONTRACT, ShardedOptimizer)
+
+
+@exercise(title="Clip by the true norm", difficulty=1, minutes=15)
+def clip(clip_shards: Any) -> dict[str, Any]:
+    """Judge ``clip_shards(shards, max_norm)``, which returns the norm of all ranks' shards."""
+    return judge(clipping.CONTRACT, clip_shards)
+
+
+@exercise(title="A linear layer that frees its weight", difficulty=3, minutes=35)
+def sharded_linear(sharded_linear: Any) -> dict[str, Any]:
+    """Judge ``sharded_linear(x, shard, rows)``, forward and backward."""
+    return judge(linear.CONTRACT, sharded_linear)
+
+
+@exercise(title="Prefetch", difficulty=2, minutes=20)
+def prefetch(run: Any) -> dict[str, Any]:
+    """Judge ``run(units, x)``: in time of a simulated GPU, and in units that are gathered at once."""
+    return judge(prefetching.CONTRACT, run)

@@ -1,0 +1,11 @@
+"""The course as files: which lectures there are, labs made from solutions, notebooks executed and stored.
+
+    outline.py      number, slug, title and place of each lecture, read from the notebooks
+    map.py          the map of the course;   readme.py   the README's table of lectures
+    build.py        labs from solutions, cell by cell with template.py
+    notebooks.py    notebooks executed and stored alike on every machine
+    renumber.py     lectures inserted, moved, split off: mentions.py follows every number, skeleton.py makes the new one
+
+``python -m course --help`` lists the commands. Nothing is imported here, so that a lab's kernel pays for none of
+it; outline.py needs nothing but Python, so that `make` may ask it before the environment exists.
+"""

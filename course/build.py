@@ -1,0 +1,138 @@
+"""Labs from solutions: ``make labs``.
+
+The solution is the only source. Its cells keep their order and their ids (the grader finds the checks by
+them); marked lines are replaced (see template.py), cells tagged ``solution-only`` vanish, outputs and counts
+go. The same solutions give the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from course.outline import FILE_NAME
+from course.template import BadMarkers, strip_solution
+
+SOLUTION_ONLY = "solution-only"
+CHECK_CALL = re.compile(r"^check\.(\w+)\s*\(", re.MULTILINE)
+_METADATA = {
+    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+
+
+class LabError(ValueError):
+    """What cannot be built or graded, in one sentence."""
+
+
+def build(solutions: Path, labs: Path) -> list[Path]:
+    """Write the labs that the solutions give and remove those whose solution is gone.
+
+    Returns:
+        The files that were written or removed; none if everything was up to date.
+
+    Raises:
+        LabError: if a solution is broken; then nothing is written.
+    """
+    changed = []
+    wanted = _wanted(solutions)
+    labs.mkdir(parents=True, exist_ok=True)
+    for path in differences(solutions, labs):
+        if path.name in wanted:
+            path.write_text(wanted[path.name], encoding="utf-8", newline="\n")
+        else:
+            path.unlink()
+        changed.append(path)
+    return changed
+
+
+def differences(solutions: Path, labs: Path) -> list[Path]:
+    """The labs that are not what the solutions give: different, missing, or left over.
+
+    Raises:
+        LabError: if a solution is broken.
+    """
+    wanted = _wanted(solutions)
+    # Only names that a solution could have: a learner's own copy beside them is none of our business.
+    there = {path.name for path in labs.glob("*.ipynb") if FILE_NAME.fullmatch(path.name)}
+    return [
+        labs / name
+        for name in sorted(there | set(wanted))
+        if name not in there or wanted.get(name) != (labs / name).read_text(encoding="utf-8")
+    ]
+
+
+def lab_from(solution: Path) -> str:
+    """The text of the lab that one solution gives.
+
+    Raises:
+        LabError: naming the notebook, and the cell where there is one.
+    """
+    notebook = read_notebook(solution)
+    cells, seen = [], set()
+    for number, cell in enumerate(notebook["cells"], start=1):
+        where = f"{solution.parent.name}/{solution.name}, cell {number}"
+        if not cell.get("id"):
+            raise LabError(f"{where} has no id: save the notebook with JupyterLab 3 or newer.")
+        if cell["id"] in seen:
+            raise LabError(f"{where} has the id {cell['id']!r} of an earlier cell.")
+        seen.add(cell["id"])
+        if SOLUTION_ONLY not in cell["metadata"].get("tags", []):
+            try:
+                cells.append(_lab_cell(cell))
+            except BadMarkers as error:
+                raise LabError(f"{where} (id {cell['id']}) {error}.") from None
+    made = {"cells": cells, "metadata": _METADATA, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(made, ensure_ascii=False, indent=1, sort_keys=True) + "\n"
+
+
+def read_notebook(path: Path) -> Any:
+    """A notebook as nbformat's current structure, with the text of each cell in one string.
+
+    Raises:
+        LabError: if the file is no notebook.
+    """
+    import nbformat
+
+    name = f"{path.parent.name}/{path.name}"
+    try:
+        # Not nbformat.read: that would repair ids, and make up new ones, behind our back.
+        notebook = nbformat.v4.reads(path.read_text(encoding="utf-8"))
+        if notebook.nbformat != 4:
+            raise ValueError(f"its format is {notebook.nbformat}")
+        for cell in notebook.cells:
+            if not isinstance(cell.source, str) or cell.cell_type not in ("code", "markdown", "raw"):
+                raise ValueError("a cell is malformed")
+            cell.setdefault("metadata", nbformat.from_dict({}))
+    except OSError as error:
+        raise LabError(f"{name} cannot be read: {error.strerror}.") from None
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
+        raise LabError(f"{name} is no notebook: {' '.join(str(error).split())}.") from None
+    return notebook
+
+
+def _lab_cell(cell: dict[str, Any]) -> dict[str, Any]:
+    tags = cell["metadata"].get("tags")
+    if CHECK_CALL.search(cell["source"]) and "### BEGIN SOLUTION" in cell["source"]:
+        # The grader puts the cells that call checks back as they were, and would take the answer away.
+        raise BadMarkers("holds a solution and the call of a check: give the check a cell of its own")
+    made: dict[str, Any] = {
+        "cell_type": cell["cell_type"],
+        "id": cell["id"],
+        "metadata": {"tags": tags} if tags else {},
+        "source": cell["source"].splitlines(keepends=True),
+    }
+    if cell["cell_type"] == "code":
+        made["source"] = strip_solution(cell["source"]).splitlines(keepends=True)
+        made |= {"execution_count": None, "outputs": []}
+    elif cell.get("attachments"):
+        made["attachments"] = cell["attachments"]
+    return made
+
+
+def _wanted(solutions: Path) -> dict[str, str]:
+    if not solutions.is_dir():
+        raise LabError(f"there is no folder {solutions} to build labs from.")
+    return {path.name: lab_from(path) for path in sorted(solutions.glob("*.ipynb")) if FILE_NAME.fullmatch(path.name)}

@@ -1,0 +1,286 @@
+"""Several hosts on one machine: each with a name, an address and a network card of its own.
+
+    with namespaces.hosts(2) as hosts:
+        print(hosts[0].run("hostname"), hosts[0].address)
+        hosts[1].slow_down("100mbit")
+        print(torchrun.run_agents("scripts/who_am_i.py", hosts=hosts))
+
+A host is a set of Linux namespaces: for the network (its own cards, addresses, ports and loopback), for the host
+name, and for mounts (its own /etc/hosts, so that the names of all hosts resolve). A virtual cable (veth) leads from
+its card ``eth0`` to a virtual switch (bridge). There is no way from there to the internet or to the machine itself.
+Processors, memory, disk and the list of processes are shared.
+
+It needs Linux, the programs of util-linux and iproute2, and root or a system that allows user namespaces. These
+namespaces have no names, so nothing collides and nothing stays: when the block ends, and also when the process that
+began it dies, whatever runs on the hosts is killed, and the kernel then removes namespaces and cables.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import psutil
+
+from lessons.launchers import processes
+from utils.ranks.failures import how_it_ended
+
+_PROGRAMS = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "tc": "iproute2", "mount": "mount"}
+_NEW = ("unshare", "--net", "--uts", "--mount")
+_RATE = re.compile(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)")
+_BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+_SMALLEST_BURST = 32_768  # bytes
+_LAST_LINES = 12
+MOST_HOSTS = 200
+
+
+class HostError(RuntimeError):
+    """A host cannot be made, or a command on it failed: one sentence, then the command's last lines."""
+
+
+class Host:
+    """One host; made by ``hosts()``.
+
+    Attributes:
+        name: its host name, "host0".
+        address: its IPv4 address, "10.77.0.1"; the other hosts reach it there, or by its name.
+        environment: variables that lead gloo and NCCL to its network card.
+    """
+
+    environment: Mapping[str, str] = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "eth0"}
+
+    def __init__(self, number: int, keeper: _Keeper, switch: _Keeper) -> None:
+        self.name, self.address = f"host{number}", f"10.77.0.{number + 1}"
+        self._port = f"port{number}"
+        self._keeper, self._switch = keeper, switch
+
+    def __repr__(self) -> str:
+        return f"{self.name} ({self.address})"
+
+    def inside(self, command: Sequence[str]) -> list[str]:
+        """The command line that runs ``command`` on this host, in the current folder. The process keeps its pid."""
+        there = ("sh", "-c", 'cd "$0" && exec "$@"', os.getcwd())
+        return [*self._keeper.enter("--net", "--uts", "--mount"), *there, *command]
+
+    def popen(self, *command: str, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.Popen[Any]:
+        """Start a command on this host; it is killed when the hosts go, at the latest.
+
+        Its environment is this process's, without what a launcher has set, with this host's, and with this Python
+        first in PATH.
+
+        Args:
+            command: the program and its arguments.
+            env: more environment variables.
+            options: those of ``subprocess.Popen``.
+        """
+        environment = processes.clean_environment() | self.environment | (env or {})
+        return subprocess.Popen(self.inside(command), env=environment, start_new_session=True, **options)
+
+    def run(self, *command: str, env: Mapping[str, str] | None = None, timeout: float = 60.0) -> str:
+        """Run a command on this host (see ``popen``) and return what it has printed.
+
+        Args:
+            command: the program and its arguments.
+            env: more environment variables.
+            timeout: seconds.
+
+        Raises:
+            HostError: its exit code is not 0, or the time-out passed; with the last lines of stderr.
+        """
+        with (
+            tempfile.TemporaryFile("w+") as out,
+            tempfile.TemporaryFile("w+") as err,
+        ):  # (pipes may outlive the command)
+            process = self.popen(*command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+            try:
+                code: int | None = process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                code = None
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            out.seek(0), err.seek(0)
+            if code == 0:
+                return out.read()
+            how = f"was not finished after {timeout:g} s" if code is None else how_it_ended(code, in_sentence=True)
+            raise HostError("\n".join([f"{command[0]} on {self.name} {how}.", *err.read().splitlines()[-_LAST_LINES:]]))
+
+    def slow_down(self, rate: str) -> None:
+        """Slow its network card down, in both directions; what goes on inside the host keeps its speed.
+
+        A token bucket (``tc … tbf``): a millisecond's worth of bytes may pass at once, the rest waits for its turn.
+
+        Args:
+            rate: bits per second in tc's words: "100mbit", "2.5gbit", "800kbit".
+        """
+        match = _RATE.fullmatch(rate)
+        if not match or not float(match[1]):
+            raise ValueError(f'a rate is a number and kbit, mbit or gbit, as in "100mbit", not {rate!r}')
+        burst = max(_SMALLEST_BURST, round(float(match[1]) * _BITS[match[2]] / 8 / 1000))
+        bucket = ("root", "tbf", "rate", rate, "burst", str(burst), "latency", "400ms")
+        self._keeper.do("tc", "qdisc", "replace", "dev", "eth0", *bucket)
+        self._switch.do("tc", "qdisc", "replace", "dev", self._port, *bucket)
+
+    def full_speed(self) -> None:
+        """Undo ``slow_down``."""
+        for keeper, card in ((self._keeper, "eth0"), (self._switch, self._port)):
+            if "tbf" in keeper.do("tc", "qdisc", "show", "dev", card):
+                keeper.do("tc", "qdisc", "delete", "dev", card, "root")
+
+    def cut_off(self) -> None:
+        """Pull its cable out of the switch. Connections stay open and hear nothing: nobody is told."""
+        self._switch.do("ip", "link", "set", self._port, "down")
+
+    def reconnect(self) -> None:
+        """Put the cable back in."""
+        self._switch.do("ip", "link", "set", self._port, "up")
+
+    def hosts_file(self, text: str) -> None:
+        """Give it another /etc/hosts, for all that is started there from now on."""
+        with tempfile.NamedTemporaryFile("w", prefix="hosts-") as file:  # (where it is mounted it stays)
+            file.write(text)
+            file.flush()
+            self._keeper.do("umount", "/etc/hosts")
+            self._keeper.do("mount", "--bind", file.name, "/etc/hosts")
+
+
+@contextlib.contextmanager
+def private_network(command: Sequence[str]) -> Iterator[list[str]]:
+    """The command for a host of its own, which nobody else can reach; as it is, where there can be no such host."""
+    if why_not():
+        yield list(command)
+    else:
+        with hosts(1) as (host,):
+            yield list(host.inside(command))
+
+
+@contextlib.contextmanager
+def hosts(count: int = 2) -> Iterator[list[Host]]:
+    """Make hosts, connected by a switch; they are gone when the block ends.
+
+    Args:
+        count: how many.
+
+    Raises:
+        HostError: it cannot be done here; the sentence of ``why_not()``.
+    """
+    if not 1 <= count <= MOST_HOSTS:
+        raise ValueError(f"1 to {MOST_HOSTS} hosts, not {count}")
+    if reason := why_not():
+        raise HostError(reason)
+    with contextlib.ExitStack() as stack:
+        switch = stack.enter_context(_Keeper())
+        switch.do("ip", "link", "add", "switch", "type", "bridge")
+        switch.do("ip", "link", "set", "switch", "up")
+        made = [Host(number, stack.enter_context(_Keeper(inside=switch)), switch) for number in range(count)]
+        with tempfile.NamedTemporaryFile("w", prefix="hosts-") as names:  # (where it is mounted it stays)
+            names.write("".join(f"{address} {name}\n" for address, name in _addresses(made)))
+            names.flush()
+            for host in made:
+                _plug_in(host, names.name)
+        yield made
+
+
+def _addresses(made: Sequence[Host]) -> list[tuple[str, str]]:
+    return [("127.0.0.1", "localhost"), *((host.address, host.name) for host in made)]
+
+
+def _plug_in(host: Host, names: str) -> None:
+    """Give a host its cable, address and name. ``names``: the file that becomes its /etc/hosts."""
+    keeper, switch, port = host._keeper, host._switch, host._port
+    end, other_end = ("netns", str(switch.pid)), ("netns", str(keeper.pid))
+    switch.do("ip", "link", "add", port, *end, "type", "veth", "peer", "name", "eth0", *other_end)
+    switch.do("ip", "link", "set", port, "master", "switch", "up")
+    keeper.do("ip", "link", "set", "eth0", "addrgenmode", "none")  # no IPv6 address of its own making
+    keeper.do("ip", "address", "add", f"{host.address}/24", "dev", "eth0")
+    keeper.do("ip", "link", "set", "eth0", "up")
+    keeper.do("ip", "link", "set", "lo", "up")
+    keeper.do("hostname", host.name)
+    keeper.do("mount", "--bind", names, "/etc/hosts")
+
+
+class _Keeper:
+    """A process that keeps namespaces alive. When its starter lets go of it, it kills all that runs in them."""
+
+    def __init__(self, inside: _Keeper | None = None) -> None:
+        self._as_root = () if os.geteuid() == 0 else ("--user", "--preserve-credentials")
+        new_user = ("--user", "--map-root-user") if self._as_root and inside is None else ()
+        before = inside.enter() if inside and self._as_root else ()  # all in one user namespace
+        self._process = subprocess.Popen(
+            [*before, *_NEW, *new_user, sys.executable, "-m", "lessons.launchers.namespaces"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=processes.clean_environment(),
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        self.pid = self._process.pid
+        if not self._process.stdout.readline():
+            raise HostError(f"no new namespaces: unshare {how_it_ended(self._process.wait(), in_sentence=True)}")
+
+    def __enter__(self) -> _Keeper:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+
+    def enter(self, *namespaces: str) -> list[str]:
+        """The beginning of a command line whose rest then runs in these namespaces, each an option of nsenter."""
+        return ["nsenter", "--target", str(self.pid), *self._as_root, *namespaces, "--"]
+
+    def do(self, *command: str) -> str:
+        """Run one of the system's commands in there and return what it prints."""
+        done = subprocess.run(
+            [*self.enter("--net", "--uts", "--mount"), *command], capture_output=True, text=True, timeout=30
+        )
+        if done.returncode:
+            raise HostError(f"{' '.join(command)} failed: {done.stderr.strip()}")
+        return done.stdout
+
+
+def why_not() -> str | None:
+    """One sentence why there can be no hosts here; None if there can."""
+    if sys.platform != "linux":
+        return "hosts on one machine need Linux: its network namespaces"
+    for program, package in _PROGRAMS.items():
+        if shutil.which(program) is None:
+            return f"hosts on one machine need the program {program}: apt-get install {package}"
+    new_user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
+    cable = "ip link add switch type bridge && ip link add one type veth peer name two"
+    slow = "tc qdisc add dev one root tbf rate 1mbit burst 32kbit latency 10ms"
+    mounts = "hostname host0 && mount --bind /etc/hosts /etc/hosts"
+    tried = subprocess.run(
+        [*_NEW, *new_user, "sh", "-c", f"{cable} && {slow} && {mounts}"], capture_output=True, text=True, timeout=30
+    )
+    if tried.returncode:
+        who = "" if os.geteuid() == 0 else ", and you are not root"
+        return f"this system does not let a program make network namespaces{who} ({tried.stderr.strip()})"
+    return None
+
+
+def _keep() -> None:
+    """Say that the namespaces are there; wait for the end of the starter or of the block; kill all that is in them."""
+    print("ready", flush=True)
+    sys.stdin.read()
+    here = os.readlink("/proc/self/ns/net")
+    processes.kill_all(lambda: [process for process in psutil.process_iter() if _is_in(process.pid, here)])
+
+
+def _is_in(pid: int, network: str) -> bool:
+    try:
+        return pid != os.getpid() and os.readlink(f"/proc/{pid}/ns/net") == network
+    except OSError:
+        return False
+
+
+if __name__ == "__main__":
+    _keep()

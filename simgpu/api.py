@@ -1,0 +1,129 @@
+"""``simgpu.cluster`` makes simulated GPUs; ``simgpu.region`` names what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from simgpu import hardware
+from simgpu.clock import Clock
+from simgpu.cluster import Cluster, current, make_current
+from simgpu.hardware import GPU
+from simgpu.install import install, uninstall
+from simgpu.streams import Stream
+from utils.hardware.links import Link
+
+MAX_GPUS, MAX_NODES = 1024, 128
+
+LAUNCH_S = 10e-6
+"""Assumed: what the host needs to launch an operator from Python (interpreter, dispatcher, driver)."""
+GIL_SHARE = 0.3
+"""The part of it that is Python's and holds the GIL: ``benchmarks/simgpu.py`` measures it. In the rest, assumed to need
+no GIL, torch's dispatcher and the driver work: torch lets go of the GIL before it calls them."""
+
+
+def cluster(
+    nodes: int = 1,
+    gpus_per_node: int = 4,
+    gpu: str | GPU | Sequence[str | GPU] = "H100",
+    *,
+    numbers: bool = True,
+    inside: Link | None = None,
+    network: Link | None = None,
+    nics_per_node: int | None = None,
+    memory: int | None = None,
+    launch_s: float = LAUNCH_S,
+    gil_s: float | None = None,
+    backward_launch_s: float | None = None,
+    gil: bool = True,
+    sharing: bool = True,
+    make: Callable[..., Cluster] = Cluster,
+) -> Cluster:
+    """Make simulated GPUs: from here on the devices "simgpu:0", "simgpu:1", … exist.
+
+    A second call replaces the first cluster, with its clocks and memory. Tensors of the first one cannot be used any
+    more; they say so. ``simgpu.uninstall()``, or the end of ``with simgpu.cluster(...):``, takes the devices away again
+    and leaves torch as it was.
+
+    Args:
+        nodes: machines, 1 to 128.
+        gpus_per_node: GPUs in each, at least 1; at most 1,024 GPUs in all.
+        gpu: their kind, such as "H100" (see ``simgpu.hardware``), or one for each GPU of the cluster.
+        numbers: True: compute real numbers (on the CPU). False: only shapes, memory and time.
+        inside: link between GPUs of a node. None: the GPU's NVLink, or PCIe where it has none.
+        network: what one network card (NIC) between nodes does. None: what its maker puts beside this kind of GPU.
+        nics_per_node: network cards of a node. None: as many as its maker puts there, for an H100 one for each GPU.
+        memory: bytes of memory of each GPU, if it should differ from the hardware's.
+        launch_s: seconds that the host needs to launch an operator from Python.
+        gil_s: seconds of those in which a thread holds CPython's GIL. None: 3 tenths (see ``GIL_SHARE``).
+        backward_launch_s: the same as ``launch_s`` from autograd's threads, which run no Python. None: half of it
+            (assumed).
+        gil: threads that launch from Python take turns in those ``gil_s``. False: they do not.
+        sharing: kernels that run beside a collective are slower: it takes some of the GPU's multiprocessors and of its
+            memory's bandwidth (see ``simgpu.sharing``). False: it takes nothing.
+        make: how the cluster comes to life; ``simgpu.join`` makes one of which this process has one GPU.
+
+    Raises:
+        ValueError: a number is out of range, or the kind of GPU is unknown (the nearest name is suggested).
+    """
+    for name, value, most in (("nodes", nodes, MAX_NODES), ("gpus_per_node", gpus_per_node, MAX_GPUS)):
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+            raise ValueError(f"{name} must be a whole number from 1 to {most}, not {value!r}")
+    count = nodes * gpus_per_node
+    if count > MAX_GPUS:
+        raise ValueError(f"{nodes} nodes × {gpus_per_node} GPUs are {count} GPUs: simulate at most {MAX_GPUS}")
+    if nics_per_node is not None and nics_per_node < 1:
+        raise ValueError(f"nics_per_node must be at least 1, not {nics_per_node}")
+    if gil_s is None or not gil:
+        gil_s = GIL_SHARE * launch_s if gil else 0.0
+    if not 0 <= gil_s <= launch_s or (backward_launch_s or 0) < 0:
+        raise ValueError(
+            "launch_s, gil_s and backward_launch_s are seconds, at least 0, and gil_s is a part of launch_s"
+        )
+    kinds = [gpu] * count if isinstance(gpu, (str, GPU)) else list(gpu)
+    if len(kinds) != count:
+        raise ValueError(f"gpu names {len(kinds)} GPUs, but the cluster has {count}: give one name, or one for each")
+    models = [hardware.gpu(kind) for kind in kinds]
+    if memory is not None:
+        models = [model.with_memory(memory) for model in models]
+    install()
+    backward_launch_s = launch_s / 2 if backward_launch_s is None else backward_launch_s
+    made = make(
+        models,
+        nodes,
+        inside or models[0].peer,
+        network or models[0].network,
+        nics_per_node or max(1, round(gpus_per_node * models[0].nics_per_gpu)),
+        numbers,
+        Clock(launch_s, gil_s, backward_launch_s),
+        Stream.of_gpu,
+        uninstall,
+    )
+    made.sharing = sharing
+    make_current(made)
+    return made
+
+
+@contextmanager
+def region(name: str) -> Iterator[None]:
+    """``with simgpu.region("F1"): …`` names the work inside; timelines show the name. Backward inside, too."""
+    lane = current().clock.lane(current().current_index())
+    before, lane.region = lane.region, name
+    try:
+        yield
+    finally:
+        lane.region = before
+
+
+def device(index: int, *, prefer_real: bool = False) -> torch.device:
+    """GPU ``index`` as a device: "simgpu:index".
+
+    Args:
+        index: number of the GPU.
+        prefer_real: "cuda:index" if this machine has that many real GPUs.
+    """
+    if prefer_real and torch.cuda.device_count() > index:
+        return torch.device("cuda", index)
+    return torch.device("simgpu", current().index(index))

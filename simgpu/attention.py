@@ -1,0 +1,112 @@
+"""Attention on a simulated GPU: the fused kernel, as on CUDA. And the cells of recurrent networks.
+
+``scaled_dot_product_attention`` chooses a kernel by asking the backend in C++, which a backend written in Python
+cannot answer. So the choice that torch makes on the CPU is made here: flash attention, and plain matrix products
+where there is dropout or where the mask needs a gradient.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from simgpu.operators import run
+from simgpu.tensor import SimTensor
+
+aten = torch.ops.aten
+
+
+def scaled_dot_product_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Attention over ``[batch, heads, tokens, width]``; see torch.nn.functional.scaled_dot_product_attention."""
+    shapes_fit = query.dim() == key.dim() == value.dim() == 4 and query.shape[-1] == value.shape[-1] and not enable_gqa
+    mask_is_data = attn_mask is None or not attn_mask.requires_grad
+    if not isinstance(query, SimTensor) and shapes_fit and dropout_p == 0.0 and attn_mask is None:
+        # A DTensor: torch knows how to share out CUDA's operator (context_parallel, heads of tensor parallelism).
+        return aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[0]
+    if dropout_p == 0.0 and shapes_fit and mask_is_data and query.shape[:2] == key.shape[:2]:
+        if attn_mask is not None and attn_mask.dtype is torch.bool:
+            attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(~attn_mask, float("-inf"))
+        out, _ = aten._scaled_dot_product_flash_attention_for_cpu(
+            query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
+        )
+        return out
+    out, _ = aten._scaled_dot_product_attention_math(
+        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    )
+    return out
+
+
+def flash(func: Any, args: tuple, kwargs: dict) -> tuple:
+    """CUDA's flash attention: the CPU's gives the same result and the same logarithms of sums."""
+    query, key, value, *rest = args
+    causal = kwargs.get("is_causal", rest[1] if len(rest) > 1 else False)
+    plain = aten._scaled_dot_product_flash_attention_for_cpu.default
+    out, sums = run(plain, (query, key, value, 0.0, causal), {"scale": kwargs.get("scale")})
+    state = torch.empty((), dtype=torch.int64)  # of random numbers, and of other things that nobody reads
+    return out, sums, None, None, query.shape[2], key.shape[2], state, state, None
+
+
+def flash_backward(func: Any, args: tuple, kwargs: dict) -> tuple:
+    """Likewise."""
+    values = {each.name: value for each, value in zip(func._schema.arguments, args, strict=False)} | kwargs
+    names = ("grad_out", "query", "key", "value", "out", "logsumexp")
+    plain = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+    asked = tuple(values[name] for name in names)
+    return run(plain, (*asked, 0.0, values["is_causal"]), {"scale": values.get("scale")})
+
+
+def lstm_cell(
+    from_input: torch.Tensor,
+    from_hidden: torch.Tensor,
+    cell: torch.Tensor,
+    input_bias: torch.Tensor | None = None,
+    hidden_bias: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """One step of an LSTM. CUDA has a fused kernel, and the CPU has none: here are its parts."""
+    gates = _sum(from_input, from_hidden, input_bias, hidden_bias)
+    enter, forget, candidate, out = gates.chunk(4, 1)
+    cell = forget.sigmoid() * cell + enter.sigmoid() * candidate.tanh()
+    return out.sigmoid() * cell.tanh(), cell, gates
+
+
+def gru_cell(
+    from_input: torch.Tensor,
+    from_hidden: torch.Tensor,
+    hidden: torch.Tensor,
+    input_bias: torch.Tensor | None = None,
+    hidden_bias: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One step of a GRU, likewise."""
+    gates = _sum(from_input, input_bias)
+    reset_i, keep_i, new_i = gates.chunk(3, 1)
+    reset_h, keep_h, new_h = _sum(from_hidden, hidden_bias).chunk(3, 1)
+    new = (new_i + (reset_i + reset_h).sigmoid() * new_h).tanh()
+    return (hidden - new) * (keep_i + keep_h).sigmoid() + new, gates
+
+
+def _sum(*parts: torch.Tensor | None) -> torch.Tensor:
+    first, *rest = [part for part in parts if part is not None]
+    for part in rest:
+        first = first + part
+    return first
+
+
+def kernels() -> list[tuple[str, Any, str]]:
+    """Operators, what runs for them, and the dispatcher's keys."""
+    return [
+        ("_thnn_fused_lstm_cell", lstm_cell, "AutogradPrivateUse1"),
+        ("_thnn_fused_gru_cell", gru_cell, "AutogradPrivateUse1"),
+        ("scaled_dot_product_attention", scaled_dot_product_attention, "AutogradPrivateUse1"),
+        ("scaled_dot_product_attention", scaled_dot_product_attention, "PrivateUse1"),
+    ]

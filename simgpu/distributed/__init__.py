@@ -1,0 +1,26 @@
+"""A simulated GPU for every rank: torch's own distributed code, with time and memory, on any computer.
+
+    torchrun --nproc-per-node 4 program.py
+        import simgpu
+        simgpu.join(gpu="H100", nodes=1)                       this process owns simgpu:<local rank>
+        dist.init_process_group("simccl")                      "cuda" and "nccl" become "simgpu" and "simccl"
+        model = DistributedDataParallel(model.to(device))      torch's own; FSDP2, DTensor, pipelining, … too
+
+In a notebook, ``%%ranks -n 4 --gpu H100`` does both.
+
+cluster.py     the cluster as one rank sees it
+joining.py     ``simgpu.join``, ``simgpu.one_of``
+changes.py     what is changed in torch.distributed
+pinned.py      pinned memory that C++ asks for
+premultiplied.py  the factor of a pre-multiplied sum
+foreach.py     optimizers over many DTensors, without a minute of thinking
+refusals.py    what does not work, and what to do instead
+cells.py       simulated GPUs for ``%%ranks --gpu``, and pictures of all ranks
+operators.py   collectives of c10d, from issue to their place in time
+functional.py  functional collectives
+messages.py    send and recv
+issue.py       the host launches a communication; the ranks agree on when it begins
+timing.py      how long it takes
+movement.py    the numbers travel over gloo
+works.py       what a collective returns
+"""

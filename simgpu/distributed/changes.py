@@ -1,0 +1,164 @@
+"""Every change that simulated GPUs of ranks make to torch's distributed code; ``simgpu.uninstall`` takes them back."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch._C._distributed_c10d as c10d
+import torch.distributed as dist
+from torch.autograd import graph
+from torch.distributed.checkpoint import _state_dict_stager
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+from simgpu import dispatch, install
+from simgpu.cluster import current, exists
+from simgpu.distributed import foreach, functional, operators, pinned, premultiplied, refusals
+from simgpu.distributed.works import after_backward, forget_unfinished
+from simgpu.phases import in_backward
+from simgpu.tensor import SimTensor
+
+BACKEND = "simccl"
+"""What stands where a program for real GPUs says "nccl"."""
+
+
+def connect() -> None:
+    """From now on torch's collectives know simulated GPUs. A second call changes nothing."""
+    if dispatch.communication:
+        return
+    if BACKEND.upper() not in dist.Backend._plugins:
+        dist.Backend.register_backend(BACKEND, _make_group, devices=["cpu", "simgpu"])
+    dispatch.communication.update(c10d=operators.run, _c10d_functional=functional.run)
+    install.on_uninstall(dispatch.communication.clear)
+    changed = (("barrier", _barrier), ("init_process_group", _init_process_group), ("new_group", _new_group))
+    for name, make in changed:
+        _replace_in((dist, dist.distributed_c10d), name, make)
+    _replace_in((graph, torch.autograd), "_engine_run_backward", _run_backward)
+    install.replace(dist.Logger, "set_runtime_stats_and_log", _log_nothing)
+    install.replace(torch.nn.parallel.DistributedDataParallel, "__init__", pinned.for_models_that_need_it)
+    refusals.connect()
+    premultiplied.connect()
+    install.replace(DTensor, "device", lambda _: property(_device))
+    install.replace(DTensor, "to", _to)
+    install.replace(ShardingPropagator, "propagate_op_sharding_non_cached", foreach.one_of_each_kind)
+    install.replace(_state_dict_stager.StateDictStager, "_offload_tensor", _to_host)
+
+
+def _replace_in(owners: tuple, name: str, make: Callable[[Any], Any]) -> None:
+    made = make(getattr(owners[0], name))
+    for owner in owners:
+        install.replace(owner, name, lambda _: made)
+
+
+def _make_group(store: Any, rank: int, size: int, timeout: Any) -> Any:
+    """One gloo group, for tensors of the CPU and (their numbers) of simulated GPUs."""
+    if exists() and getattr(current(), "alone", False):
+        return c10d.FakeProcessGroup._create_internal(rank, size)
+    return c10d.ProcessGroupGloo(store, rank, size, timeout=timeout)
+
+
+def _simulated(group: Any) -> bool:
+    return exists() and current().between_ranks and BACKEND in dist.get_backend_config(group)
+
+
+def _barrier(plain: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None, timeout: Any = None) -> Any:
+        """torch would take the CPU's gloo, which knows no simulated time."""
+        group = group or dist.group.WORLD
+        if group is dist.GroupMember.NON_GROUP_MEMBER or not _simulated(group):
+            return plain(group, async_op, device_ids, timeout)
+        before, group.bound_device_id = group.bound_device_id, torch.device("simgpu", 0)
+        try:
+            work = plain(group, async_op, None, timeout)
+        finally:
+            group.bound_device_id = before
+        if not async_op:
+            torch.simgpu.synchronize()  # type: ignore[attr-defined]  # NCCL's keeps the host waiting, too
+        return work
+
+    return barrier
+
+
+def _init_process_group(plain: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """With ``device_id`` torch would split groups, which gloo cannot."""
+        if exists() and current().between_ranks:
+            kwargs.pop("device_id", None)
+            backend = backend or BACKEND
+            forget_unfinished()
+            if current().alone:
+                kwargs = {"store": dist.HashStore(), "rank": current().rank, "world_size": current().world_size}
+        return plain(backend, *args, **kwargs)
+
+    return init_process_group
+
+
+def _new_group(plain: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def new_group(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """All ranks make all groups, also those of others, who use the same network cards."""
+        if ranks is not None and exists() and current().between_ranks:
+            current().note_group(ranks)
+        return plain(ranks, *args, **kwargs)
+
+    return new_group
+
+
+def _run_backward(engine: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(engine)
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return engine(*args, **kwargs)
+        finally:
+            if not in_backward():
+                after_backward()
+
+    return run_backward
+
+
+def _device(tensor: DTensor) -> torch.device:
+    """C++, whom a DTensor asks, calls every simulated GPU number 0."""
+    local = getattr(tensor, "_local_tensor", None)
+    return torch.Tensor.device.__get__(tensor) if local is None else local.device
+
+
+def _to(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    @functools.wraps(plain)
+    def to(self: DTensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """To the GPU where it is already: for C++ that is another one, and a copy would add up what is partial."""
+        copy = kwargs.get("copy", False)
+        device, dtype, _, memory_format = torch._C._nn._parse_to(
+            *args, **{k: v for k, v in kwargs.items() if k != "copy"}
+        )
+        if copy or memory_format is not None or device is None or (device.type, self.device.type) != ("simgpu",) * 2:
+            return plain(self, *args, **kwargs)
+        return self if dtype in (None, self.dtype) else plain(self, dtype)
+
+    return to
+
+
+def _to_host(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    @functools.wraps(plain)
+    def _offload_tensor(stager: Any, tensor: torch.Tensor, memo: dict, non_blocking: bool = False) -> torch.Tensor:
+        """Asynchronous checkpoints copy storages to the host, byte by byte."""
+        if not isinstance(tensor, SimTensor):
+            return plain(stager, tensor, memo, non_blocking)
+        memo[id(tensor)] = copy = tensor.detach().cpu()
+        return copy
+
+    return _offload_tensor
+
+
+def _log_nothing(plain: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(plain)
+    def set_runtime_stats_and_log(logger: Any) -> None:
+        """DistributedDataParallel's logger would warn that it cannot measure times on this device."""
+        if not (exists() and current().between_ranks):
+            plain(logger)
+
+    return set_runtime_stats_and_log

@@ -1,0 +1,163 @@
+"""A cluster of which this process, a rank, owns one GPU; and how all of its GPUs are connected."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch.distributed import get_process_group_ranks
+
+from simgpu.cluster import Cluster, SimulatedGPU, current
+from simgpu.streams import Stream
+
+
+class Members(NamedTuple):
+    """The ranks of a process group, how many, on how many nodes; and on how many network cards of each node.
+
+    A part of a card, if other groups that the program has made in the same way use it at the same time: those of the
+    same dimension of a mesh.
+    """
+
+    ranks: tuple[int, ...]
+    size: int
+    nodes: int
+    cards: float
+
+
+class RankCluster(Cluster):
+    """The GPUs of this rank's node, one of which is its own: number ``local_rank``, and "simgpu" without a number.
+
+    Args:
+        rank, world_size: of this process, and how many there are on all nodes.
+        world_nodes: nodes, with equally many ranks each.
+        alone: the other ranks do not exist; they are taken to do the same at the same simulated time.
+
+    Attributes:
+        link_free: when this GPU's ends of the links have nothing more to do, by whether it is a link inside the node,
+            and whether it leads out. A collective, or a message, so waits for the one before it.
+        groups: the ranks of all process groups that the program has made, this rank among them or not.
+        unfinished: what waits for messages of which it is not yet known when they began, as nobody has waited for them.
+        directions: from which rank to which messages have gone (``messages.Direction``).
+    """
+
+    between_ranks = True
+
+    def __init__(self, *args: Any, rank: int, world_size: int, world_nodes: int, alone: bool) -> None:
+        super().__init__(*args)
+        self.rank, self.world_size, self.world_nodes, self.alone = rank, world_size, world_nodes, alone
+        self.rank_number, self.prefix = rank, f"rank {rank}, "
+        self.first, self.several = rank % self.gpus_per_node, world_size > 1
+        self.link_free = dict.fromkeys(itertools.product((True, False), repeat=2), 0.0)
+        self.groups: dict[tuple[int, ...], None] = {}
+        self.unfinished: list[Callable[[], Any]] = []
+        self.directions: dict[Any, Any] = {}
+        self.streams: dict[str, Stream] = {}
+        self._members: dict[str, Members] = {}
+
+    @property
+    def local_rank(self) -> int:
+        """The number of this process's GPU."""
+        return self.first
+
+    @property
+    def own(self) -> list[SimulatedGPU]:
+        return [self.gpus[self.first]]
+
+    @property
+    def description(self) -> str:
+        """What all ranks together have, for captions."""
+        each = f"{self.world_nodes} nodes × {self.gpus_per_node}" if self.world_nodes > 1 else f"{self.world_size} ×"
+        links = [self.inside.name] if self.gpus_per_node > 1 else []
+        links += [self.network.name] if self.world_nodes > 1 else []
+        return ", ".join([f"{each} {self.own[0].model.name}", *links])
+
+    def index(self, device: int | str | torch.device | None) -> int:
+        """The number of this rank's GPU. 0 means it too, for C++ sees one device and calls it 0.
+
+        Raises:
+            RuntimeError: it is another rank's.
+        """
+        number = super().index(device)
+        if number not in (0, self.first):
+            raise RuntimeError(
+                f"simgpu:{number} is the GPU of another rank of this node; this rank's is simgpu:{self.first} "
+                "(device, or torch.device('simgpu', local_rank))"
+            )
+        return self.first
+
+    def note_group(self, ranks: Iterable[int]) -> None:
+        """The program makes a process group, of which this rank need not be a member."""
+        self.groups[tuple(sorted(ranks))] = None
+        self._members.clear()
+
+    def members_of(self, group: Any) -> Members:
+        """The ranks of a group, and the nodes on which they are."""
+        found = self._members.get(group.group_name)
+        if found is None or found.size != group.size():
+            ranks = tuple(get_process_group_ranks(group))
+            nodes = len({self.node_of(rank) for rank in ranks})
+            found = Members(ranks, len(ranks), nodes, self._cards(ranks, nodes))
+            self._members[group.group_name] = found
+        return found
+
+    def _cards(self, ranks: tuple[int, ...], nodes: int) -> float:
+        """How many network cards of its node a group has, where other groups may use them too."""
+        mine = self._cards_here(ranks)
+        users = dict.fromkeys(mine, 1)
+        taken = set(ranks)
+        for other in self.groups:
+            alike = len(other) == len(ranks) and len({self.node_of(rank) for rank in other}) == nodes
+            if nodes > 1 and alike and taken.isdisjoint(other):
+                taken.update(other)
+                for card in mine & self._cards_here(other):
+                    users[card] += 1
+        return sum(1 / count for count in users.values())
+
+    def _cards_here(self, ranks: tuple[int, ...]) -> set[int]:
+        """The cards of this rank's node that these ranks use."""
+        here_ = [rank % self.gpus_per_node for rank in ranks if self.node_of(rank) == self.node_of(self.rank)]
+        return {self._card(self.gpus[local]) for local in here_}
+
+    def node_of(self, rank: int) -> int:
+        """The node of a rank of the world."""
+        return rank // self.gpus_per_node
+
+    def stream_of(self, group: str) -> Stream:
+        """The stream on which a group's asynchronous collectives run, as NCCL has one for each communicator."""
+        if group not in self.streams:
+            self.streams[group] = Stream(self.first)
+            self.streams[group].name = f"the stream of {group if ' ' in group else 'a process group'}"
+        return self.streams[group]
+
+    def forget_groups(self) -> None:
+        """New process groups begin afresh: what a failed program has left under way will never end."""
+        self.unfinished.clear()
+        self.directions.clear()
+        self._members.clear()
+        self.groups.clear()
+
+    def finish_messages(self) -> None:
+        """Wait, in real time, until it is known when each message that this rank has issued began."""
+        while self.unfinished:
+            self.unfinished.pop(0)()
+
+    def synchronize(self, gpu: int | None = None) -> None:
+        self.finish_messages()
+        super().synchronize(gpu)
+
+
+def here() -> RankCluster:
+    """The cluster of this rank.
+
+    Raises:
+        RuntimeError: there is none: this process has called ``simgpu.cluster``, or nothing.
+    """
+    cluster = current()
+    if not isinstance(cluster, RankCluster):
+        raise RuntimeError(
+            "this process simulates all GPUs by itself (simgpu.cluster), so it has no other ranks to talk to: use "
+            "simgpu.all_reduce and its kin here, or give each rank its own GPU, with simgpu.join() or %%ranks --gpu"
+        )
+    return cluster

@@ -1,0 +1,118 @@
+"""One communication that this rank's host has issued, on its way into simulated time.
+
+It begins when its last rank has issued it and what it reads is there. The ranks tell each other, in real time, when
+each of them is ready (``meet``); the latest is the beginning, for all.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.distributed import ReduceOp, get_process_group_ranks
+
+from simgpu import happens_before
+from simgpu.distributed.cluster import here
+from simgpu.phases import COMMUNICATION, in_backward
+from simgpu.tensor import SimTensor
+from simgpu.work import Share, Timeline, Work
+
+_LONGEST = 200
+
+
+class Issue:
+    """The host launches a communication: what it waits for on this rank.
+
+    Args:
+        name: "all-reduce", "send", ….
+        stream: on which it runs.
+        reads, writes: tensors.
+        after: it can not begin before, in simulated seconds.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        stream: Timeline,
+        reads: Sequence[SimTensor],
+        writes: Sequence[SimTensor],
+        after: float = 0.0,
+    ) -> None:
+        cluster = here()
+        clock = cluster.clock
+        clock.settle()  # one thread works here, so everything before this has its time now
+        self.name, self.stream, self.lane = name, stream, clock.lane(cluster.first)
+        self.launch_s = clock.backward_launch_s if in_backward() else clock.launch_s
+        self.launched = self.lane.time = self.lane.time + self.launch_s
+        self.region = self.lane.region
+        written = [tensor.allocation.last_write for tensor in (*reads, *writes)]
+        self.ready = max(
+            [
+                *(self.launched, after, stream.time, cluster.current_stream().time),
+                *(work.end for work in written if work is not None),
+            ]
+        )
+        self.order = None
+        if (watching := happens_before.watching) is not None:
+            here_ = cluster.current_stream()
+            waited = "stream" if stream is here_ else "wait()"
+            self.order = watching.launched(name, (stream,), reads, writes, after=(here_,), waited=waited)
+
+    def place(
+        self,
+        start: float,
+        seconds: float,
+        nbytes: int,
+        outputs: Sequence[SimTensor],
+        place: str,
+        how: str = "",
+        share: Share | None = None,
+    ) -> Work:
+        """Put it on the timeline, where ``start`` is what all ranks have agreed on, and ``share`` what it takes."""
+        cluster = here()
+        if share is not None:
+            cluster.own[0].sharing.take(start, start + seconds, share)
+        work = Work(
+            *(self.name, COMMUNICATION, place, seconds, self.region, (), (self.stream,), (), self.launch_s),
+            *(True, False, 0, nbytes, (cluster.first,), self.lane.name, (), how),
+            *(self.launched, start, start + seconds, self.order),
+        )
+        self.stream.time = max(self.stream.time, work.end)
+        for tensor in outputs:
+            tensor.allocation.last_write = work
+        for watcher in cluster.clock.watchers:
+            watcher.append(work)
+        return work
+
+
+def meet(group: Any, what: str, ready: float, seconds: float, moves: bool = True) -> tuple[float, float, bool]:
+    """All ranks of a group say what they are about to do, when they are ready, how long it takes, and if numbers move.
+
+    Returns:
+        The latest time, the longest, and whether numbers move on all ranks.
+
+    Raises:
+        RuntimeError: they are not about to do the same; the sentence says who does what.
+    """
+    if group.size() == 1 or here().alone:
+        return ready, seconds, moves
+    mark = float(zlib.crc32(what.encode()))
+    numbers = torch.tensor([ready, seconds, mark, -mark, not moves], dtype=torch.float64, device="cpu")
+    group.allreduce([numbers], ReduceOp.MAX).wait()
+    latest, longest, high, low, stays = numbers.tolist()
+    if high != -low:
+        raise RuntimeError(_who_does_what(group, what))
+    return latest, longest, not stays
+
+
+def _who_does_what(group: Any, what: str) -> str:
+    mine = torch.tensor(list(what.encode()[:_LONGEST].ljust(_LONGEST)), dtype=torch.uint8, device="cpu")
+    all_ = [torch.empty_like(mine) for _ in range(group.size())]
+    group.allgather([all_], [mine]).wait()
+    does: dict[str, list[int]] = {}
+    for rank, text in zip(get_process_group_ranks(group), all_, strict=True):
+        does.setdefault(bytes(text.tolist()).decode(errors="replace").strip(), []).append(rank)
+    said = "; ".join(f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}: {it}" for it, ranks in does.items())
+    return f"the ranks of a group called different collectives, which would hang on real GPUs: {said}"

@@ -1,0 +1,160 @@
+"""The numbers of a collective really travel: the same collective on plain CPU tensors, over gloo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch._C._distributed_c10d as c10d
+from torch.distributed import ReduceOp
+
+from simgpu.distributed.premultiplied import PREMULTIPLIED, scaled
+
+AVERAGE = ReduceOp.RedOpType.AVG
+
+
+def move(packet: str, group: Any, values: dict[str, Any], outputs: list[torch.Tensor]) -> None:
+    """Run operator ``c10d::packet`` over gloo.
+
+    Args:
+        values: its arguments by name, with plain CPU tensors.
+        outputs: those of them that it writes.
+    """
+    asked = kind(values)
+    staged: list[tuple[torch.Tensor, torch.Tensor]] = []
+    written = {id(tensor) for tensor in outputs}
+    if asked == PREMULTIPLIED:
+        values = {name: scaled(value, written) for name, value in values.items()}
+    values = {name: _contiguous(value, staged, written) for name, value in values.items()}
+    _MOVERS[packet](group, values, lambda options: _filled(options, values, asked))
+    for target, source in staged:
+        target.copy_(source)
+    if asked == AVERAGE:
+        for tensor in outputs:
+            tensor.div_(group.size()) if tensor.is_floating_point() else tensor.floor_divide_(group.size())
+
+
+def kind(values: dict[str, Any]) -> Any:
+    """The kind of reduction that an operator's arguments ask for; None if they ask for none."""
+    op = values.get("reduce_op")
+    if op is None:
+        return None
+    return ReduceOp.RedOpType(int(op.op()))
+
+
+def _contiguous(value: Any, staged: list, written: set[int]) -> Any:
+    """gloo wants tensors without holes."""
+    if isinstance(value, torch.Tensor) and not value.is_contiguous():
+        copy = value.contiguous()
+        if id(value) in written:
+            staged.append((value, copy))
+        return copy
+    if isinstance(value, (list, tuple)):
+        return [_contiguous(each, staged, written) for each in value]
+    return value
+
+
+def _filled(options: Any, values: dict[str, Any], asked: Any) -> Any:
+    if asked is not None:
+        options.reduceOp = ReduceOp(ReduceOp.SUM if asked in (AVERAGE, PREMULTIPLIED) else asked)
+    if "root_rank" in values:
+        options.rootRank = values["root_rank"]
+    return options
+
+
+Options = Callable[[Any], Any]
+
+
+def _all_reduce(group: Any, values: dict, options: Options) -> None:
+    for tensor in values["tensors"]:
+        group.allreduce([tensor], options(c10d.AllreduceOptions())).wait()
+
+
+def _broadcast(group: Any, values: dict, options: Options) -> None:
+    group.broadcast(values["tensors"], options(c10d.BroadcastOptions())).wait()
+
+
+def _reduce(group: Any, values: dict, options: Options) -> None:
+    (tensor,) = values["tensors"]
+    copy = tensor.clone()  # gloo leaves its intermediate sums in those of the others
+    group.reduce([copy], options(c10d.ReduceOptions())).wait()
+    if group.rank() == values["root_rank"]:
+        tensor.copy_(copy)
+
+
+def _all_gather(group: Any, values: dict, _options: Options) -> None:
+    group.allgather(values["output_tensors"], values["input_tensors"], c10d.AllgatherOptions()).wait()
+
+
+def _all_gather_lists(group: Any, values: dict, _options: Options) -> None:
+    for outputs, source in zip(zip(*values["output_lists"], strict=True), values["input_list"], strict=True):
+        group.allgather([list(outputs)], [source], c10d.AllgatherOptions()).wait()
+
+
+def _all_gather_whole(group: Any, values: dict, _options: Options) -> None:
+    outputs = values.get("outputs") or [values["output_tensor"]]
+    inputs = values.get("inputs") or [values["input_tensor"]]
+    for output, source in zip(outputs, inputs, strict=True):
+        group._allgather_base(output, source, c10d.AllgatherOptions()).wait()
+
+
+def _reduce_scatter(group: Any, values: dict, options: Options) -> None:
+    _scatter_sum(group, values["output_tensors"][0], values["input_tensors"][0], options)
+
+
+def _reduce_scatter_whole(group: Any, values: dict, options: Options) -> None:
+    outputs = values.get("outputs") or [values["output_tensor"]]
+    inputs = values.get("inputs") or [values["input_tensor"]]
+    for output, source in zip(outputs, inputs, strict=True):
+        _scatter_sum(group, output, list(source.reshape(-1).chunk(group.size())), options)
+
+
+def _scatter_sum(group: Any, output: torch.Tensor, parts: list[torch.Tensor], options: Options) -> None:
+    """By an all-reduce, whose sums are added in the same order on every rank."""
+    whole = torch.cat([part.reshape(-1) for part in parts])
+    group.allreduce([whole], options(c10d.AllreduceOptions())).wait()
+    mine = whole.split([part.numel() for part in parts])[group.rank()]
+    output.copy_(mine.view(output.shape))
+
+
+def _all_to_all(group: Any, values: dict, _options: Options) -> None:
+    splits = list(values["output_split_sizes"]), list(values["input_split_sizes"])
+    group.alltoall_base(values["output"], values["input"], *splits, c10d.AllToAllOptions()).wait()
+
+
+def _all_to_all_lists(group: Any, values: dict, _options: Options) -> None:
+    inputs, outputs = values["input_tensors"], values["output_tensors"]
+    flat = torch.cat([tensor.reshape(-1) for tensor in inputs])
+    sizes = [tensor.numel() for tensor in outputs]
+    output = flat.new_empty(sum(sizes))
+    group.alltoall_base(output, flat, sizes, [tensor.numel() for tensor in inputs], c10d.AllToAllOptions()).wait()
+    for target, part in zip(outputs, output.split(sizes), strict=True):
+        target.copy_(part.view(target.shape))
+
+
+def _gather(group: Any, values: dict, options: Options) -> None:
+    group.gather(values["output_tensors"], values["input_tensors"], options(c10d.GatherOptions())).wait()
+
+
+def _scatter(group: Any, values: dict, options: Options) -> None:
+    group.scatter(values["output_tensors"], values["input_tensors"], options(c10d.ScatterOptions())).wait()
+
+
+_MOVERS: dict[str, Callable[[Any, dict, Options], None]] = {
+    "allreduce_": _all_reduce,
+    "allreduce_coalesced_": _all_reduce,
+    "broadcast_": _broadcast,
+    "reduce_": _reduce,
+    "allgather_": _all_gather,
+    "allgather_coalesced_": _all_gather_lists,
+    "_allgather_base_": _all_gather_whole,
+    "allgather_into_tensor_coalesced_": _all_gather_whole,
+    "reduce_scatter_": _reduce_scatter,
+    "_reduce_scatter_base_": _reduce_scatter_whole,
+    "reduce_scatter_tensor_coalesced_": _reduce_scatter_whole,
+    "alltoall_base_": _all_to_all,
+    "alltoall_": _all_to_all_lists,
+    "gather_": _gather,
+    "scatter_": _scatter,
+}

@@ -1,0 +1,112 @@
+"""What a collective returns: ``wait()`` makes this GPU's current stream wait, and the host goes on, as under NCCL."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.distributed import Work as TorchWork
+
+from simgpu import happens_before
+from simgpu.distributed.cluster import here
+from simgpu.work import Work
+
+_alive: deque = deque(maxlen=512)  # C++ finds the methods below only as long as their object lives
+_until_end_of_backward: list[Callable[[], Any]] = []
+
+
+def stream_waits(work: Work) -> None:
+    """What joins the current stream from now on begins only when ``work`` is done."""
+    cluster = here()
+    stream = cluster.current_stream()
+
+    def follow(_lane: object) -> None:
+        stream.time = max(stream.time, work.end)
+
+    cluster.clock.act(follow, cluster.first)
+    happens_before.stream_waits(stream, work.order)
+
+
+class SimWork(TorchWork):
+    """A communication under way.
+
+    Args:
+        finish: gives its place in simulated time, for which it may have to wait for the other rank.
+        result: the tensors that it writes. (Kept only until somebody has asked, or waited.)
+        order: what comes before those who wait for it, while somebody looks for races.
+    """
+
+    def __init__(self, finish: Callable[[], Work], result: list, order: Any = None) -> None:
+        super().__init__()
+        self._order = order
+        self._finish, self._result = finish, result
+        _alive.append(self)
+
+    def wait(self, timeout: Any = None) -> bool:
+        self._result = []
+        stream_waits(self._finish())
+        return True
+
+    def is_completed(self) -> bool:
+        happens_before.host_waits(self._order)
+        return True
+
+    def is_success(self) -> bool:
+        return True
+
+    def result(self) -> list:
+        return self._result
+
+    def get_future(self) -> Future:
+        """A future that is done, though in simulated time it is not: what reads the tensors waits for them.
+
+        DistributedDataParallel waits for such futures in C++ at the end of backward, without telling us.
+        """
+        finish = self._finish
+        if happens_before.watching is not None:
+            happens_before.watching.future(self._order)
+        _until_end_of_backward.append(lambda: stream_waits(finish()))
+        future = Future(self._order)
+        future.set_result(self._result)
+        self._result = []
+        return future
+
+
+class Future(torch.futures.Future):
+    """Callbacks run on a stream of their own, as those of CUDA's futures do: the backward pass goes on meanwhile."""
+
+    def __init__(self, order: Any = None) -> None:
+        super().__init__()
+        self._order = order
+
+    def wait(self) -> Any:
+        happens_before.stream_waits(here().current_stream(), self._order)
+        return super().wait()
+
+    def then(self, callback: Callable[[torch.futures.Future], Any]) -> Future:
+        done = Future()
+        with here().stream_of("callbacks of futures") as stream:
+            happens_before.stream_waits(stream, self._order)
+            try:
+                done.set_result(callback(self))
+            except Exception as error:
+                done.set_exception(error)
+            if happens_before.watching is not None:
+                done._order = happens_before.recorded(stream)
+                happens_before.watching.future(done._order)
+        _until_end_of_backward.append(lambda: here().current_stream().wait_stream(stream))
+        return done
+
+
+def after_backward() -> None:
+    """The stream waits for the collectives whose futures have been taken."""
+    while _until_end_of_backward:
+        _until_end_of_backward.pop(0)()
+
+
+def forget_unfinished() -> None:
+    """A new process group begins afresh: what a failed program has left under way will never end."""
+    here().forget_groups()
+    _until_end_of_backward.clear()

@@ -1,0 +1,279 @@
+"""Every change that simulated GPUs make to torch, in one place: ``install`` makes them, ``uninstall`` takes them back.
+
+(And one change to Python: ``ThreadPoolExecutor.submit``.)
+
+What stays after ``uninstall`` is what torch cannot take back: the name "simgpu" of its device type for others' backends
+("PrivateUse1"), with the hooks by which C++ asks for it, which say then that no such device is available.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd import graph
+from torch.autograd.function import BackwardCFunction
+from torch.cuda import nccl
+from torch.nn.parallel import _functions, comm
+from torch.nn.utils.rnn import PackedSequence
+from torch.optim import optimizer as optim
+from torch.utils import checkpoint
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+from simgpu import (
+    attention,
+    autocast,
+    backward,
+    copies,
+    dispatch,
+    factories,
+    optimizers,
+    parallel,
+    random_state,
+    saving,
+    threads,
+    torch_module,
+    transfers,
+)
+from simgpu.cluster import current, exists, make_current
+from simgpu.tensor import SimTensor
+
+_undo: list[Callable[[], None]] = []
+_MISSING = object()
+
+for _module in (dispatch, copies, saving):  # nothing of torch's: our own tensor learns what it can do
+    _module.connect()
+
+
+def install() -> None:
+    """Make "simgpu" a device of torch. A second call changes nothing."""
+    if _undo:
+        return
+    _introduce_device()
+    _install_kernels()
+    _change_tensors()
+    _change_data_parallel()
+    _change_accelerator()
+    _change_training()
+
+
+def uninstall() -> None:
+    """Take everything back: torch is as before the first ``simgpu.cluster``, and there is no cluster any more."""
+    make_current(None)
+    while _undo:
+        _undo.pop()()
+
+
+def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    """Replace a function of torch with what ``make`` makes of it, until ``uninstall``."""
+    _replace(owner, name, make)
+
+
+def on_uninstall(undo: Callable[[], None]) -> None:
+    """Call this, too, to take everything back."""
+    _undo.append(undo)
+
+
+def _set(owner: Any, name: str, value: Any) -> None:
+    """Set an attribute until ``uninstall``."""
+    before = vars(owner).get(name, _MISSING)
+    setattr(owner, name, value)
+    _undo.append(lambda: delattr(owner, name) if before is _MISSING else setattr(owner, name, before))
+
+
+def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    """Replace a function with what ``make`` makes of it."""
+    _set(owner, name, make(getattr(owner, name, None)))
+
+
+# --- The device, and the kernels of its operators -----------------------------------------------------------
+
+_CHANGED_BY_TORCH = (torch, torch.Tensor, torch.nn.Module, PackedSequence, torch.TypedStorage, torch.UntypedStorage)
+_CHANGED_BY_TORCH += (torch.storage._StorageBase,)
+_methods: dict[tuple[Any, str], Any] = {}
+
+
+class _Hooks(torch._C._acc.PrivateUse1Hooks):
+    def is_available(self) -> bool:
+        return exists()
+
+    def has_primary_context(self, _device: int) -> bool:
+        return True
+
+    def is_built(self) -> bool:
+        return True
+
+
+def _introduce_device() -> None:
+    """The name, for good; ``torch.simgpu``, ``tensor.simgpu()`` and the like, until ``uninstall``."""
+    if not _methods:
+        before = {owner: set(vars(owner)) for owner in _CHANGED_BY_TORCH}
+        _setup_privateuseone_for_python_backend(
+            "simgpu", torch_module, hook=_Hooks(), device_guard=backward.device_guard()
+        )
+        for owner in _CHANGED_BY_TORCH:
+            for name in set(vars(owner)) - before[owner]:
+                _methods[owner, name] = vars(owner)[name]
+                delattr(owner, name)
+        if torch.version.cuda is not None:  # for good, too
+            graph._engine_run_backward = backward.refusing_real_gpus(graph._engine_run_backward)
+            torch.autograd._engine_run_backward = graph._engine_run_backward
+        _methods[torch.Tensor, "simgpu"] = _to_simgpu  # torch's own goes through C++, which knows one device only
+    for (owner, name), value in _methods.items():
+        _set(owner, name, value)
+    sys.modules["torch.simgpu"] = torch_module
+    _undo.append(lambda: sys.modules.pop("torch.simgpu", None))
+    # For good, as the name: C++ goes on to name this accelerator, and torch asks its module whether there is one.
+    torch.get_device_module(torch.device("simgpu"))
+
+
+def _install_kernels() -> None:
+    """Operators of the dispatcher. Destroying the library gives torch its own kernels back."""
+    library = torch.library.Library("aten", "IMPL")
+    _undo.append(library._destroy)
+    for module in (factories, attention, autocast, transfers):
+        for operator, kernel, key in module.kernels():
+            library.impl(operator, kernel, key)
+    others = torch.library.Library("_", "IMPL", "AutocastPrivateUse1")
+    _undo.append(others._destroy)
+    others.fallback(torch.library.fallthrough_kernel)
+
+
+# --- Functions of Python ------------------------------------------------------------------------------------
+
+
+def _change_tensors() -> None:
+    """Where C++ would take one simulated GPU for another; and saving."""
+    _replace(torch.Tensor, "to", _to)
+    _replace(torch.Tensor, "data", _data)
+    _replace(torch, "as_tensor", _as_tensor)
+    _set(torch, "Generator", random_state.Generator)
+    to_dlpack = _to_dlpack(torch.utils.dlpack.to_dlpack)
+    _set(torch, "to_dlpack", to_dlpack)
+    _set(torch.utils.dlpack, "to_dlpack", to_dlpack)
+    registry = torch.serialization._package_registry
+    known = list(registry)
+    torch.serialization.register_package(*saving.PACKAGE)
+    mine = [each for each in registry if each not in known]
+    _undo.append(lambda: [registry.remove(each) for each in mine])
+
+
+def _change_data_parallel() -> None:
+    """What ``nn.DataParallel`` calls. Real CUDA tensors still take torch's own way."""
+    for owner, name, make in (
+        (torch._C, "_broadcast_coalesced", parallel.broadcasting),
+        (torch._C, "_scatter", parallel.scattering),
+        (torch._C, "_gather", parallel.gathering),
+        (comm, "reduce_add_coalesced", parallel.reducing_coalesced),
+        (nccl, "is_available", parallel.having_nccl),
+        (nccl, "reduce", parallel.reducing),
+        (_functions, "_get_stream", parallel.choosing_stream),
+        (torch, "is_autocast_enabled", _is_autocast_enabled),
+    ):
+        _replace(owner, name, make)
+    available = parallel.choosing_device_type(torch._utils._get_available_device_type)
+    _set(torch._utils, "_get_available_device_type", available)
+    module = sys.modules["torch.nn.parallel.data_parallel"]  # its package has a function of the same name
+    _set(module, "_get_available_device_type", available)
+    for owner, name in ((nn.DataParallel, "__init__"), (nn.DataParallel, "forward"), (nn.parallel, "data_parallel")):
+        _replace(owner, name, parallel.where_its_module_is)
+
+
+def _change_accelerator() -> None:
+    """``torch.accelerator`` asks C++, which sees one device."""
+    module = torch_module
+    names = {
+        "device_count": (module.device_count, torch.cuda.device_count),
+        "current_device_index": (module.current_device, torch.cuda.current_device),
+        "current_device_idx": (module.current_device, torch.cuda.current_device),
+        "set_device_index": (module.set_device, torch.cuda.set_device),
+        "set_device_idx": (module.set_device, torch.cuda.set_device),
+        "current_stream": (module.current_stream, torch.cuda.current_stream),
+        "set_stream": (module.set_stream, torch.cuda.set_stream),
+        "synchronize": (module.synchronize, torch.cuda.synchronize),
+        "device_index": (module.device, torch.cuda.device),
+    }
+    for name, (simulated, real) in names.items():
+        _set(torch.accelerator, name, parallel.choosing_accelerator(simulated, real))
+
+
+def _change_training() -> None:
+    """Backward, the optimizers, and pools of threads."""
+    engine = backward.watched(graph._engine_run_backward)
+    _set(graph, "_engine_run_backward", engine)
+    _set(torch.autograd, "_engine_run_backward", engine)
+    _replace(BackwardCFunction, "apply", backward.on_its_gpu)
+    _undo.append(optim.register_optimizer_step_pre_hook(optimizers.before_step).remove)
+    _undo.append(optim.register_optimizer_step_post_hook(optimizers.after_step).remove)
+    optim._foreach_supported_types.append(SimTensor)  # as on CUDA: one launch for all parameters
+    _undo.append(lambda: optim._foreach_supported_types.remove(SimTensor))
+    _replace(torch._C, "_group_tensors_by_device_and_dtype", optimizers.grouping)
+    _set(checkpoint.DefaultDeviceType, "_default_device_type", None)  # torch keeps what it finds at its first use
+    _replace(ThreadPoolExecutor, "submit", threads.submitting)
+
+
+def _to(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """C++ takes "simgpu" without a number for number 0: say which GPU is meant."""
+        asked = args[0] if args else kwargs.get("device")
+        if isinstance(self, SimTensor) and isinstance(asked, str | int | torch.device):
+            return copies.to(self, *args, **kwargs)  # of whoever calls torch.Tensor.to
+        if exists() and current().current_index() and asked is not None and _without_number(asked):
+            home = copies.CopyFromHost.apply(self, current().current_index())
+            rest = {name: value for name, value in kwargs.items() if name in ("dtype", "memory_format")}
+            return home.to(*args[1:2], **rest) if args[1:2] or rest else home
+        return plain(self, *args, **kwargs)
+
+    return to
+
+
+def _data(plain: Any) -> property:
+    def set_data(self: torch.Tensor, new: torch.Tensor) -> None:
+        """C++ cannot turn a CPU tensor into a simulated one: the two are swapped, so it stays the same object."""
+        if isinstance(self, SimTensor) or not isinstance(new, SimTensor):
+            return plain.__set__(self, new)
+        there = new.detach().requires_grad_(self.requires_grad)
+        is_parameter = isinstance(self, nn.Parameter)
+        torch.utils.swap_tensors(self, nn.Parameter(there, self.requires_grad) if is_parameter else there)
+
+    return property(plain.__get__, set_data, plain.__delete__)
+
+
+def _without_number(device: Any) -> bool:
+    return device == "simgpu" if isinstance(device, str) else device == torch.device("simgpu")
+
+
+def _to_simgpu(
+    self: torch.Tensor, gpu: int | str | torch.device | None = None, non_blocking: bool = False
+) -> torch.Tensor:
+    return self.to(torch.device("simgpu", current().index(gpu)), non_blocking=non_blocking)
+
+
+def _as_tensor(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def as_tensor(data: Any, dtype: torch.dtype | None = None, device: Any = None) -> torch.Tensor:
+        """C++ would take one simulated GPU for another."""
+        if isinstance(data, SimTensor) and device is not None:
+            return data.to(device, dtype or data.dtype)
+        return plain(data, dtype=dtype, device=device)
+
+    return as_tensor
+
+
+def _to_dlpack(plain: Callable[..., Any]) -> Callable[..., Any]:
+    def to_dlpack(tensor: torch.Tensor) -> Any:
+        """C++ would hand out a pointer to nothing."""
+        return tensor.__dlpack__() if isinstance(tensor, SimTensor) else plain(tensor)
+
+    return to_dlpack
+
+
+def _is_autocast_enabled(plain: Callable[..., bool]) -> Callable[..., bool]:
+    def is_autocast_enabled(device_type: str | None = None) -> bool:
+        """DataParallel asks without a device type, which means CUDA."""
+        return plain(device_type) if device_type else plain("simgpu") or plain()
+
+    return is_autocast_enabled

@@ -1,0 +1,115 @@
+"""An operator's way onto its GPU's timeline: its costs, and what it waits for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from simgpu import costs, happens_before
+from simgpu.cluster import Cluster, SimulatedGPU
+from simgpu.overloads import Operator
+from simgpu.phases import phase_now
+from simgpu.shapes import Answer
+from simgpu.tensor import SimTensor
+from simgpu.work import Kernel, Work
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """The tensors in a value: itself, or those in a list or tuple, however deep."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [tensor for each in value for tensor in tensors_in(each)]
+    return []
+
+
+def launch_operator(
+    operator: Operator,
+    inputs: list[SimTensor],
+    args: tuple,
+    kwargs: dict,
+    out: Any,
+    gpu: SimulatedGPU,
+    cluster: Cluster,
+    result: Any,
+    answer: Answer | None = None,
+) -> None:
+    """Put an operator on its GPU's timeline. ``result`` is what came out, on the GPU (``out``: as plain tensors).
+
+    Args:
+        answer: where the costs of such a call are kept, if they are.
+    """
+    where = (gpu.model, *costs.settings())
+    known = answer and answer.costs
+    if known is not None and known[0][0] is where[0] and known[0][1:] == where[1:]:
+        kernel, flops, nbytes = known[1]
+    else:
+        kernel, flops, nbytes = _costs(operator, inputs, args, kwargs, out, gpu)
+        if answer is not None:
+            answer.costs = where, (kernel, flops, nbytes)
+    launched = _launch(operator.name, kernel, flops, nbytes, inputs, gpu, cluster)
+    for tensor in tensors_in(result if result is not None else args[0]):
+        tensor.allocation.last_write = launched
+    if happens_before.watching is not None:
+        _note(launched, operator, args, kwargs, inputs, tensors_in(result))
+    if operator.needs_numbers(args):  # how large its output is must be known on the host
+        cluster.synchronize(gpu.index)
+
+
+def _costs(
+    operator: Operator, inputs: list[SimTensor], args: tuple, kwargs: dict, out: Any, gpu: SimulatedGPU
+) -> tuple[Kernel, int, int]:
+    """What limits it, floating-point operations and bytes."""
+    outputs = tensors_in(out)
+    work = costs.counted(operator.packet, args, kwargs, out)
+    into = kwargs.get("out")  # only written
+    nbytes = costs.traffic(operator.packet, inputs if into is None else [t for t in inputs if t is not into], outputs)
+    kind = costs.kind_of_number(operator.packet, inputs[0].dtype) if work.flops else ""
+    layout = 0  # in kernels of their own
+    if work.flops and gpu.model.on_tensor_cores(kind):
+        layout = costs.layout_bytes(operator.packet, inputs, outputs)
+    return costs.kernel(gpu.model, work, kind, nbytes, layout), work.flops, nbytes + layout
+
+
+def _note(work: Work, operator: Operator, args: tuple, kwargs: dict, inputs: list[SimTensor], made: list) -> None:
+    """Somebody looks for races: what it reads and writes."""
+    changed = [tensor for tensor in tensors_in(operator.written(args, kwargs)) if isinstance(tensor, SimTensor)]
+    known = {id(tensor) for tensor in inputs}
+    writes = [*changed, *(tensor for tensor in made if id(tensor) not in known)]
+    written = {id(tensor) for tensor in changed}
+    only_shapes = operator.name.startswith("new_") or operator.name.endswith("_like")  # of what they are given
+    reads = [] if only_shapes else [tensor for tensor in inputs if id(tensor) not in written]
+    happens_before.launched(work, reads, writes)
+
+
+def _launch(
+    name: str, kernel: Kernel, flop: int, nbytes: int, inputs: list[SimTensor], gpu: SimulatedGPU, cluster: Cluster
+) -> Work:
+    return cluster.clock.launch(
+        name,
+        phase_now(),
+        gpu.name,
+        kernel.seconds,
+        **cluster.slowed(gpu, kernel),
+        gpus=gpu.alone,
+        queues=gpu.queue(cluster.current_stream(gpu.index)),
+        needs=[tensor.allocation.last_write for tensor in inputs],
+        flops=flop,
+        nbytes=nbytes,
+    )
+
+
+def launch_foreach(operator: Operator, args: tuple, inputs: list[SimTensor], cluster: Cluster) -> None:
+    """A ``_foreach`` operator over several GPUs is one launch on each."""
+    for gpu in sorted({tensor.gpu for tensor in inputs}):
+        mine = [tensor for tensor in inputs if tensor.gpu == gpu]
+        home = cluster.gpus[gpu]
+        written = [tensor for tensor in tensors_in(args[0]) if tensor.gpu == gpu]
+        nbytes = sum(tensor.nbytes for tensor in (*mine, *written))
+        kernel = costs.kernel(home.model, costs.NOTHING, "", nbytes)
+        work = _launch(operator.name, kernel, 0, nbytes, mine, home, cluster)
+        for tensor in written:
+            tensor.allocation.last_write = work
+        if happens_before.watching is not None:
+            _note(work, operator, args, {}, mine, written)

@@ -1,0 +1,218 @@
+"""What ``torch.nn.DataParallel`` needs from C++, for simulated GPUs: broadcast, scatter, gather and reduce.
+
+A CPU build of torch has no ``torch._C._broadcast_coalesced``, ``_scatter`` and ``_gather``, and a CUDA build has them
+for CUDA only. Everything above them (replicate, scatter, parallel_apply, gather, GatherBackward, …) is torch's own
+code. These do what torch's csrc/cuda/comm.cpp does, memory included: parameters travel in flat buffers of up to
+10 MB, and the replicas' parameters are views of those. Broadcast and reduce run as NCCL does them, as in torch's own
+builds for CUDA.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch._utils import _flatten_dense_tensors, _take_tensors
+
+from simgpu import collectives, happens_before, memory, transfers
+from simgpu.cluster import current
+from simgpu.copies import copy_from_host, copy_to
+from simgpu.phases import in_backward
+from simgpu.placement import moved_if_guessed
+from simgpu.streams import Stream
+from simgpu.tensor import SimTensor, new
+
+
+def broadcast_coalesced(
+    tensors: Sequence[SimTensor], gpus: Sequence[int], buffer_size: int
+) -> list[list[torch.Tensor]]:
+    """The tensors on every GPU of ``gpus``; on the first one, which has them, the tensors themselves."""
+    cluster = current()
+    places: dict[int, int] = {id(tensor): i for i, tensor in enumerate(tensors)}
+    copies: list[list[torch.Tensor | None]] = [[None] * len(tensors) for _ in gpus[1:]]
+    for chunk in _take_tensors(tensors, buffer_size):
+        flat = _flatten_dense_tensors(chunk)
+        work = collectives.launch_collective(cluster, "broadcast", [flat.gpu, *gpus[1:]], flat.nbytes, [flat], [])
+        for mine, gpu in zip(copies, gpus[1:], strict=True):
+            buffer = new(flat.raw.clone(), cluster.gpus[gpu], memory.PARAMETERS)
+            buffer.allocation.last_write = work
+            happens_before.launched(work, [], [buffer])
+            for original, part in zip(chunk, _unflattened(buffer, chunk), strict=True):
+                mine[places[id(original)]] = part
+    return [list(tensors), *copies]
+
+
+def _unflattened(buffer: SimTensor, like: Sequence[torch.Tensor]) -> Iterator[SimTensor]:
+    """Views of a flat buffer, each with a version counter of its own (so one can change in place)."""
+    start = 0
+    for tensor in like:
+        raw = buffer.raw.narrow(0, start, tensor.numel()).view(tensor.shape)
+        yield SimTensor(raw, buffer.allocation)
+        start += tensor.numel()
+
+
+def scatter(
+    tensor: torch.Tensor,
+    gpus: Sequence[int],
+    sizes: Sequence[int] | None,
+    dim: int,
+    streams: Sequence[Stream | None] | None,
+) -> tuple[torch.Tensor, ...]:
+    """Parts of a tensor on several GPUs. The part for the GPU that has it already is a view."""
+    chunks = tensor.split(list(sizes), dim) if sizes else tensor.chunk(len(gpus), dim)
+    parts = []
+    for i, (chunk, gpu) in enumerate(zip(chunks, gpus, strict=False)):
+        if isinstance(chunk, SimTensor):
+            parts.append(chunk if chunk.gpu == gpu else copy_to(chunk, gpu))
+        elif streams and streams[i] is not None:
+            with streams[i]:
+                parts.append(copy_from_host(chunk, gpu))
+        else:
+            parts.append(copy_from_host(chunk, gpu))
+    return tuple(parts)
+
+
+def gather(tensors: Sequence[SimTensor], dim: int, gpu: int | None) -> torch.Tensor:
+    """One tensor on ``gpu`` (-1: on the CPU), made of parts from several GPUs."""
+    cluster = current()
+    if gpu == -1:
+        return torch.cat([tensor.detach().cpu() for tensor in tensors], dim)
+    target = cluster.current_index() if gpu is None else gpu
+    kind = memory.OTHER if in_backward() else memory.ACTIVATIONS  # (autograd is off in here, so it cannot be asked)
+    result = new(torch.cat([tensor.raw for tensor in tensors], dim), cluster.gpus[target], kind)
+    for tensor in tensors:
+        transfers.between_gpus(cluster, tensor, result)
+    return result
+
+
+def reduce(inputs: Sequence[SimTensor], output: SimTensor, root: int) -> None:
+    """Sum of the inputs into ``output``, on the GPU of ``inputs[root]``."""
+    cluster = current()
+    for tensor in inputs:
+        tensor.allocation.label.kind = memory.GRADIENTS
+    output.allocation.label.kind = memory.GRADIENTS
+    output.raw.copy_(inputs[0].raw)
+    for tensor in inputs[1:]:
+        output.raw.add_(tensor.raw)
+    gpus = [tensor.gpu for tensor in inputs]
+    collectives.launch_collective(cluster, "reduce", gpus, output.nbytes, list(inputs), [output])
+
+
+_local = threading.local()  # real: this thread works for a DataParallel whose module is on real GPUs
+
+
+def where_its_module_is(original: Callable[..., Any]) -> Callable[..., Any]:
+    """For what makes or runs a DataParallel: while it works, "GPU 1" means a real one if its module is on real ones."""
+
+    @functools.wraps(original)
+    def function(first: Any, *args: Any, **kwargs: Any) -> Any:
+        module = first  # ``data_parallel(module, …)``
+        if isinstance(first, nn.DataParallel):  # ``forward(self, …)``, or ``__init__(self, module, …)``
+            known = vars(first).get("_modules")
+            module = known["module"] if known else kwargs.get("module", next(iter(args), None))
+        tensors = itertools.chain(module.parameters(), module.buffers()) if isinstance(module, nn.Module) else ()
+        before = getattr(_local, "real", False)
+        _local.real = any(one.device.type not in ("simgpu", "cpu", "meta") for one in tensors)
+        try:
+            return original(first, *args, **kwargs)
+        finally:
+            _local.real = before
+
+    return function
+
+
+def choosing_device_type(original: Callable[[], str | None]) -> Callable[[], str | None]:
+    """``torch._utils._get_available_device_type``: what DataParallel takes for the kind of device that there is."""
+    return lambda: original() if getattr(_local, "real", False) else "simgpu"
+
+
+def _choose(simulated: Callable[..., Any], original: Callable[..., Any] | None, first: Callable[..., Any]) -> Any:
+    """A function that takes the simulated way for simulated tensors, and for CPU tensors on the way to them."""
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        tensor = first(*args)
+        real = tensor.device.type != "cpu" or getattr(_local, "real", False)
+        if isinstance(tensor, SimTensor) or original is None or not real:
+            return simulated(*args, **kwargs)
+        return original(*args, **kwargs)
+
+    return function
+
+
+def broadcasting(original: Any) -> Any:
+    """``torch._C._broadcast_coalesced``."""
+    return _choose(broadcast_coalesced, original, lambda tensors, *_: tensors[0])
+
+
+def scattering(original: Any) -> Any:
+    """``torch._C._scatter``."""
+    return _choose(scatter, original, lambda tensor, *_: tensor)
+
+
+def gathering(original: Any) -> Any:
+    """``torch._C._gather``."""
+    return _choose(gather, original, lambda tensors, *_: tensors[0])
+
+
+def reducing_coalesced(original: Any) -> Any:
+    """``torch.nn.parallel.comm.reduce_add_coalesced``.
+
+    The gradient of a replica that had no part in the loss is zeros, which autograd makes on what C++ takes for the
+    replica's device: number 0. One such place is the destination's, if no other gradient is there.
+    """
+
+    def reduce_add_coalesced(inputs: Any, destination: Any = None, *args: Any, **kwargs: Any) -> Any:
+        first = [tensors[0] for tensors in inputs]
+        if all(isinstance(tensor, SimTensor) for tensor in first):
+            target = current().index(destination)
+            guessed = [i for i, tensor in enumerate(first) if tensor.allocation.provisional]
+            if guessed and all(tensor.gpu != target for tensor in first):
+                for tensor in inputs[guessed[0]]:
+                    moved_if_guessed(tensor, current().gpus[target].memory)
+        return original(inputs, destination, *args, **kwargs)
+
+    return reduce_add_coalesced
+
+
+def having_nccl(original: Any) -> Any:
+    """``torch.cuda.nccl.is_available``."""
+    return lambda tensors: isinstance(tensors[0], SimTensor) or original(tensors)
+
+
+def reducing(original: Any) -> Any:
+    """``torch.cuda.nccl.reduce``."""
+
+    def reduce_(inputs: Sequence[torch.Tensor], output: Any = None, root: int = 0, **kwargs: Any) -> Any:
+        if isinstance(inputs[0], SimTensor):
+            return reduce(inputs, output, root)
+        return original(inputs, output, root, **kwargs)
+
+    return reduce_
+
+
+def choosing_stream(original: Any) -> Any:
+    """``torch.nn.parallel._functions._get_stream``: the stream that copies parts of a batch."""
+
+    def copy_stream(device: torch.device) -> Any:
+        if getattr(_local, "real", False):  # torch takes its number for one of the accelerator, which is simulated
+            return _real_copy_stream(device.index)
+        if device.type == "simgpu":
+            return current().gpus[current().index(device)].copy_stream
+        return original(device)
+
+    return copy_stream
+
+
+@functools.cache
+def _real_copy_stream(index: int) -> torch.cuda.Stream:
+    return torch.cuda.Stream(index)
+
+
+def choosing_accelerator(simulated: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of ``torch.accelerator``: of simulated GPUs, or of real ones while a DataParallel works on them."""
+    return lambda *args, **kwargs: (real if getattr(_local, "real", False) else simulated)(*args, **kwargs)

@@ -1,0 +1,98 @@
+"""Random numbers of simulated GPUs.
+
+GPU 0 draws from the CPU's generator, so that a program on one simulated GPU gives the CPU's numbers. Each other GPU has
+a generator of its own, so that threads that run at the same time give the same numbers every time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from simgpu.cluster import SimulatedGPU, current, exists
+
+_random_lock = threading.Lock()
+
+
+def _fresh_state(seed: int) -> torch.Tensor:
+    return torch.Generator().manual_seed(seed).get_state()
+
+
+def manual_seed_all(seed: int) -> None:
+    """Seed every simulated GPU (``torch.manual_seed`` does this too)."""
+    if exists():
+        for gpu in current().gpus[1:]:
+            gpu.random_state = _fresh_state(seed)
+        set_rng_state(_fresh_state(seed), 0)  # (on a simulated rank, 0 means its own GPU)
+
+
+def manual_seed(seed: int) -> None:
+    """Seed the current GPU."""
+    set_rng_state(_fresh_state(seed))
+
+
+def get_rng_state(gpu: int | str | torch.device | None = "simgpu") -> torch.Tensor:
+    """The state of a GPU's random numbers."""
+    home = current().gpus[current().index(gpu)]
+    if home.index == 0:
+        return torch.get_rng_state()
+    home.random_state = state_of(home)
+    return home.random_state
+
+
+def state_of(gpu: SimulatedGPU) -> torch.Tensor:
+    """The same of a GPU with a generator of its own; nothing begins by looking."""
+    return _fresh_state(torch.initial_seed()) if gpu.random_state is None else gpu.random_state
+
+
+def set_rng_state(state: torch.Tensor, gpu: int | str | torch.device | None = "simgpu") -> None:
+    """Set the state of a GPU's random numbers."""
+    home = current().gpus[current().index(gpu)]
+    if home.index == 0:
+        torch.set_rng_state(state)
+    else:
+        home.random_state = state.clone()
+
+
+@contextmanager
+def random_numbers_of(gpu: SimulatedGPU) -> Iterator[None]:
+    """Inside, torch's CPU operators draw the random numbers of a simulated GPU."""
+    with _random_lock:
+        if gpu.index == 0:
+            yield
+            return
+        outer = torch.get_rng_state()
+        torch.set_rng_state(get_rng_state(gpu.index))
+        try:
+            yield
+        finally:
+            gpu.random_state = torch.get_rng_state()
+            torch.set_rng_state(outer)
+
+
+class _GeneratorType(type(torch._C.Generator)):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, torch._C.Generator)
+
+
+class Generator(torch._C.Generator, metaclass=_GeneratorType):
+    """``torch.Generator``, also for a simulated GPU: as the operators, it runs on the CPU and says another device."""
+
+    def __new__(cls, device: int | str | torch.device = "cpu") -> torch._C.Generator:
+        asked = torch.device(device)
+        if asked.type != "simgpu":
+            return torch._C.Generator(asked)
+        generator = super().__new__(cls)
+        generator._device = torch.device("simgpu", current().index(asked))
+        return generator
+
+    def __init__(self, device: int | str | torch.device = "cpu") -> None:
+        """Everything is done in ``__new__``."""
+
+    @property
+    def device(self) -> torch.device:
+        """The simulated GPU."""
+        return self._device

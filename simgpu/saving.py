@@ -1,0 +1,96 @@
+"""``torch.save`` and ``torch.load`` for simulated tensors, ``map_location`` included.
+
+A tensor is saved as its storage with the tag "simgpu:1", as one of CUDA is with "cuda:1". When it is loaded, torch
+makes an empty tensor on that device and calls ``set_`` with the storage; both are ours.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from simgpu import memory, transfers
+from simgpu.cluster import current, exists
+from simgpu.copies import copy_from_host
+from simgpu.memory import Allocation
+from simgpu.tensor import SimTensor, check_cluster
+
+
+class LoadedStorage(torch.UntypedStorage):
+    """Bytes that ``torch.load`` has read, and the simulated GPU that they are meant for."""
+
+    simulated: torch.device
+    allocation: Callable[[], Allocation | None] | None = None
+    """On the GPU, once a tensor uses it; tensors that shared a storage when they were saved share it again."""
+
+    @property
+    def device(self) -> torch.device:
+        return self.simulated
+
+
+def reduce(tensor: SimTensor, protocol: int) -> Any:
+    """What pickle stores for a simulated tensor."""
+    check_cluster(tensor)
+    if not current().numbers:
+        raise RuntimeError("this cluster keeps only shapes (numbers=False), so there are no numbers to save")
+    untyped = tensor.raw.untyped_storage()
+    storage = torch.storage.TypedStorage(wrap_storage=untyped, dtype=tensor.dtype, _internal=True)
+    place = (tensor.raw.storage_offset(), tuple(tensor.shape), tensor.raw.stride())
+    if tensor._is_param:
+        inner = tensor.detach()
+        return torch._utils._rebuild_parameter, (inner, tensor.requires_grad, OrderedDict())
+    return torch._utils._rebuild_tensor_v2, (storage, *place, tensor.requires_grad, OrderedDict())
+
+
+def _tag(storage: Any) -> str | None:
+    """ "simgpu:1" if a simulated tensor on GPU 1 uses the storage."""
+    if not exists():
+        return None
+    untyped = getattr(storage, "_untyped_storage", storage)
+    for gpu in current().gpus:
+        if untyped._cdata in gpu.memory.living:
+            return f"simgpu:{gpu.index}"
+    return None
+
+
+def _restore(storage: Any, location: str) -> Any:
+    if not location.startswith("simgpu"):
+        return None
+    gpu = current().index(torch.device(location))
+    loaded = LoadedStorage(storage.nbytes())
+    loaded.copy_(storage)
+    loaded.simulated = torch.device("simgpu", gpu)
+    return loaded
+
+
+def load_into(
+    tensor: SimTensor, source: Any = None, offset: int = 0, size: Any = None, stride: Any = None
+) -> SimTensor:
+    """What ``torch.load`` calls: the loaded bytes as a tensor on the GPU of ``tensor`` (which is empty)."""
+    untyped = getattr(source, "_untyped_storage", source)
+    if not isinstance(untyped, LoadedStorage):
+        raise NotImplementedError("a simulated GPU cannot do set_: make a new tensor instead")
+    cluster = current()
+    raw = torch.empty(0, dtype=tensor.dtype).set_(untyped, offset, size, stride)
+    if not cluster.numbers:
+        return copy_from_host(raw, tensor.gpu)
+    allocation = untyped.allocation() if untyped.allocation is not None else None
+    if allocation is None:  # the first tensor that uses these bytes
+        allocation = Allocation(cluster.gpus[tensor.gpu].memory, untyped, memory.OTHER)
+        transfers.from_host(cluster, raw, SimTensor(raw, allocation))
+        untyped.allocation = weakref.ref(allocation)  # (weakly, since the allocation holds the storage)
+    return SimTensor(raw, allocation)
+
+
+PACKAGE = 5, _tag, _restore
+"""What ``torch.serialization.register_package`` gets: priority, which tag a storage has, how it comes back."""
+
+
+def connect() -> None:
+    """``SimTensor`` can be pickled, and filled by ``torch.load``."""
+    SimTensor.__reduce_ex__ = reduce
+    SimTensor.set_ = load_into

@@ -1,0 +1,265 @@
+"""The tensor that lives on a simulated GPU.
+
+``SimTensor`` wraps a plain tensor that holds the numbers (on the CPU) or only their shapes (on torch's "meta"
+device), and the allocation on the GPU that it uses. What operators do with it is in ``simgpu.operators``, how it
+gets to another device in ``simgpu.copies``.
+
+Why the device is kept in Python: torch's C++ side sees a backend written in Python as ONE device, whatever its number,
+and autograd insists on it. So for C++ every tensor is on "simgpu:0", and the class answers for the real number:
+``device``, ``get_device``, ``to``, ``cpu``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+
+from simgpu import happens_before, memory
+from simgpu.cluster import SimulatedGPU, current
+from simgpu.memory import Allocation
+
+
+class SimTensor(torch.Tensor):
+    """A tensor on a simulated GPU. Made by ``device="simgpu:1"`` and by operators, never by hand."""
+
+    raw: torch.Tensor
+    allocation: Allocation
+    # What needs more than a tensor knows is set by ``connect`` in the modules that know it:
+    run_operator: ClassVar[Callable[[Any, tuple, dict], Any]]  # simgpu.dispatch
+    to: ClassVar[Callable[..., torch.Tensor]]  # simgpu.copies, as are ``copy_`` and ``__setitem__``
+    __reduce_ex__: ClassVar[Callable[..., Any]]  # simgpu.saving, as is ``set_``
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, raw: torch.Tensor, allocation: Allocation) -> SimTensor:
+        self = torch.Tensor._make_wrapper_subclass(
+            cls,
+            raw.shape,
+            strides=raw.stride(),
+            storage_offset=raw.storage_offset(),
+            dtype=raw.dtype,
+            device="simgpu:0",
+        )
+        self.raw = raw
+        self.allocation = allocation
+        return self
+
+    def __init__(self, *_args: Any) -> None:
+        """Everything is done in ``__new__``."""
+
+    # --- Where it is ----------------------------------------------------------------------------------------
+
+    @property
+    def gpu(self) -> int:
+        """The number of the simulated GPU."""
+        return self.allocation.memory.gpu
+
+    @property
+    def device(self) -> torch.device:
+        gpu = self.allocation.memory.gpu
+        return torch.device("simgpu", gpu) if gpu < 128 else torch.device("simgpu")
+
+    def get_device(self) -> int:
+        return self.allocation.memory.gpu
+
+    # --- To other devices -----------------------------------------------------------------------------------
+
+    def cpu(self, *_args: Any, **_kwargs: Any) -> torch.Tensor:
+        return self.to("cpu")
+
+    def type(self, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+        if isinstance(dtype, torch.dtype):
+            return self.to(dtype)
+        return torch.Tensor.type(self, dtype, non_blocking, **kwargs)
+
+    def numpy(self, *_args: Any, **_kwargs: Any) -> Any:
+        raise TypeError(
+            f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host "
+            "memory first."
+        )
+
+    def __array__(self, *_args: Any, **_kwargs: Any) -> Any:
+        return self.numpy()
+
+    def __dlpack__(self, *_args: Any, **_kwargs: Any) -> Any:
+        raise BufferError(f"a tensor on {self.device} has no memory to share: copy it to the CPU first, with .cpu()")
+
+    def __format__(self, specification: str) -> str:
+        return self.item().__format__(specification) if self.dim() == 0 else object.__format__(self, specification)
+
+    def new_tensor(
+        self, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    ) -> torch.Tensor:
+        device = self.device if device is None else device
+        return torch.tensor(data, dtype=dtype or self.dtype, device=device, requires_grad=requires_grad)
+
+    def tolist(self) -> Any:
+        return self.detach().cpu().tolist()
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        if not current().numbers or self.raw.is_meta:
+            text = f"tensor(..., size={tuple(self.shape)}, dtype={self.dtype})"
+        else:
+            text = repr(self.raw.detach())
+        parts = [text[:-1], f"device='{self.device}'"]
+        if self.grad_fn is not None:
+            parts.append(f"grad_fn=<{self.grad_fn.name().rpartition('::')[2]}>")
+        elif self.requires_grad:
+            parts.append("requires_grad=True")
+        return ", ".join(parts) + ")"
+
+    # --- What nn.Parameter, Module.to, copy and torch.save need ---------------------------------------------
+
+    @property
+    def _is_param(self) -> bool:
+        return self.__dict__.get("is_parameter", False)
+
+    @_is_param.setter
+    def _is_param(self, value: bool) -> None:
+        self.__dict__["is_parameter"] = value
+        if value:
+            self.allocation.label.kind = memory.PARAMETERS
+
+    def untyped_storage(self) -> SimStorage:
+        return SimStorage(self.allocation)
+
+    def record_stream(self, stream: Any) -> None:
+        """Its memory is used in this stream, too: the allocator keeps it until that has done what it has by then.
+
+        (Simulated memory is never used twice; but see ``Profile.peak_reserved``, and ``races``.)
+        """
+        self.allocation.used_on[stream] = None
+        if happens_before.watching is not None:
+            happens_before.watching.record_stream(self.allocation, stream)
+
+    @property
+    def data(self) -> SimTensor:
+        return torch.Tensor.data.__get__(self)
+
+    @data.setter
+    def data(self, new: torch.Tensor) -> None:
+        if not isinstance(new, SimTensor):
+            raise RuntimeError(
+                f"a tensor on {self.device} cannot take the data of one on {new.device}: move that first, with "
+                f".to({str(self.device)!r})"
+            )
+        torch.Tensor.data.__set__(self, new)
+        self.raw, self.allocation = new.raw, new.allocation
+        if self._is_param:
+            self.allocation.label.kind = memory.PARAMETERS
+
+    @property
+    def grad(self) -> torch.Tensor | None:
+        return torch.Tensor.grad.__get__(self)
+
+    @grad.setter
+    def grad(self, new: torch.Tensor | None) -> None:
+        if isinstance(new, SimTensor) and new.gpu != self.gpu:
+            raise RuntimeError(
+                "assigned grad has data located on a different device: the tensor is on "
+                f"{self.device}, the gradient on {new.device}"
+            )
+        torch.Tensor.grad.__set__(self, new)
+
+    @grad.deleter
+    def grad(self) -> None:
+        torch.Tensor.grad.__set__(self, None)
+
+    @property
+    def __tensor_flatten__(self) -> Any:
+        """Tells ``Module.to`` to swap a CPU parameter with its copy on a GPU, so that it stays the same object.
+
+        From GPU to GPU that is not needed (and would fail while a graph still uses the parameter): ``data`` is set.
+        """
+        if not self.__dict__.get("from_host"):
+            raise AttributeError("only tensors that come from the host need this")
+        return lambda: (["raw"], None)
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, torch.Tensor], *_: Any) -> torch.Tensor:
+        raise NotImplementedError("a tensor on a simulated GPU cannot be traced: run it without torch.compile")
+
+    def __deepcopy__(self, memo: dict) -> SimTensor:
+        if not self.is_leaf:
+            raise RuntimeError(
+                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol"
+            )
+        if id(self) in memo:
+            return memo[id(self)]
+        with torch.no_grad():
+            copied = self.detach().clone()
+            copied.requires_grad_(self.requires_grad)
+            if self._is_param:
+                copied._is_param = True
+            if self.grad is not None:
+                copied.grad = self.grad.__deepcopy__(memo)
+        memo[id(self)] = copied
+        return copied
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        for other in types:  # a DTensor, say, which takes itself apart and comes back
+            if not issubclass(other, SimTensor) and other.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+                return NotImplemented
+        return cls.run_operator(func, args, kwargs or {})
+
+
+class SimStorage:
+    """What ``tensor.untyped_storage()`` is: its size, which can be changed in place."""
+
+    __slots__ = ("allocation",)
+
+    def __init__(self, allocation: Allocation) -> None:
+        self.allocation = allocation
+
+    def size(self) -> int:
+        """Its bytes, not rounded up."""
+        return self.allocation.storage.nbytes()
+
+    nbytes = size
+
+    def resize_(self, nbytes: int) -> None:
+        """Free it (0 bytes), or take memory again. What was in it is lost."""
+        self.allocation.resize(nbytes)
+
+    def data_ptr(self) -> int:
+        """A number that no other living storage has; 0 if it is empty."""
+        return self.allocation.address if self.size() else 0
+
+    @property
+    def _cdata(self) -> int:
+        return self.allocation.address
+
+    @property
+    def device(self) -> torch.device:
+        """The GPU that it is on."""
+        return torch.device("simgpu", self.allocation.memory.gpu)
+
+
+def new(raw: torch.Tensor, gpu: SimulatedGPU, kind: str | None = None) -> SimTensor:
+    """A tensor with a storage of its own on ``gpu``."""
+    return SimTensor(raw, Allocation(gpu.memory, raw.untyped_storage(), kind or memory.kind_now()))
+
+
+def take_over_shape(tensor: SimTensor, allocation: Allocation | None = None) -> None:
+    """The plain tensor has been resized, as operators do with ``out=``: let the wrapper and the ledger follow.
+
+    Args:
+        allocation: which counts its storage; None: a new one.
+    """
+    kind, home = tensor.allocation.label.kind, tensor.allocation.memory
+    allocation = allocation or Allocation(home, tensor.raw.untyped_storage(), kind)
+    torch.Tensor.data.__set__(tensor, SimTensor(tensor.raw, allocation))
+    tensor.allocation = allocation
+
+
+def check_cluster(tensor: SimTensor) -> None:
+    """Raise a RuntimeError if the tensor's cluster has been replaced."""
+    if tensor.allocation.memory.clock is not current().clock:
+        raise RuntimeError(
+            "this tensor belongs to an earlier simulated cluster, which simgpu.cluster(...) has replaced: make the "
+            "model and its inputs again on the new one"
+        )
