@@ -58,7 +58,7 @@ BY_CI      := MKL_CBWR=COMPATIBLE ATEN_CPU_CAPABILITY=default COURSE_WITHOUT_ONE
 NUMERIC    := $(BY_CI) MKL_CBWR=AVX2 ONEDNN_MAX_CPU_ISA=SSE41
 stages_of   = $(patsubst %,'numeric %',$(1))
 
-.PHONY: help setup lab test test-frameworks test-numeric test-all test-gpu lint tests notebooks extras answers numeric frameworks \
+.PHONY: help setup lab test test-frameworks test-numeric test-all test-gpu size lint tests notebooks extras answers numeric frameworks \
     tests-frameworks notebooks-frameworks execute labs grade mutants new-lab durations lock benchmarks \
     book book-epub book-strings clean
 
@@ -146,6 +146,9 @@ notebooks-frameworks: frameworks  ## execute the lectures and solutions that nee
 execute: setup  ## run notebooks and store their outputs: make execute NB=notebooks/00_start_here.ipynb
 	$(RUN) -m course execute $(NB)
 
+size:  ## how large each package is, beside what it may be
+	@$(PYTHON) -m course.size
+
 labs: setup  ## make labs/ from solutions/
 	$(RUN) -m course labs
 
@@ -188,7 +191,7 @@ benchmarks: setup  ## print this project's figures beside its peers'
 	$(RUN) benchmarks/launcher.py
 	$(RUN) benchmarks/all_reduce.py
 	$(RUN) benchmarks/ddp.py
-	$(RUN) benchmarks/simgpu.py
+	$(RUN) benchmarks/simgpu_overhead.py
 	$(RUN) benchmarks/simgpu_ranks.py
 	$(RUN) benchmarks/simgpu_vs_published.py
 	$(RUN) benchmarks/simgpu_vs_hardware.py

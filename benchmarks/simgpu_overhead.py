@@ -8,8 +8,8 @@ Three figures, each a ratio of medians of paired runs (both are measured in ever
 
 And what the simulation assumes of the host: how much of a launch is Python's, and holds the GIL.
 
-    python benchmarks/simgpu.py            about five minutes on two cores
-    python benchmarks/simgpu.py --quick    one round, small images and 16 GPUs at most, to see that it works
+    python benchmarks/simgpu_overhead.py            about five minutes on two cores
+    python benchmarks/simgpu_overhead.py --quick    one round, small images and 16 GPUs at most, to see that it works
 """
 
 from __future__ import annotations
