@@ -68,7 +68,7 @@ def test_the_launcher_benchmark_leaves_nothing_behind_when_it_is_ended(tmp_path:
 
 
 def test_the_benchmark_of_simulated_gpus_prints_its_three_ratios() -> None:
-    command = [sys.executable, str(PROGRAM.parent / "simgpu.py"), "--quick"]
+    command = [sys.executable, str(PROGRAM.parent / "simgpu_overhead.py"), "--quick"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1500)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("ratio ") == 3
