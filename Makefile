@@ -106,9 +106,10 @@ test-all: setup  ## all of these, as CI does
 test-gpu: setup  ## on a machine with GPUs: NCCL, notebooks, simulated against measured; stores a report
 	$(RUN) benchmarks/gpu.py
 
-lint: setup  ## ruff: format and lint
+lint: setup  ## ruff: format and lint; mypy: types of utils and simgpu
 	$(RUN) -m ruff format --check .
 	$(RUN) -m ruff check .
+	$(RUN) -m mypy
 
 tests: setup  ## tests of utils, of the checks and of the repository's habits
 	$(PYTEST) tests -- $(DEALT) -m "not frameworks and not extras"

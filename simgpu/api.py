@@ -20,8 +20,8 @@ MAX_GPUS, MAX_NODES = 1024, 128
 LAUNCH_S = 10e-6
 """Assumed: what the host needs to launch an operator from Python (interpreter, dispatcher, driver)."""
 GIL_SHARE = 0.3
-"""The part of it that is Python's and holds the GIL: ``benchmarks/simgpu_overhead.py`` measures it. In the rest, assumed to need
-no GIL, torch's dispatcher and the driver work: torch lets go of the GIL before it calls them."""
+"""The part of it that is Python's and holds the GIL: ``benchmarks/simgpu_overhead.py`` measures it. In the rest, assumed
+to need no GIL, torch's dispatcher and the driver work: torch lets go of the GIL before it calls them."""
 
 
 def cluster(
