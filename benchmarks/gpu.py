@@ -18,7 +18,7 @@ from pathlib import Path
 
 import here
 
-from utils.ranks.gpus import count_gpus
+from utils.hardware.nvml import count_gpus
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=short", "-p", "no:cacheprovider")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from contestants import IPYPARALLEL, NOTEBOOK_LAUNCHER, OURS, Contestant
 
-from utils.ranks.words import text_table
+from utils.ranks.output import text_table
 
 FIGURES = {
     "first": "fresh kernel to the first result",

@@ -27,7 +27,7 @@ from torch.nn.functional import cross_entropy
 
 import simgpu
 from simgpu.hardware import gpu as kind_of_gpu
-from utils.ranks.words import text_table
+from utils.ranks.output import text_table
 from utils.training import models
 
 VITS = {"vit-small": (12, 384, 6), "vit-base": (12, 768, 12), "vit-large": (24, 1024, 16)}

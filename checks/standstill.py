@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from checks.threads import Threads
-from utils.ranks.words import text_table
+from utils.ranks.output import text_table
 
 TICK = 0.1  # seconds between two looks
 QUIET = 2  # so many looks without a move, and it is asked where the rank is

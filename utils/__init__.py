@@ -32,7 +32,7 @@ def load_ipython_extension(shell: Any) -> None:
     own = str(Path(sys.executable).parent)
     if own not in (path := os.environ.get("PATH", "").split(os.pathsep)):
         os.environ["PATH"] = os.pathsep.join([own, *path])
-    magics.load(shell, provider="simgpu.distributed.cells")
+    magics.load(shell, devices="simgpu.distributed.cells")
 
 
 def unload_ipython_extension(shell: Any) -> None:

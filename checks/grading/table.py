@@ -11,7 +11,7 @@ from pathlib import Path
 from checks.framework import Exercise
 from checks.verdicts import RIGHT, SIGNS, Verdict
 from course import outline
-from utils.ranks.words import text_table
+from utils.ranks.output import text_table
 
 NOT_THERE, NOT_REACHED = "not there", "not graded"
 _SIGNS = {**SIGNS, NOT_THERE: "–", NOT_REACHED: "…"}

@@ -1,4 +1,4 @@
-"""Simulated GPUs for ``%%ranks --gpu``: what ``utils.ranks.devices`` asks of them, in a rank and in the notebook."""
+"""Simulated GPUs for ``%%ranks --gpu``: what ``utils.ranks.provider`` asks of them, in a rank and in the notebook."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ import sys
 import pytest
 from nvml_support import PretendedGpu, pretend_nvml
 
-from utils.ranks import gpus
-from utils.ranks.gpus import Gpus, count_gpus
+from utils.hardware import nvml
+from utils.hardware.nvml import UsableGpus, count_gpus
 
 FOUR = [PretendedGpu("NVIDIA A100", 2**30) for _ in range(4)]
 
@@ -27,7 +27,7 @@ def test_gpus_are_counted_as_cuda_shows_them(monkeypatch, visible, count):
     pretend_nvml(monkeypatch, FOUR)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert count_gpus() == Gpus(count)
+    assert count_gpus() == UsableGpus(count)
 
 
 def test_a_divided_gpu_is_named(monkeypatch):
@@ -48,7 +48,7 @@ def test_a_part_of_a_gpu_is_one_gpu_for_one_rank(monkeypatch):
 def test_a_gpu_without_nvml_is_named(monkeypatch, tmp_path):
     pretend_nvml(monkeypatch, None)
     (tmp_path / "nvidia0").touch()
-    monkeypatch.setattr(gpus, "_DEVICE_FILES", (f"{tmp_path}/nvidia[0-9]*",))
+    monkeypatch.setattr(nvml, "_DEVICE_FILES", (f"{tmp_path}/nvidia[0-9]*",))
     found = count_gpus()
     assert found.count == 0
     assert "nvidia0" in found.note and "NVML" in found.note and "compute,utility" in found.note
@@ -56,11 +56,11 @@ def test_a_gpu_without_nvml_is_named(monkeypatch, tmp_path):
 
 def test_where_nothing_speaks_for_a_gpu_there_is_no_note(monkeypatch, tmp_path):
     pretend_nvml(monkeypatch, None)
-    monkeypatch.setattr(gpus, "_DEVICE_FILES", (f"{tmp_path}/nvidia[0-9]*",))
-    assert count_gpus() == Gpus(0)
+    monkeypatch.setattr(nvml, "_DEVICE_FILES", (f"{tmp_path}/nvidia[0-9]*",))
+    assert count_gpus() == UsableGpus(0)
 
 
 def test_counting_gpus_imports_no_torch():
-    code = "import sys; from utils.ranks.gpus import count_gpus; count_gpus(); print('torch' in sys.modules)"
+    code = "import sys; from utils.hardware.nvml import count_gpus; count_gpus(); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "False", done.stderr

@@ -12,7 +12,7 @@ import torch
 import utils
 from utils import ranks
 from utils.ranks import BadRequest, RankError, RankTimeout, World
-from utils.ranks.clash import hidden_module
+from utils.ranks.world import hidden_module
 
 
 @pytest.fixture(scope="module")

@@ -8,13 +8,13 @@ import pytest
 import torch
 from real_gpus import GPUS, needs_gpus
 
+from utils.hardware.nvml import UsableGpus
 from utils.ranks import BadRequest, RankError, RankTimeout, World, groups
-from utils.ranks.gpus import Gpus
 
 
 def pretend_gpus(monkeypatch, count, note=""):
     monkeypatch.setattr(torch.version, "cuda", "12.8")
-    monkeypatch.setattr(groups, "count_gpus", lambda: Gpus(count, note))
+    monkeypatch.setattr(groups, "count_gpus", lambda: UsableGpus(count, note))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 import torch
 from real_gpus import GPUS, needs_gpus
 
-from utils.ranks.gpus import Gpus
+from utils.hardware.nvml import UsableGpus
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,7 +77,7 @@ def test_an_unknown_gpu_is_simulated_from_what_was_measured_on_it(monkeypatch) -
 def test_where_there_are_gpus_every_part_goes_into_a_report_with_their_name(gpu_report, monkeypatch, tmp_path) -> None:
     (tmp_path / "benchmarks" / "results").mkdir(parents=True)
     monkeypatch.setattr(gpu_report, "ROOT", tmp_path)
-    monkeypatch.setattr(gpu_report, "count_gpus", lambda: Gpus(2))
+    monkeypatch.setattr(gpu_report, "count_gpus", lambda: UsableGpus(2))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H100 80GB HBM3")
     works, fails = (

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from utils.ranks.transcript import Transcript
-from utils.ranks.views import View
+from utils.ranks.output import Transcript, View
 
 
 class Recorder(View):

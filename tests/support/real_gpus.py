@@ -8,7 +8,7 @@ from typing import TypeVar
 import pytest
 import torch
 
-from utils.ranks.gpus import count_gpus
+from utils.hardware.nvml import count_gpus
 
 Test = TypeVar("Test", bound=Callable)
 GPUS = count_gpus().count if torch.version.cuda else 0

@@ -5,7 +5,9 @@ Asking NVML does not touch CUDA: no memory on a GPU is taken, and the process ma
 
 from __future__ import annotations
 
+import glob
 import itertools
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +24,9 @@ _PATHS = {
     "NODE": "PCIe, through the processor",
     "SYS": "PCIe and the link between processors",
 }
+
+
+_DEVICE_FILES = ("/dev/nvidia[0-9]*", "/dev/nvhost-gpu", "/dev/dxg")  # Linux, Jetson, WSL2
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,32 @@ def describe_interconnect(pairs: dict[tuple[int, int], str]) -> str:
         if name not in words:
             words.append(name)
     return "; ".join(words) or "unknown"
+
+
+@dataclass(frozen=True)
+class UsableGpus:
+    """How many GPUs ranks can use here, and what the reader should know about others ("" if nothing)."""
+
+    count: int
+    note: str = ""
+
+
+def count_gpus() -> UsableGpus:
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves and NVML knows. One that cannot be used is named in the note."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None and not chosen.strip():
+        return UsableGpus(0)
+    try:
+        with _nvml() as handles:
+            if chosen is not None and chosen.strip().startswith("MIG-"):
+                return UsableGpus(1, _divided("of CUDA_VISIBLE_DEVICES", chosen.strip().split(",")))
+            visible = _visible(chosen, [pynvml.nvmlDeviceGetUUID(handle) for handle in handles])
+            divided = [index for index in visible if _is_divided(handles[index])]
+            if not divided:
+                return UsableGpus(len(visible))
+            return UsableGpus(1, _divided("(MIG mode is on)", [f"GPU {index}" for index in divided]))
+    except pynvml.NVMLError as error:
+        return UsableGpus(0, _unseen(chosen, str(error)))
 
 
 _SWITCH = "switch"
@@ -127,3 +158,47 @@ def _known(ask: Callable[[], Any]) -> Any:
         return ask()
     except pynvml.NVMLError:
         return None
+
+
+def _visible(chosen: str | None, uuids: list[str]) -> list[int]:
+    """Indices of the GPUs that CUDA_VISIBLE_DEVICES names: as CUDA does, up to the first that does not exist."""
+    if chosen is None:
+        return list(range(len(uuids)))
+    found: list[int] = []
+    for name in map(str.strip, chosen.split(",")):
+        if name.isdigit():
+            fits = [int(name)] if int(name) < len(uuids) else []
+        else:  # an abbreviated UUID will do
+            fits = [index for index, uuid in enumerate(uuids) if name and uuid.startswith(name)]
+        if len(fits) != 1:
+            break
+        if fits[0] in found:
+            return []  # CUDA takes one that is named twice for a mistake, and shows none
+        found += fits
+    return found
+
+
+def _is_divided(handle: object) -> bool:
+    try:
+        return pynvml.nvmlDeviceGetMigMode(handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE
+    except pynvml.NVMLError:
+        return False  # most GPUs cannot be divided at all
+
+
+def _divided(where: str, names: list[str]) -> str:
+    return (
+        f"{', '.join(names)} {where}: a divided GPU (MIG). CUDA shows a process one part of one such GPU, "
+        "so one rank can use a GPU here."
+    )
+
+
+def _unseen(chosen: str | None, reason: str) -> str:
+    """Why GPUs that seem to be there are not counted; "" where nothing speaks for a GPU."""
+    files = [file for pattern in _DEVICE_FILES for file in glob.glob(pattern)]
+    signs = sorted(files) or ([f"CUDA_VISIBLE_DEVICES={chosen}"] if chosen not in (None, "-1") else [])
+    if not signs:
+        return ""
+    return (
+        f"There seems to be a GPU ({', '.join(signs)}), but NVML, which counts them, does not work here ({reason}): "
+        "ranks use the CPU. In a container, ask for NVIDIA_DRIVER_CAPABILITIES=compute,utility."
+    )

@@ -1,15 +1,21 @@
-"""What a rank shows: values of a cell's last line, figures, anything with a rich form."""
+"""What a rank shows: values of a cell's last line, figures, anything with a rich form, tracebacks.
+
+It is also matplotlib's backend in ranks (MPLBACKEND): drawn without a screen; ``plt.show()`` sends the figures.
+"""
 
 from __future__ import annotations
 
 import base64
 import importlib.abc
 import importlib.machinery
+import linecache
 import pprint
 import sys
+import traceback
 from typing import Any
 
 from utils.ranks.iopub import IOPub
+from utils.ranks.locate import HERE
 
 _RICH = (
     "_repr_mimebundle_",
@@ -20,7 +26,7 @@ _RICH = (
     "_repr_markdown_",
     "_repr_latex_",
 )
-publisher: DisplayPublisher | None = None  # of this rank: the figures backend finds it here
+publisher: DisplayPublisher | None = None  # of this rank: matplotlib finds it here
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
@@ -165,3 +171,40 @@ def plain(value: Any) -> str:
     if isinstance(value, (dict, list, tuple, set, frozenset)):
         return pprint.pformat(value, width=100, sort_dicts=False)
     return repr(value)
+
+
+def traceback_text(error: BaseException) -> str:
+    """The traceback as Python prints it, without the frames of this package."""
+    whole: traceback.TracebackException | None = traceback.TracebackException.from_exception(error)
+    one = whole
+    while one is not None:
+        one.stack = traceback.StackSummary.from_list(
+            [frame for frame in one.stack if not frame.filename.startswith(HERE)]
+        )
+        one = one.__cause__ or one.__context__
+    return "".join(whole.format())
+
+
+def remember_source(file: str, source: str) -> None:
+    """Let tracebacks show the lines of code that is in no file."""
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+
+
+def __getattr__(name: str) -> Any:
+    """What matplotlib asks its backend for; made only then, since most ranks draw nothing."""
+    if name != "FigureCanvas":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from matplotlib.backend_bases import FigureManagerBase
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    class FigureManager(FigureManagerBase):
+        @classmethod
+        def pyplot_show(cls, *args: object, **kwargs: object) -> None:
+            if publisher is not None:
+                publisher.figures()
+
+    class FigureCanvas(FigureCanvasAgg):
+        manager_class = FigureManager
+
+    globals()[name] = FigureCanvas
+    return FigureCanvas

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -57,3 +58,14 @@ class RanksInterrupted(_Reported, KeyboardInterrupt):
     def __init__(self, sentence: str, report: str) -> None:
         super().__init__(sentence)
         self.report = report
+
+
+class CellSyntaxError(Exception):
+    """A cell that is not Python. (No SyntaxError itself: IPython would show our insides with it.)"""
+
+    def __init__(self, error: SyntaxError) -> None:
+        super().__init__(f"{error.msg} (line {error.lineno})")
+        self._text = "".join(traceback.format_exception_only(error))
+
+    def _render_traceback_(self) -> list[str]:
+        return self._text.splitlines()

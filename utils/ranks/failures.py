@@ -12,7 +12,7 @@ from typing import Any
 
 from utils.ranks.errors import RankError, RankFailure, RanksInterrupted, RankTimeout
 from utils.ranks.locate import nowhere
-from utils.ranks.words import label, text_table
+from utils.ranks.output import label, text_table
 
 KEPT = "The ranks live on with all their variables."
 REMADE = (

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from utils.ranks.failures import Outcome
-from utils.ranks.interrupts import InterruptFlag
 from utils.ranks.lifetimes import send_signal
-from utils.ranks.transcript import Transcript
+from utils.ranks.output import Transcript
+from utils.ranks.processes import InterruptFlag, RankHandle
 from utils.ranks.wire import Listener
-
-if TYPE_CHECKING:
-    from utils.ranks.processes import RankHandle
 
 FAILURE_GRACE = 0.5  # seconds that the others have to end by themselves after one rank failed
 ANSWER_GRACE = 1.0  # … to say where they are

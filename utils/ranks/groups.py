@@ -1,4 +1,4 @@
-"""A rank's process group: made without any fixed port, aborted when it is stuck, made again after a failure."""
+"""A rank's device and its process group: made without any fixed port, and made again after a failure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from utils.hardware.nvml import UsableGpus, count_gpus
 from utils.ranks.errors import BadRequest
-from utils.ranks.gpus import Gpus, choose, count_gpus
 
 # The notebook's own time-out ends a hang with a table; the group's must not come first.
 _NEVER_FIRST = datetime.timedelta(hours=12)
@@ -23,7 +23,31 @@ def choose_backend(asked: str, world_size: int) -> tuple[str, str]:
     """The backend for a world, and a note for the reader where the choice may surprise."""
     import torch
 
-    return choose(asked, world_size, count_gpus() if torch.version.cuda is not None else Gpus(0))
+    return fitting_backend(asked, world_size, count_gpus() if torch.version.cuda is not None else UsableGpus(0))
+
+
+def fitting_backend(asked: str, world_size: int, found: UsableGpus) -> tuple[str, str]:
+    """The backend for a world, and a note for the reader where the choice may surprise.
+
+    NCCL needs a GPU of its own for every rank; gloo works everywhere.
+
+    Raises:
+        BadRequest: NCCL was asked for, and there are not enough GPUs.
+    """
+    gpus = found.count
+    have = f"this machine has {gpus or 'no'} GPU{'s' if gpus > 1 else ''} that torch can use"
+    if asked == "nccl" and gpus < world_size:
+        refusal = (
+            f"NCCL needs a GPU for each rank: {world_size} rank{'s' if world_size != 1 else ''} were asked for, "
+            f"{have}. Use --backend gloo, or at most {gpus} rank{'s' if gpus > 1 else ''}."
+            if gpus
+            else f"NCCL works on GPUs only, and {have}. Use --backend gloo (or leave --backend out)."
+        )
+        raise BadRequest(f"{refusal} {found.note}".rstrip())
+    if asked == "auto" and gpus < world_size:
+        few = f"{world_size} ranks run on the CPU with gloo: NCCL needs a GPU for each rank, {have}." if gpus else ""
+        return "gloo", f"{few} {found.note}".strip()
+    return ("nccl" if asked == "auto" else asked), ""
 
 
 def take_device(backend: str, rank: int, per_node: int) -> Any:
@@ -42,6 +66,27 @@ def take_device(backend: str, rank: int, per_node: int) -> Any:
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
     return device
+
+
+def device_lost(error: BaseException) -> bool:
+    """Whether an exception says that CUDA has failed for as long as the process lives.
+
+    CUDA's errors come late and stay: after an illegal address or a failed assertion in a kernel, every further call
+    fails. Running out of memory is none of them, and after a few others (a wrong argument, say) CUDA works on.
+    """
+    import torch
+
+    if isinstance(error, torch.OutOfMemoryError):
+        return False
+    if not isinstance(error, torch.AcceleratorError) and "CUDA error" not in str(error):
+        return False
+    if not torch.cuda.is_initialized():
+        return True
+    try:
+        torch.cuda.current_stream().query()  # asks for the state of the context, and waits for nothing
+    except RuntimeError:
+        return True
+    return False
 
 
 class Group:

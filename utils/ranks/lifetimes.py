@@ -5,7 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import socket
 import sys
+from typing import NoReturn
+
+from utils.ranks.wire import Channel
 
 _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36  # PR_SET_PDEATHSIG and PR_SET_CHILD_SUBREAPER of <sys/prctl.h>
 
@@ -48,3 +52,25 @@ def adopt_orphans() -> None:
 
 def _prctl(option: int, value: int) -> None:
     ctypes.CDLL(None).prctl(option, value)
+
+
+def guard(channel_fd: int) -> NoReturn:
+    """Keep a list of process groups; end them all when the notebook's side of the channel closes.
+
+    A process of its own does this for spawned ranks (for forked ones, the zygote does): ranks notice that the notebook
+    is gone by themselves too, but not while C code holds their interpreter.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel = Channel(socket.socket(fileno=channel_fd))
+    groups: set[int] = set()
+    try:
+        while True:
+            message, _ = channel.receive()
+            if message["do"] == "guard":
+                groups.add(message["pid"])
+            else:
+                groups.discard(message["pid"])
+    except (EOFError, OSError):
+        for group in groups:
+            kill_group(group)
+    os._exit(0)

@@ -1,10 +1,12 @@
-"""Where a rank is: which line of the reader's code, which collective, and which ranks that collective needs."""
+"""Where a rank is: which line of the reader's code, which collective, which ranks it needs, what has not ended."""
 
 from __future__ import annotations
 
 import glob
 import linecache
 import os
+import pickle
+import re
 import sys
 import sysconfig
 import threading
@@ -18,11 +20,9 @@ _ROOT = os.path.dirname(os.path.dirname(HERE))
 _COURSE = {os.path.dirname(file) + os.sep for file in glob.glob(f"{_ROOT}/*/__init__.py")}  # this package and its like
 _LIBRARY = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")} | _COURSE)
 _DISTRIBUTED = f"torch{os.sep}distributed{os.sep}"
-_NOT_A_CALL = {
-    "wrapper",
-    "_call_impl",
-    "_wrapped_call_impl",
-}  # they stand between the reader's call and the real one
+# They stand between the reader's call and the real one:
+_NOT_A_CALL = {"wrapper", "_call_impl", "_wrapped_call_impl"}
+_POINT_TO_POINT = re.compile(r"(?:send|recv) (\d+)(?:->|<-)(\d+)")
 
 POLLING = 0.005  # seconds of a core that a wait may use in a tenth of a second, as that for workers in a TCPStore does
 Frames = list[tuple[FrameType, int]]
@@ -55,7 +55,8 @@ def nowhere() -> dict[str, Any]:
 def place(frames: Frames) -> dict[str, Any]:
     """The innermost line of the reader's own code, and the collective called from there, if any.
 
-    As a dict: line and code; call; ranks of the call's group, or peer, its partner; begun: see ``flight.py``.
+    As a dict: line and code; call; ranks of the call's group, or peer, its partner; begun: see
+    ``unfinished_collective``.
     """
     return _with_code(*_spot(frames))
 
@@ -135,3 +136,48 @@ def _partners(frame: FrameType) -> Iterator[tuple[str, Any]]:
             yield "ranks", list(dist.get_process_group_ranks(arguments.get("group")))  # type: ignore[union-attr]
     except Exception:
         pass  # a call without a group, or a group that is gone
+
+
+def unfinished_collective() -> dict[str, Any]:
+    """The oldest collective of this rank that has not ended: its name, the ranks of its group or its partner.
+
+    Empty if there is none, or nobody knows. As torch's flight recorder tells it: NCCL's calls return at once, and so do
+    those with ``async_op=True`` and DistributedDataParallel's own; the rank waits later, in a line that names none.
+    """
+    try:
+        from torch._C import _distributed_c10d as c10d
+
+        for recorder in ("_dump_nccl_trace", "_dump_fr_trace"):  # NCCL's own, and that of the other backends
+            dump = getattr(c10d, recorder, None)
+            entries = pickle.loads(dump(True, False, False))["entries"] if dump else []
+            waiting = [entry for entry in entries if not entry["retired"] and entry["state"] != "completed"]
+            if waiting:
+                return _described(min(waiting, key=lambda entry: entry["time_created_ns"]))
+    except Exception:
+        pass  # an aid only, and torch's format may change
+    return {}
+
+
+def _described(entry: dict[str, Any]) -> dict[str, Any]:
+    name = entry["profiling_name"].split(":", 1)[-1]
+    groups = sys.modules["torch.distributed"].distributed_c10d._world.pg_names
+    group = next((group for group, known in groups.items() if known == entry["process_group"][0]), None)
+    ranks = list(sys.modules["torch.distributed"].get_process_group_ranks(group)) if group is not None else None
+    partners = _POINT_TO_POINT.match(name)
+    if partners is None:
+        return {"begun": name, "ranks": ranks}
+    peer = int(partners[2])
+    return {"begun": name.split()[0], "peer": ranks[peer] if ranks else peer}
+
+
+def gpu_works() -> bool:
+    """Whether this rank's GPU has not done yet what its default stream was given; asks, and waits for nothing.
+
+    NCCL's collectives have streams of their own, of which the flight recorder knows.
+    """
+    try:
+        import torch
+
+        return torch.cuda.is_initialized() and not torch.cuda.default_stream(int(os.environ["LOCAL_RANK"])).query()
+    except Exception:
+        return False  # an aid only: CUDA may have failed for good

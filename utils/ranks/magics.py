@@ -16,17 +16,16 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from utils.ranks import devices, starters
+from utils.ranks import provider, starters
 from utils.ranks.errors import BadRequest
 from utils.ranks.options import OPTIONS, check_source, parse, rank_list, torch_modules
+from utils.ranks.output import Held, Status, Values, default_view, show
 from utils.ranks.processes import check_gpus, check_shape
-from utils.ranks.status import Status, world_status
-from utils.ranks.views import Held, Values, default_view, show
 from utils.ranks.world import DEFAULT_TIMEOUT, World
 
 COMMANDS = ("status", "pull", "push", "wait", "log", "timeline", "memory", "stop", "restart")
 DEFAULT_RANKS = 4
-Shape = tuple[int, int, str, devices.Options | None]
+Shape = tuple[int, int, str, provider.Options | None]
 
 
 @magics_class
@@ -113,7 +112,7 @@ class RanksMagics(Magics):
 
     def _shape(self, options: argparse.Namespace) -> Shape:
         size, nodes, backend, given = self._wanted
-        given = devices.asked(options, given)
+        given = provider.asked(options, given)
         if options.n is not None:
             # Another number of ranks begins afresh: the former shape's nodes may not even divide it.
             nodes = nodes if options.n == size else 1
@@ -162,7 +161,9 @@ class RanksMagics(Magics):
         return getattr(self, f"_{command}")()
 
     def _status(self) -> Status:
-        return world_status(self.world)
+        if self.world is None or not self.world.open:
+            return Status("There are no ranks now. A cell that begins with %%ranks -n 4 starts four.", [])
+        return self.world.status()
 
     def _pull(self, name: str) -> list[Any]:
         values = self._living().pull(name)
@@ -199,7 +200,7 @@ class RanksMagics(Magics):
 
     def _timeline(self, kind: str = "timeline") -> Any:
         world = self._living()
-        return devices.picture(world.devices_from, kind, world.pull)
+        return provider.picture(world.devices_from, kind, world.pull)
 
     def _memory(self) -> Any:
         return self._timeline("memory")
@@ -253,7 +254,7 @@ def _describe(shape: Shape) -> str:
     if nodes > 1:
         text += f" on {nodes} nodes"
     if given is not None:
-        return f"{text}, each with {devices.module(given).words(given)}"
+        return f"{text}, each with {provider.module(given).words(given)}"
     return text if backend == "auto" else f"{text}, {backend}"
 
 
@@ -261,13 +262,13 @@ _loaded: RanksMagics | None = None
 _matcher: Any = None
 
 
-def load(shell: Any, provider: str = "") -> None:
-    """Register the magics, and begin to import torch in the background. ``provider``: see ``utils.ranks.devices``."""
+def load(shell: Any, devices: str = "") -> None:
+    """Register the magics, and begin to import torch in the background. ``devices``: see ``utils.ranks.provider``."""
     from IPython.core.completer import context_matcher
 
     global _loaded, _matcher
     starters.warm_up()
-    devices.provider = provider
+    provider.name = devices
     if _loaded is None:
         loaded = _loaded = RanksMagics(shell)
         _matcher = context_matcher()(lambda context: loaded.complete(context))

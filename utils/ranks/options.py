@@ -9,27 +9,15 @@ import argparse
 import ast
 import difflib
 import re
-import traceback
 from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import parse_argstring
 
-from utils.ranks.errors import BadRequest
-from utils.ranks.words import label
+from utils.ranks.errors import BadRequest, CellSyntaxError
+from utils.ranks.output import label
 
 OPTIONS = ("-n", "--nodes", "--only", "--backend", "--timeout", "--bg", "--gpu", "--network", "--shapes")
-
-
-class CellSyntaxError(Exception):
-    """A cell that is not Python. (No SyntaxError itself: IPython would show our insides with it.)"""
-
-    def __init__(self, error: SyntaxError) -> None:
-        super().__init__(f"{error.msg} (line {error.lineno})")
-        self._text = "".join(traceback.format_exception_only(error))
-
-    def _render_traceback_(self) -> list[str]:
-        return self._text.splitlines()
 
 
 def parse(magic: Any, line: str) -> argparse.Namespace:

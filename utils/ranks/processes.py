@@ -1,4 +1,4 @@
-"""The processes of a world: started together, ended together, with nothing left over."""
+"""The processes of a world: started together, interrupted together, ended together, with nothing left over."""
 
 from __future__ import annotations
 
@@ -6,23 +6,26 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from utils.hardware.nvml import count_gpus
 from utils.ranks import starters
 from utils.ranks.errors import BadRequest
 from utils.ranks.failures import how_it_ended
-from utils.ranks.gpus import choose, count_gpus
-from utils.ranks.interrupts import InterruptFlag
+from utils.ranks.groups import fitting_backend
 from utils.ranks.lifetimes import send_signal
+from utils.ranks.output import label
 from utils.ranks.ports import free_ports
-from utils.ranks.wire import Channel, pair, wait_for
-from utils.ranks.words import label
+from utils.ranks.wire import Channel, Wakeup, pair, wait_for
 
 MOST_RANKS = 128
 START_TIMEOUT = 120.0
+COMPLETION_PATIENCE = 0.5  # seconds: whoever types does not wait longer
 
 
 def check_shape(size: int, nodes: int, backend: str) -> None:
@@ -41,7 +44,35 @@ def check_shape(size: int, nodes: int, backend: str) -> None:
 def check_gpus(size: int, nodes: int, backend: str) -> None:
     """Raise BadRequest, in one sentence, where NCCL is asked for and there are not enough GPUs."""
     if backend == "nccl":
-        choose(backend, size, count_gpus())
+        fitting_backend(backend, size, count_gpus())
+
+
+class InterruptFlag(Wakeup):
+    """Counts Ctrl-C instead of letting it strike between any two lines of ours; wakes whoever waits for channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def strike(self, *_: Any) -> None:
+        self.count += 1
+        self.set()
+
+
+@contextmanager
+def interrupts() -> Iterator[InterruptFlag]:
+    """While this context lasts, SIGINT only raises a flag (in the main thread; elsewhere Python has no say)."""
+    flag = InterruptFlag()
+    before = None
+    in_main = threading.current_thread() is threading.main_thread()
+    try:
+        if in_main:
+            before = signal.signal(signal.SIGINT, flag.strike)
+        yield flag
+    finally:
+        if in_main and before is not None:
+            signal.signal(signal.SIGINT, before)
+        flag.close()
 
 
 @dataclass
@@ -54,7 +85,7 @@ class RankHandle:
     starter: starters.Starter
     pid: int = 0
     device: str = ""
-    note: Any = None  # of its last cell, for all ranks at the next one: see ``utils.ranks.devices``
+    note: Any = None  # of its last cell, for all ranks at the next one: see ``utils.ranks.provider``
 
     def last_words(self) -> str:
         """What a dead rank's C++ code wrote last and nobody has forwarded."""
@@ -71,6 +102,25 @@ class RankHandle:
     def exit_code(self) -> int | None:
         """None while it lives, and 0 if it was never started."""
         return self.starter.exit_code(self.pid) if self.pid else 0
+
+    def complete(self, text: str, ask: int) -> list[str]:
+        """Names and attributes on this rank that begin with ``text``; empty if it does not answer at once.
+
+        Args:
+            ask: a number by which the answer is told from those that came too late.
+        """
+        try:
+            self.channel.send({"do": "complete", "text": text, "ask": ask})
+            end = time.monotonic() + COMPLETION_PATIENCE
+            while (left := end - time.monotonic()) > 0 and wait_for([self.channel], left):
+                for message, _ in self.channel.take():
+                    if message["event"] == "completions" and message["ask"] == ask:
+                        return list(message["matches"])
+                if self.channel.eof:
+                    break
+        except OSError:
+            pass  # it is gone
+        return []
 
     def kill(self) -> None:
         """End it, and the processes in its group."""

@@ -24,18 +24,18 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, NoReturn
 
-from utils.ranks import connections, devices, groups, locate, surroundings
-from utils.ranks.completions import completions
-from utils.ranks.device import device_lost, gpu_works
-from utils.ranks.display import DisplayPublisher
+from utils.ranks import connections, groups, locate, provider
+from utils.ranks.display import DisplayPublisher, remember_source, traceback_text
 from utils.ranks.errors import BadRequest
-from utils.ranks.flight import unfinished_collective
 from utils.ranks.iopub import IOPub, OutStream
-from utils.ranks.tracebacks import remember_source, traceback_text
 from utils.ranks.values import dumps
 from utils.ranks.wire import Channel, Listener
 
 _LEAST_RECURSION = 500  # frames that this program's own work needs, and more
+_NO_INPUT = (
+    "input() cannot be used on ranks: several processes would ask at once. "
+    "Ask in an ordinary cell, then send the answer with `%ranks push NAME`."
+)
 
 
 def main(fds: list[int]) -> NoReturn:
@@ -50,7 +50,7 @@ def main(fds: list[int]) -> NoReturn:
     os.dup2(null, 0)
     os.close(null)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    surroundings.work_in_batches()
+    work_in_batches()
     channel = Channel(socket.socket(fileno=control))
     iopub = IOPub(channel, out_read, err_read)
     try:
@@ -76,20 +76,20 @@ class Rank:
         os.chdir(config["folder"])
         sys.path[:] = config["path"]
         sys.argv = [""]
-        os.environ["MPLBACKEND"] = "module://utils.ranks.figures"
+        os.environ["MPLBACKEND"] = "module://utils.ranks.display"
 
         import torch
         import torch.distributed as dist
 
-        surroundings.draw_other_numbers()
+        draw_other_numbers()
         rank, size, nodes = config["rank"], config["size"], config["nodes"]
         groups.set_environment(rank, size, nodes, config["port"])
-        self.devices = devices.module(config["devices"]) if config["devices"] else None
+        self.devices = provider.module(config["devices"]) if config["devices"] else None
         if self.devices is None:
             backend, note = groups.choose_backend(config["backend"], size)
             device = groups.take_device(backend, rank, size // nodes)
         else:
-            (device, backend), note = devices.take(config["devices"], rank, size, nodes), ""
+            (device, backend), note = provider.take(config["devices"], rank, size, nodes), ""
         if size > 1:
             torch.set_num_threads(1)  # as torchrun does; also makes sums come out the same on every machine
         self.channel, self.iopub = channel, iopub
@@ -116,10 +116,10 @@ class Rank:
         )
         self.namespace.update(self.given)
         sys.stdout, sys.stderr = OutStream(iopub, "stdout", 1), OutStream(iopub, "stderr", 2)
-        builtins.input = surroundings.refuse_input
-        sys.breakpointhook = surroundings.refuse_input
+        builtins.input = refuse_input
+        sys.breakpointhook = refuse_input
         connections.watch_sockets()
-        os.register_at_fork(after_in_child=surroundings.in_forked_child)
+        os.register_at_fork(after_in_child=in_forked_child)
         signal.signal(signal.SIGINT, self._on_interrupt)
         threading.Thread(target=self._listen, daemon=True, name="notebook").start()
         channel.send({"event": "up", "pid": os.getpid(), "backend": backend, "device": str(device), "note": note})
@@ -230,7 +230,7 @@ class Rank:
             "message": message[:2000],
             "traceback": text if len(text) < 20_000 else text[:6000] + "\n…\n" + text[-6000:],
             "interrupted": interrupted,
-            "device_lost": self._try(lambda: device_lost(error), False),
+            "device_lost": self._try(lambda: groups.device_lost(error), False),
             "place": self._try(lambda: locate.place(locate.frames_of(error)), locate.nowhere()),
         }
 
@@ -283,8 +283,7 @@ class Rank:
             self._work.put((message, blob))
 
     def _complete(self, ask: int, text: str) -> None:
-        matches = completions(text, self.namespace)
-        self.channel.send({"event": "completions", "ask": ask, "matches": matches})
+        self.channel.send({"event": "completions", "ask": ask, "matches": matches(text, self.namespace)})
 
     def _where(self) -> dict[str, Any] | None:
         """Where the main thread is now, and whether it computes; None when it has finished the cell."""
@@ -292,6 +291,56 @@ class Rank:
         if self._cell is None:
             return None
         place = locate.place_of(self._main_thread)
-        begun = unfinished_collective() if stays and place["call"] is None else {}
-        gpu = stays and gpu_works()
+        begun = locate.unfinished_collective() if stays and place["call"] is None else {}
+        gpu = stays and locate.gpu_works()
         return place | begun | {"still": still or bool(begun) or gpu, "gpu": gpu}
+
+
+def work_in_batches() -> None:
+    """Let no rank push another off its core the moment a message arrives (Linux).
+
+    With more ranks than cores, that is what makes gloo slow: an all-reduce of 4 kB on four ranks and two cores took
+    4.9 ms under the usual policy and 0.9 ms under this one, which was made for work that nobody watches. The notebook
+    itself stays as quick as it was: it may still push a rank aside.
+    """
+    if hasattr(os, "SCHED_BATCH"):
+        try:
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        except OSError:
+            pass  # forbidden here; it is only slower
+
+
+def draw_other_numbers() -> None:
+    """Seed torch's generator, and numpy's global one, anew, as in a process of its own.
+
+    What is forked goes on with its parent's state: without a seed, all ranks would draw the same numbers. (Python
+    seeds its own generator after a fork.)
+    """
+    if torch := sys.modules.get("torch"):
+        torch.default_generator.seed()
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+
+
+def refuse_input(*_: Any, **__: Any) -> NoReturn:
+    raise RuntimeError(_NO_INPUT)
+
+
+def in_forked_child() -> None:
+    # A data-loader worker, say: it prints to the rank's pipes and takes signals as any process does.
+    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def matches(text: str, namespace: dict[str, Any]) -> list[str]:
+    """Names and attributes in this rank that begin with ``text``."""
+    found: list[str] = []
+    try:
+        import rlcompleter
+
+        completer = rlcompleter.Completer(namespace)
+        while len(found) < 300 and (match := completer.complete(text, len(found))) is not None:
+            found.append(match)
+    except Exception:
+        pass  # a property that raises: no completions
+    return [match.rstrip("( ") for match in found]

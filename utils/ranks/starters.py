@@ -16,7 +16,7 @@ from utils.ranks.lifetimes import kill_group, send_signal
 from utils.ranks.wire import Channel, pair, wait_for
 
 _PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
-_PROGRAM = "import sys; sys.path.insert(0, {parent!r}); from utils.ranks.{module} import main; main({argument})"
+_PROGRAM = "import sys; sys.path.insert(0, {parent!r}); from utils.ranks.{module} import {main}; {main}({argument})"
 
 
 def default_method() -> str:
@@ -56,7 +56,7 @@ class Zygote:
     def __init__(self) -> None:
         self._channel, theirs = pair()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the process)
-        self._process = _python("zygote", str(theirs.fileno()), [theirs.fileno()], self._errors)
+        self._process = _python("zygote.main", str(theirs.fileno()), [theirs.fileno()], self._errors)
         theirs.close()
         self.pid = self._process.pid
         self.threads: int | None = None
@@ -149,7 +149,7 @@ class Spawner:
         return None
 
     def start(self, fds: list[int]) -> int:
-        process = _python("rank", repr(fds), fds, None)
+        process = _python("rank.main", repr(fds), fds, None)
         self._processes[process.pid] = process
         self._tell_guardian("guard", process.pid)
         return process.pid
@@ -182,7 +182,7 @@ class Spawner:
     def _tell_guardian(self, what: str, pid: int) -> None:
         if self._guardian is None or self._guardian[1].poll() is not None:
             channel, theirs = pair()
-            process = _python("guardian", str(theirs.fileno()), [theirs.fileno()], None)
+            process = _python("lifetimes.guard", str(theirs.fileno()), [theirs.fileno()], None)
             theirs.close()
             self._guardian = channel, process
             for known in self._processes:
@@ -233,8 +233,9 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_parents_processes)
 
 
-def _python(module: str, argument: str, fds: list[int], stderr: object) -> subprocess.Popen[bytes]:
-    program = _PROGRAM.format(parent=_PACKAGE_PARENT, module=module, argument=argument)
+def _python(function: str, argument: str, fds: list[int], stderr: object) -> subprocess.Popen[bytes]:
+    module, main = function.split(".")
+    program = _PROGRAM.format(parent=_PACKAGE_PARENT, module=module, main=main, argument=argument)
     return subprocess.Popen(
         [sys.executable, "-c", program],
         pass_fds=fds,

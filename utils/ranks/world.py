@@ -1,33 +1,45 @@
-"""A world: N rank processes that live on from cell to cell. Knows nothing of IPython."""
+"""A world: N rank processes that live on from cell to cell; ``launch``: one that ends with the call."""
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import itertools
+import os
 import pickle
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from os import environ
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
 
 from utils.ranks import starters
-from utils.ranks.background import in_background
-from utils.ranks.clash import hidden_module
-from utils.ranks.completions import ask_for_completions
 from utils.ranks.errors import BadRequest
 from utils.ranks.failures import DEVICE_LOST, KEPT, LOST, REMADE, Outcome, failure
 from utils.ranks.gather import Gathering
-from utils.ranks.interrupts import InterruptFlag, interrupts
-from utils.ranks.processes import Processes, check_shape
-from utils.ranks.transcript import Output, Transcript
+from utils.ranks.output import Output, Quiet, Status, Transcript, View, default_view, label, own_memory
+from utils.ranks.processes import InterruptFlag, Processes, check_shape, interrupts
 from utils.ranks.values import dumps_plain, sources_of
-from utils.ranks.views import Quiet, View
 from utils.ranks.wire import packed
-from utils.ranks.words import label
 
-DEFAULT_TIMEOUT = float(environ.get("COURSE_CELL_SECONDS", 60))  # that a cell may take, unless told otherwise
+DEFAULT_TIMEOUT = float(os.environ.get("COURSE_CELL_SECONDS", 60))  # that a cell may take, unless told otherwise
 AS_WORLD, REMAKE_TIMEOUT, END_TIMEOUT = -1.0, 20.0, 10.0
+T = TypeVar("T")
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+@dataclass
+class Command:
+    """What some of the ranks shall do together.
+
+    Attributes: the message and the bytes behind it; ranks: who shall do it; timeout in seconds (None: no limit).
+    """
+
+    message: dict[str, Any]
+    blob: bytes
+    ranks: list[int]
+    timeout: float | None
 
 
 class World:
@@ -39,7 +51,7 @@ class World:
         backend: "auto" (NCCL with a GPU for every rank, else gloo on the CPU), "gloo" or "nccl".
         start: "fork" or "spawn"; by default fork on Linux.
         timeout: seconds that a function, or a cell that is told nothing else, may take; None or 0 for no limit.
-        devices: options for devices from elsewhere: see ``utils.ranks.devices``.
+        devices: options for devices from elsewhere: see ``utils.ranks.provider``.
         imports: modules that the ranks will import: where ranks are forked, imported once before.
 
     Raises:
@@ -89,6 +101,17 @@ class World:
     def open(self) -> bool:
         return bool(self._processes.handles)
 
+    def status(self) -> Status:
+        """What ``%ranks`` shows."""
+        dead = self.dead_ranks()
+        per_node = self.size // self.nodes
+        rows = []
+        for rank, (pid, device) in enumerate(zip(self.pids, self.devices, strict=True)):
+            memory = dead.get(rank) or own_memory(pid)
+            rows.append((str(rank), str(rank // per_node), str(rank % per_node), str(pid), device, memory))
+        nodes = f" presented as {self.nodes} nodes" if self.nodes > 1 else ""
+        return Status(f"{self.size} ranks{nodes}, backend {self.backend}.", rows)
+
     def dead_ranks(self) -> dict[int, str]:
         """Ranks that are gone, and how they went."""
         return self._processes.dead()
@@ -132,52 +155,38 @@ class World:
         Raises:
             RankError, RankTimeout, RanksInterrupted: see ``utils.ranks.errors``.
         """
-        return self._cell(source, file, only, timeout, view)()
+        return _texts(self._do(self._cell(source, file, only, timeout), view))
 
-    def submit_cell(self, source: str, *args: Any, **options: Any) -> Future[dict[int, str]]:
-        """As ``run_cell``, but in the background: a future of the values."""
-        return in_background(self._cell(source, *args, **options))
-
-    def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
-        """Call ``function(*args, **kwargs)`` on every rank; return what each returned, rank 0 first.
-
-        A function of a notebook finds rank, world_size, device, torch, dist, …; it raises what ``run_cell`` raises.
-        """
-        return self._call(function, args, kwargs)()
-
-    def submit(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[list[Any]]:
-        """As ``run``, but in the background: a future of what each rank returned."""
-        return in_background(self._call(function, args, kwargs))
-
-    def run_last(self, function: Callable[..., Any], args: Any, kwargs: Any, view: View) -> list[Any]:
-        """As ``run``, for a world that ends with the call: a failure closes it."""
-        return self._call(function, args, kwargs, view, lasting=False)()
-
-    def _cell(
+    def submit_cell(
         self,
         source: str,
         file: str | None = None,
         only: Sequence[int] | None = None,
         timeout: float | None = AS_WORLD,
         view: View | None = None,
-    ) -> Callable[[], dict[int, str]]:
-        message = {"do": "cell", "source": source, "file": file or f"<cell {next(self._cells)} on ranks>"}
-        work = self._begin(message, b"", only, self.timeout if timeout == AS_WORLD else timeout, view)
-        return lambda: {outcome.rank: outcome.value for outcome in work() if outcome.value is not None}
+    ) -> Future[dict[int, str]]:
+        """As ``run_cell``, but in the background: a future of the values."""
+        return self._submit(self._cell(source, file, only, timeout), view, _texts)
 
-    def _call(
-        self, function: Callable[..., Any], args: Any, kwargs: Any, view: View | None = None, lasting: bool = True
-    ) -> Callable[[], list[Any]]:
-        if not callable(function):
-            raise TypeError(f"This takes a function and its arguments, not {type(function).__name__!r} first.")
-        message = {"do": "call", "sources": sources_of(function), "lasting": lasting}
-        work = self._begin(message, dumps_plain((function, args, kwargs)), None, self.timeout, view)
-        return lambda: [pickle.loads(outcome.blob) for outcome in work()]
+    def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+        """Call ``function(*args, **kwargs)`` on every rank; return what each returned, rank 0 first.
+
+        A function of a notebook finds rank, world_size, device, torch, dist, …; it raises what ``run_cell`` raises.
+        """
+        return _values(self._do(self._call(function, args, kwargs)))
+
+    def submit(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[list[Any]]:
+        """As ``run``, but in the background: a future of what each rank returned."""
+        return self._submit(self._call(function, args, kwargs), None, _values)
+
+    def run_last(self, function: Callable[..., Any], args: Any, kwargs: Any, view: View) -> list[Any]:
+        """As ``run``, for a world that ends with the call: a failure closes it."""
+        return _values(self._do(self._call(function, args, kwargs, lasting=False), view))
 
     def pull(self, expression: str, only: Sequence[int] | None = None) -> list[Any]:
         """The value of a name (or expression) on each rank, rank 0 first."""
-        outcomes = self._begin({"do": "pull", "expression": expression}, b"", only, self.timeout)()
-        return [pickle.loads(outcome.blob) for outcome in outcomes if outcome.state == "finished"]
+        outcomes = self._do(self._command({"do": "pull", "expression": expression}, only=only))
+        return _values(outcome for outcome in outcomes if outcome.state == "finished")
 
     def push(self, name: str, value: Any) -> None:
         """Give a value to every rank under this name. Raises BadRequest if it cannot be sent."""
@@ -185,7 +194,7 @@ class World:
             blob = dumps_plain(value)
         except Exception as error:
             raise BadRequest(f"{name!r} cannot be sent to the ranks: {error}") from None
-        self._begin({"do": "push", "name": name}, blob, None, self.timeout)()
+        self._do(self._command({"do": "push", "name": name}, blob))
 
     __getitem__ = pull
     __setitem__ = push
@@ -195,61 +204,89 @@ class World:
         if not self._processes.handles or not self._busy.acquire(blocking=False):
             return []
         try:
-            return ask_for_completions(self._processes.handles[0].channel, next(self._numbers), text)
+            return self._processes.handles[0].complete(text, next(self._numbers))
         finally:
             self._busy.release()
 
-    def _choose(self, only: Sequence[int] | None) -> list[int]:
+    # ------------------------------------------------------------------ commands
+    def _cell(self, source: str, file: str | None, only: Sequence[int] | None, timeout: float | None) -> Command:
+        message = {"do": "cell", "source": source, "file": file or f"<cell {next(self._cells)} on ranks>"}
+        return self._command(message, b"", only, timeout)
+
+    def _call(self, function: Callable[..., Any], args: Any, kwargs: Any, lasting: bool = True) -> Command:
+        if not callable(function):
+            raise TypeError(f"This takes a function and its arguments, not {type(function).__name__!r} first.")
+        message = {"do": "call", "sources": sources_of(function), "lasting": lasting}
+        return self._command(message, dumps_plain((function, args, kwargs)))
+
+    def _command(
+        self,
+        message: dict[str, Any],
+        blob: bytes = b"",
+        only: Sequence[int] | None = None,
+        timeout: float | None = AS_WORLD,
+    ) -> Command:
         ranks = list(range(self.size)) if only is None else sorted(set(only))
         wrong = [rank for rank in ranks if not 0 <= rank < self.size]
         if wrong or not ranks:
             missing = label(wrong) if wrong else "rank"
             raise BadRequest(f"This world has ranks 0 to {self.size - 1}; there is no {missing}.")
-        return ranks
+        return Command(message, blob, ranks, self.timeout if timeout == AS_WORLD else timeout)
 
-    def _begin(
-        self,
-        message: dict[str, Any],
-        blob: bytes,
-        only: Sequence[int] | None,
-        timeout: float | None,
-        view: View | None = None,
-    ) -> Callable[[], list[Outcome]]:
-        """Take hold of the ranks for one command, or refuse; gives what does the work and lets go of them."""
-        ranks = self._choose(only)
+    def _do(self, command: Command, view: View | None = None) -> list[Outcome]:
+        """Have a command done; refused while the ranks do another. How it went on each rank; raises the failure."""
+        self._take()
+        return self._work(command, view)
+
+    def _submit(self, command: Command, view: View | None, read: Callable[[list[Outcome]], T]) -> Future[T]:
+        """As ``_do``, in a thread of its own: a future of what ``read`` makes of the outcomes."""
+        self._take()
+        future: Future[T] = Future()
+        work = threading.Thread(
+            target=self._work_for, args=(future, command, view, read), daemon=True, name="ranks in the background"
+        )
+        try:
+            work.start()
+        except BaseException:
+            self._busy.release()
+            raise
+        return future
+
+    def _take(self) -> None:
+        """Take hold of the ranks, or refuse; ``_work`` lets go of them."""
         if not self._busy.acquire(blocking=False):
             raise BadRequest("The ranks are busy with another cell; wait until it has ended (%ranks wait).")
         if not self._processes.handles:
             self._busy.release()
             raise BadRequest("This world is closed.")
 
-        def work() -> list[Outcome]:
-            try:
-                with interrupts() as self._flag:
-                    if self._group_lost:
-                        self._remake()
-                    return self._gather(message, blob, ranks, timeout, view or Quiet(), self._flag)
-            finally:
-                self._flag = None
-                self._busy.release()
+    def _work(self, command: Command, view: View | None) -> list[Outcome]:
+        try:
+            with interrupts() as self._flag:
+                if self._group_lost:
+                    self._remake()
+                return self._gather(command, view or Quiet(), self._flag)
+        finally:
+            self._flag = None
+            self._busy.release()
 
-        return work
+    def _work_for(
+        self, future: Future[T], command: Command, view: View | None, read: Callable[[list[Outcome]], T]
+    ) -> None:
+        try:
+            future.set_result(read(self._work(command, view)))
+        except BaseException as error:
+            future.set_exception(error)
 
-    def _gather(
-        self,
-        message: dict[str, Any],
-        blob: bytes,
-        ranks: list[int],
-        timeout: float | None,
-        view: View,
-        flag: InterruptFlag,
-    ) -> list[Outcome]:
+    def _gather(self, command: Command, view: View, flag: InterruptFlag) -> list[Outcome]:
         number = next(self._numbers)
         transcript = Transcript(range(self.size), view.line)
-        handles = self._processes.handles
-        gathering = Gathering(handles, ranks, number, timeout, transcript, flag, lambda: view.update(transcript))
-        parts = packed({"cell": number, "notes": [h.note for h in handles], **message}, blob)
-        for rank in ranks:
+        handles, message = self._processes.handles, command.message
+        gathering = Gathering(
+            handles, command.ranks, number, command.timeout, transcript, flag, lambda: view.update(transcript)
+        )
+        parts = packed({"cell": number, "notes": [h.note for h in handles], **message}, command.blob)
+        for rank in command.ranks:
             with contextlib.suppress(OSError):  # dead: the gathering finds out how
                 handles[rank].channel.send_packed(parts)
         outcomes = gathering.run()
@@ -261,7 +298,7 @@ class World:
             survives = self._recover(outcomes) if message.get("lasting", True) else ""
             if not survives:
                 self._processes.close()
-            error = failure(message["do"] == "call", outcomes, gathering.stopped_by, timeout, survives)
+            error = failure(message["do"] == "call", outcomes, gathering.stopped_by, command.timeout, survives)
             self.last_failure = error.report_lines(), transcript.outputs()
             raise error
         return outcomes
@@ -297,3 +334,83 @@ class World:
         if any(outcome.state != "finished" for outcome in outcomes):
             raise RuntimeError("the process group could not be made again")
         self._group_lost = False
+
+
+def _texts(outcomes: Iterable[Outcome]) -> dict[int, str]:
+    return {outcome.rank: outcome.value for outcome in outcomes if outcome.value is not None}
+
+
+def _values(outcomes: Iterable[Outcome]) -> list[Any]:
+    return [pickle.loads(outcome.blob) for outcome in outcomes]
+
+
+def launch(
+    function: Callable[..., Any],
+    *args: Any,
+    ranks: int = 4,
+    nodes: int = 1,
+    backend: str = "auto",
+    timeout: float | None = DEFAULT_TIMEOUT,
+    show_output: bool = True,
+    **kwargs: Any,
+) -> list[Any]:
+    """Run ``function(*args, **kwargs)`` on every rank of a new world; return what each returned, rank 0 first.
+
+    The function may be defined in a notebook cell. Like a cell on ranks, it finds ``rank``, ``world_size``,
+    ``local_rank``, ``device``, ``torch`` and ``dist``; variables of the notebook by these names do not reach it. The
+    world ends with the call.
+
+    Args:
+        ranks: world size.
+        nodes: present the ranks as this many nodes.
+        backend: "auto", "gloo" or "nccl".
+        timeout: seconds; None or 0 for no limit.
+        show_output: show what the ranks print (in rank order, when all are done).
+
+    Raises:
+        TypeError: no function, or an option that is a parameter of the function too.
+        RankError: a rank raised or was killed; the one that failed first is first in ``failures``.
+        RankTimeout: the time-out passed; ``report`` says which rank waited where, for whom.
+        RanksInterrupted: the reader stopped it.
+    """
+    given = {"ranks": ranks != 4, "nodes": nodes != 1, "backend": backend != "auto"}
+    given |= {"timeout": timeout != DEFAULT_TIMEOUT, "show_output": not show_output}
+    for name in _parameters(function) & {name for name, is_given in given.items() if is_given}:
+        raise TypeError(
+            f"{name}= is an option of launch() and a parameter of the function too. For the function, write "
+            f"functools.partial(function, {name}=…); launch's own can then stay beside it."
+        )
+    view = default_view(live=False) if show_output else Quiet()
+    with World(ranks, nodes, backend, timeout=timeout) as world:
+        return world.run_last(function, args, kwargs, view)
+
+
+def preload(*modules: str) -> None:
+    """Import these modules once, so that ranks that are started later need not, each for itself."""
+    starters.starter(starters.default_method()).preload(*modules)
+
+
+def _parameters(function: Callable[..., Any]) -> set[str]:
+    """Names of the parameters that a caller may still give by name."""
+    try:
+        names = set(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return set()
+    return names - set(getattr(function, "keywords", ()))  # those that functools.partial has given
+
+
+def hidden_module(folder: Path | None = None) -> str:
+    """One sentence where this folder's own ``utils`` cannot be imported on ranks; "" where there is none.
+
+    Args:
+        folder: where the notebook runs.
+    """
+    folder = folder or Path(os.getcwd())
+    for own in (folder / f"{_PACKAGE.name}.py", folder / _PACKAGE.name / "__init__.py"):
+        if own.exists() and own.parent.resolve() != _PACKAGE:
+            what = own.relative_to(folder) if own.name != "__init__.py" else f"{own.parent.name}/"
+            return (
+                f"On ranks `import {_PACKAGE.name}` gives the package that makes them, not the {what} of this folder: "
+                "give yours another name."
+            )
+    return ""

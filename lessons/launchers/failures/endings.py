@@ -6,7 +6,7 @@ import itertools
 import textwrap
 from dataclasses import dataclass
 
-from utils.ranks.words import said_alike, text_table
+from utils.ranks.output import said_alike, text_table
 
 _CODE_WIDTH, _WORDS_WIDTH = 44, 100
 

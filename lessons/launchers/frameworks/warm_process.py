@@ -29,7 +29,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, NoReturn
 
-from utils.ranks.surroundings import draw_other_numbers
+from utils.ranks.rank import draw_other_numbers
 
 _PROGRAM = (
     "import sys; from lessons.launchers.frameworks.warm_process import serve; serve(int(sys.argv[1]), sys.argv[2:])"

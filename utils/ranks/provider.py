@@ -22,7 +22,7 @@ from typing import Any
 from utils.ranks.errors import BadRequest
 
 Options = dict[str, Any]
-provider = ""
+name = ""
 """The module's name; "" if there is none."""
 
 
@@ -32,12 +32,12 @@ def asked(options: argparse.Namespace, before: Options | None) -> Options | None
         if options.network is not None or options.shapes:
             raise BadRequest("--network and --shapes belong to simulated GPUs: %%ranks -n 4 --gpu H100 --shapes")
         return before if options.n is None and options.nodes is None and options.backend is None else None
-    if not provider:
+    if not name:
         raise BadRequest("--gpu gives each rank a simulated GPU, and this installation has none.")
     if options.backend is not None:
         raise BadRequest("--gpu brings its own backend: leave --backend out.")
     network = (options.network or "").strip("\"'")
-    return {"module": provider, "gpu": options.gpu.strip("\"'"), "network": network, "shapes": options.shapes}
+    return {"module": name, "gpu": options.gpu.strip("\"'"), "network": network, "shapes": options.shapes}
 
 
 def module(options: Options) -> Any:
