@@ -11,9 +11,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from utils.ranks import provider
+
 if TYPE_CHECKING:
     from utils.ranks import launch
 
+provider.name = "utils.simulated"
 __all__ = ["launch", "load_ipython_extension", "unload_ipython_extension"]
 
 
@@ -32,7 +35,7 @@ def load_ipython_extension(shell: Any) -> None:
     own = str(Path(sys.executable).parent)
     if own not in (path := os.environ.get("PATH", "").split(os.pathsep)):
         os.environ["PATH"] = os.pathsep.join([own, *path])
-    magics.load(shell, devices="simgpu.distributed.cells")
+    magics.load(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:

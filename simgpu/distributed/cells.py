@@ -15,7 +15,6 @@ from simgpu.distributed.joining import join
 from simgpu.phases import COMMUNICATION
 from simgpu.profile import Profile
 
-RECORDED = "__import__('simgpu.distributed.cells', fromlist=['recorded']).recorded()"
 MOST = 200_000
 """Pieces of work that are kept of a cell: the last ones."""
 
@@ -87,11 +86,6 @@ def end() -> float | None:
 def recorded() -> dict[str, Any] | None:
     """What this rank did in the last cell."""
     return None if _last is None else _last.plain()
-
-
-def words(options: dict[str, Any]) -> str:
-    """What each rank has."""
-    return f"a simulated {options['gpu']}" + (" (shapes only)" if options["shapes"] else "")
 
 
 def picture(kind: str, recorded: list[dict[str, Any] | None]) -> Any:

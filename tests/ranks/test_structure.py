@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
+import subprocess
+import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -33,3 +36,17 @@ def test_its_modules_import_each_other_in_one_direction():
     graph = {name: imports_of(file) & set(modules) for name, file in modules.items()}
     order = list(TopologicalSorter(graph).static_order())  # raises CycleError at a circle
     assert order.index("utils.ranks.wire") < order.index("utils.ranks.gather") < order.index("utils.ranks.world")
+
+
+def test_it_knows_nothing_of_simulated_gpus():
+    words = re.compile(r"simgpu|simccl|--gpu|--shapes|%ranks timeline", re.IGNORECASE)
+    assert {file.name: found for file in FOLDER.glob("*.py") if (found := words.findall(file.read_text()))} == {}
+    from utils.ranks.magics import RanksMagics
+
+    assert len(words.findall(RanksMagics.ranks.__doc__)) > 3  # and yet the reader is told
+
+
+def test_loading_the_magics_imports_no_torch():
+    code = "import sys, utils.ranks.magics; print(sorted({'torch', 'simgpu'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr

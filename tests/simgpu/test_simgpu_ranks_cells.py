@@ -29,11 +29,9 @@ def ranks():
     """The magic, as a notebook calls it: ranks(line, cell)."""
     shell = InteractiveShell()
     shell.user_ns["In"] = ["", "cell"]
-    before, magics.provider.name = magics.provider.name, "simgpu.distributed.cells"
     loaded = magics.RanksMagics(shell)
     yield loaded.ranks
     loaded.close()
-    magics.provider.name = before
 
 
 def test_a_cell_on_simulated_gpus_then_its_timeline_and_memory_of_all_ranks(ranks, tmp_path):

@@ -11,6 +11,7 @@ from typing import Any
 
 from utils.hardware.nvml import UsableGpus, count_gpus
 from utils.ranks.errors import BadRequest
+from utils.ranks.provider import provider
 
 # The notebook's own time-out ends a hang with a table; the group's must not come first.
 _NEVER_FIRST = datetime.timedelta(hours=12)
@@ -163,16 +164,8 @@ class Group:
                 "These ranks are on the CPU, and NCCL works on GPUs only: use dist.init_process_group('gloo'), "
                 "or leave the backend out to get what fits."
             )
-        if backend == "nccl" and self.device.type != "cuda":
-            raise BadRequest(
-                f"These ranks have simulated GPUs: where a program for real ones says 'nccl', write {self.backend!r}, "
-                "or leave the backend out to get what fits."
-            )
-        if backend == "simccl" and not hasattr(self._dist.Backend, "SIMCCL"):  # nobody has made one here
-            raise BadRequest(
-                "These ranks have no simulated GPUs for 'simccl': begin with %%ranks -n 4 --gpu H100, "
-                "or leave the backend out to get what fits."
-            )
+        if refusal := provider().refusal(backend, self.device.type, self.backend):
+            raise BadRequest(refusal)
         elsewhere = given.get("store") is not None or given.get("init_method") not in (None, "env://")
         for name, here in (("rank", self.rank), ("world_size", self.world_size)):
             if given.get(name, -1) not in (-1, here) and not elsewhere:

@@ -9,23 +9,37 @@ import argparse
 import atexit
 import difflib
 import re
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from utils.ranks import provider, starters
+from utils.ranks import starters
 from utils.ranks.errors import BadRequest
 from utils.ranks.options import OPTIONS, check_source, parse, rank_list, torch_modules
 from utils.ranks.output import Held, Status, Values, default_view, show
 from utils.ranks.processes import check_gpus, check_shape
+from utils.ranks.provider import Options, provider
 from utils.ranks.world import DEFAULT_TIMEOUT, World
 
-COMMANDS = ("status", "pull", "push", "wait", "log", "timeline", "memory", "stop", "restart")
+COMMANDS = ("status", "pull", "push", "wait", "log", *provider().commands, "stop", "restart")
 DEFAULT_RANKS = 4
-Shape = tuple[int, int, str, provider.Options | None]
+Shape = tuple[int, int, str, Options | None]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _provided(function: F) -> F:
+    """Give the magic the provider's arguments, and lines of its help."""
+    for flag, how in reversed(provider().arguments.items()):
+        argument(flag, **how)(function)
+    commands = [f"%ranks {command:<16} {line}" for command, line in provider().commands.items() if line]
+    for place, lines in (("EXAMPLES", provider().examples), ("COMMANDS", commands)):
+        indented = "".join(f"{line}\n        " for line in lines)
+        function.__doc__ = str(function.__doc__).replace(f"{place}\n        ", indented)
+    return function
 
 
 @magics_class
@@ -45,14 +59,14 @@ class RanksMagics(Magics):
     @argument("--only", metavar="RANKS", help="Run on these ranks alone, for example 0,2 or 1-3.")
     @argument("--backend", help="auto (the default), gloo or nccl.")
     @argument("--timeout", type=float, help=f"Seconds the cell may take (default {DEFAULT_TIMEOUT:g}; 0: no limit).")
-    @argument("--gpu", help="Give each rank a simulated GPU of this kind, H100 for example; device is simgpu:…")
-    @argument("--network", help='What connects the nodes of simulated GPUs, "InfiniBand NDR" for example.')
-    @argument("--shapes", action="store_true", help="Simulated GPUs keep only shapes, memory and time, no numbers.")
+    @_provided
     @argument("--bg", action="store_true", help="Run it in the background: the prompt is free, %%ranks wait waits.")
     @argument(
         "command",
         nargs="*",
-        help="For %%ranks with one percent sign: status, pull NAME, push NAME, wait, log, stop, restart, timeline, …",
+        help="For %%ranks with one percent sign: status, pull NAME, push NAME, wait, log, stop, restart, "
+        + "".join(f"{command}, " for command in [*provider().commands][:1])
+        + "…",
     )
     @line_cell_magic
     def ranks(self, line: str, cell: str | None = None) -> Any:
@@ -62,7 +76,7 @@ class RanksMagics(Magics):
         %%ranks                 the same ranks again
         %%ranks --only 0,2      on some of them
         %%ranks -n 4 --nodes 2  the same four ranks, presented as two nodes of two
-        %%ranks -n 8 --gpu H100 each with a simulated GPU of its own: torch's code, with time and memory
+        EXAMPLES
         %%ranks --bg            in the background: other cells can run meanwhile in the notebook
 
         In a rank these names exist: rank, world_size, local_rank, device, torch, dist, display.
@@ -72,7 +86,7 @@ class RanksMagics(Magics):
         %ranks push NAME        every rank gets this notebook's NAME
         %ranks wait             wait for the cell in the background; shows its output and value, raises its error
         %ranks log              of a cell in the background, what it has printed so far; else the last failure again
-        %ranks timeline         what the simulated GPUs of all ranks did in the last cell; memory: what they held
+        COMMANDS
         %ranks stop             end the ranks
         %ranks restart          new ranks, without variables
         """
@@ -112,7 +126,8 @@ class RanksMagics(Magics):
 
     def _shape(self, options: argparse.Namespace) -> Shape:
         size, nodes, backend, given = self._wanted
-        given = provider.asked(options, given)
+        before = given if options.n is None and options.nodes is None and options.backend is None else None
+        given = provider().asked(options) or before
         if options.n is not None:
             # Another number of ranks begins afresh: the former shape's nodes may not even divide it.
             nodes = nodes if options.n == size else 1
@@ -158,6 +173,8 @@ class RanksMagics(Magics):
             return getattr(self, f"_{command}")(names[0])
         if names:
             raise BadRequest(f"%ranks {command} takes nothing more; {' '.join(names)!r} is too much.")
+        if command in provider().commands:
+            return provider().show(command, self._living().devices_from, self._living().recorded)
         return getattr(self, f"_{command}")()
 
     def _status(self) -> Status:
@@ -197,13 +214,6 @@ class RanksMagics(Magics):
         lines, outputs = self.world.last_failure
         show(outputs)
         print("\n".join(lines))
-
-    def _timeline(self, kind: str = "timeline") -> Any:
-        world = self._living()
-        return provider.picture(world.devices_from, kind, world.pull)
-
-    def _memory(self) -> Any:
-        return self._timeline("memory")
 
     def _stop(self) -> None:
         self.close()
@@ -254,7 +264,7 @@ def _describe(shape: Shape) -> str:
     if nodes > 1:
         text += f" on {nodes} nodes"
     if given is not None:
-        return f"{text}, each with {provider.module(given).words(given)}"
+        return f"{text}, each with {provider().words(given)}"
     return text if backend == "auto" else f"{text}, {backend}"
 
 
@@ -262,13 +272,12 @@ _loaded: RanksMagics | None = None
 _matcher: Any = None
 
 
-def load(shell: Any, devices: str = "") -> None:
-    """Register the magics, and begin to import torch in the background. ``devices``: see ``utils.ranks.provider``."""
+def load(shell: Any) -> None:
+    """Register the magics, and begin to import torch in the background."""
     from IPython.core.completer import context_matcher
 
     global _loaded, _matcher
     starters.warm_up()
-    provider.name = devices
     if _loaded is None:
         loaded = _loaded = RanksMagics(shell)
         _matcher = context_matcher()(lambda context: loaded.complete(context))

@@ -16,8 +16,9 @@ from IPython.core.magic_arguments import parse_argstring
 
 from utils.ranks.errors import BadRequest, CellSyntaxError
 from utils.ranks.output import label
+from utils.ranks.provider import provider
 
-OPTIONS = ("-n", "--nodes", "--only", "--backend", "--timeout", "--bg", "--gpu", "--network", "--shapes")
+OPTIONS = ("-n", "--nodes", "--only", "--backend", "--timeout", "--bg", *provider().arguments)
 
 
 def parse(magic: Any, line: str) -> argparse.Namespace:

@@ -84,7 +84,7 @@ class Rank:
         draw_other_numbers()
         rank, size, nodes = config["rank"], config["size"], config["nodes"]
         groups.set_environment(rank, size, nodes, config["port"])
-        self.devices = provider.module(config["devices"]) if config["devices"] else None
+        self.devices = provider.in_rank(config["devices"]) if config["devices"] else None
         if self.devices is None:
             backend, note = groups.choose_backend(config["backend"], size)
             device = groups.take_device(backend, rank, size // nodes)
@@ -183,6 +183,8 @@ class Rank:
             return self._call(message["sources"], blob)
         elif what == "pull":
             return dumps(eval(compile(message["expression"], "<%ranks pull>", "eval"), self.namespace))
+        elif what == "recorded":
+            return dumps(self.devices.recorded())
         elif what == "push":
             self.namespace[message["name"]] = pickle.loads(blob)
         elif what == "remake":

@@ -185,7 +185,14 @@ class World:
 
     def pull(self, expression: str, only: Sequence[int] | None = None) -> list[Any]:
         """The value of a name (or expression) on each rank, rank 0 first."""
-        outcomes = self._do(self._command({"do": "pull", "expression": expression}, only=only))
+        return self._fetch({"do": "pull", "expression": expression}, only)
+
+    def recorded(self) -> list[Any]:
+        """What devices from elsewhere have recorded of the last cell on each rank: see ``utils.ranks.provider``."""
+        return self._fetch({"do": "recorded"})
+
+    def _fetch(self, message: dict[str, Any], only: Sequence[int] | None = None) -> list[Any]:
+        outcomes = self._do(self._command(message, only=only))
         return _values(outcome for outcome in outcomes if outcome.state == "finished")
 
     def push(self, name: str, value: Any) -> None:
