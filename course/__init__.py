@@ -2,9 +2,11 @@
 
     outline.py      number, slug, title and place of each lecture, read from the notebooks
     map.py          the map of the course;   readme.py   the README's table of lectures
-    build.py        labs from solutions, cell by cell with template.py
+    build.py        labs from solutions
     notebooks.py    notebooks executed and stored alike on every machine
-    renumber.py     lectures inserted, moved, split off: mentions.py follows every number, skeleton.py makes the new one
+    renumber.py     lectures inserted, moved, split off: every mention of a number follows
+    new.py          a new lecture and a new lab, from templates/
+    size.py         how large each package is, beside what it may be
 
 ``python -m course --help`` lists the commands. Nothing is imported here, so that a lab's kernel pays for none of
 it; outline.py needs nothing but Python, so that `make` may ask it before the environment exists.

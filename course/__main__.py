@@ -114,23 +114,20 @@ def _needs(options: argparse.Namespace) -> int:
 def _renumber(options: argparse.Namespace) -> int:
     from course import renumber
 
-    try:
-        if options.command == "insert":
-            lines = renumber.insert(options.slug, options.at, options.title, options.lab, options.root)
-        elif options.command == "move":
-            lines = renumber.move(options.slug, options.to, options.root)
-        else:
-            lines = renumber.split(options.slug, options.new_slug, options.title, options.lab, options.root)
-    except renumber.Refused as error:
-        raise LabError(str(error)) from None
+    if options.command == "insert":
+        lines = renumber.insert(options.slug, options.at, options.title, options.lab, options.root)
+    elif options.command == "move":
+        lines = renumber.move(options.slug, options.to, options.root)
+    else:
+        lines = renumber.split(options.slug, options.new_slug, options.title, options.lab, options.root)
     print(*lines, sep="\n")
     return 0
 
 
 def _new_lab(options: argparse.Namespace) -> int:
-    from course import new_lab
+    from course import new
 
-    print(*new_lab.make(options.slug, options.root), sep="\n")
+    print(*new.lab(options.slug, options.root), sep="\n")
     return 0
 
 

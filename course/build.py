@@ -1,23 +1,36 @@
 """Labs from solutions: ``make labs``.
 
 The solution is the only source. Its cells keep their order and their ids (the grader finds the checks by
-them); marked lines are replaced (see template.py), cells tagged ``solution-only`` vanish, outputs and counts
-go. The same solutions give the same bytes.
+them); cells tagged ``solution-only`` vanish, outputs and counts go. The same solutions give the same bytes.
+
+Marked lines go, an invitation to write comes:
+
+- inside a function (or a method) ``raise NotImplementedError("Write your answer here")`` takes their place.
+  The lab still runs from top to bottom, because nothing but the check calls the function, and the check then
+  says "○ not started";
+- at the top level of a cell, where an exception would stop the lab, ``...  # Write your answer here`` does.
+  If later lines need a value, the marker brings it along: ``### BEGIN SOLUTION: groups = None`` leaves
+  ``groups = None  # Write your answer here``. This form works inside a function too. A ``%%ranks`` cell is
+  treated like any other.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from pathlib import Path
 from typing import Any
 
 from course.outline import FILE_NAME
-from course.template import BadMarkers, strip_solution
 
 SOLUTION_ONLY = "solution-only"
+INVITATION = "Write your answer here"
+_BEGIN = re.compile(r"(?P<indent>[ \t]*)### BEGIN SOLUTION\s*(?::\s*(?P<stand_in>.*\S))?\s*")
+_END = re.compile(r"[ \t]*### END SOLUTION\s*")
+_MARKER = re.compile(r"#+\s*(BEGIN|END)\s+SOLUTION", re.IGNORECASE)
 CHECK_CALL = re.compile(r"^check\.(\w+)\s*\(", re.MULTILINE)
-_METADATA = {
+METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
@@ -25,6 +38,10 @@ _METADATA = {
 
 class LabError(ValueError):
     """What cannot be built or graded, in one sentence."""
+
+
+class BadMarkers(ValueError):
+    """The markers of a cell are not in order; the text says how, in words that follow the cell's name."""
 
 
 def build(solutions: Path, labs: Path) -> list[Path]:
@@ -84,7 +101,7 @@ def lab_from(solution: Path) -> str:
                 cells.append(_lab_cell(cell))
             except BadMarkers as error:
                 raise LabError(f"{where} (id {cell['id']}) {error}.") from None
-    made = {"cells": cells, "metadata": _METADATA, "nbformat": 4, "nbformat_minor": 5}
+    made = {"cells": cells, "metadata": METADATA, "nbformat": 4, "nbformat_minor": 5}
     return json.dumps(made, ensure_ascii=False, indent=1, sort_keys=True) + "\n"
 
 
@@ -136,3 +153,65 @@ def _wanted(solutions: Path) -> dict[str, str]:
     if not solutions.is_dir():
         raise LabError(f"there is no folder {solutions} to build labs from.")
     return {path.name: lab_from(path) for path in sorted(solutions.glob("*.ipynb")) if FILE_NAME.fullmatch(path.name)}
+
+
+# ---------------------------------------------------------------------- one cell
+def strip_solution(source: str) -> str:
+    """Replace every marked part of a cell.
+
+    Args:
+        source: the cell of the solution.
+
+    Returns:
+        The cell of the lab; the same text if nothing is marked.
+
+    Raises:
+        BadMarkers: if markers are nested, unbalanced or misspelt, or the cell is no Python around them.
+    """
+    kept: list[str] = []
+    holes: list[tuple[int, str, str | None]] = []  # line in ``kept``, indentation, stand-in
+    begun = 0
+    for number, line in enumerate(source.split("\n"), start=1):
+        if begin := _BEGIN.fullmatch(line):
+            if begun:
+                raise BadMarkers(f"opens a second solution in line {number} before the one of line {begun} ends")
+            begun = number
+            holes.append((len(kept), begin["indent"], begin["stand_in"]))
+            kept.append("")
+        elif _END.fullmatch(line):
+            if not begun:
+                raise BadMarkers(f"ends a solution in line {number} that never began")
+            begun = 0
+        elif _MARKER.search(line):
+            raise BadMarkers(f"has a misspelt marker in line {number}: {line.strip()!r}")
+        elif not begun:
+            kept.append(line)
+    if begun:
+        raise BadMarkers(f"never ends the solution that begins in line {begun}")
+    if not holes:
+        return source
+    for place, indent, _ in holes:
+        kept[place] = f"{indent}pass"
+    bodies = _function_bodies("\n".join(kept))
+    for place, indent, stand_in in holes:
+        if stand_in is not None:
+            kept[place] = f"{indent}{stand_in}  # {INVITATION}"
+        elif any(first <= place + 1 <= last for first, last in bodies):
+            kept[place] = f'{indent}raise NotImplementedError("{INVITATION}")'
+        else:
+            kept[place] = f"{indent}...  # {INVITATION}"
+    return "\n".join(kept)
+
+
+def _function_bodies(source: str) -> list[tuple[int, int]]:
+    """First and last line of every function's body. IPython's own lines (%%ranks, !command) count as nothing."""
+    lines = [re.sub(r"^(\s*)[%!?].*$", r"\1pass", line) for line in source.split("\n")]
+    try:
+        tree = ast.parse("\n".join(lines))
+    except SyntaxError as error:
+        raise BadMarkers(f"is no Python without its solution (line {error.lineno}: {error.msg})") from None
+    return [
+        (node.body[0].lineno, node.end_lineno or node.body[-1].lineno)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]

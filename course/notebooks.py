@@ -22,16 +22,13 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
+from course.build import METADATA as METADATA
 from course.outline import ROOT
 
 CELL_TIMEOUT = 120  # seconds
 MAY_RAISE = "raises-exception"
 NOT_COMPARED = {"nbval-ignore-output", "nbval-skip"}
 INTERACTIVE = "interactive"  # a cell with sliders: it clears its figure, never the sliders, before it draws anew
-METADATA = {
-    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
-    "language_info": {"name": "python"},
-}
 WIDGET = "application/vnd.jupyter.widget-view+json"
 WIDGET_TEXT = "(an interactive figure: run this cell to use it)"
 # What a front end notes about a cell for itself.

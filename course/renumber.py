@@ -5,25 +5,35 @@
     python -m course split SLUG NEW_SLUG [--title TITLE] [--lab]
 
 The numbers stay 00, 01, 02, … What cannot be done is refused before anything is changed.
+
+Mentions are found in file names, in headings, in links, and in prose: ``42_toy`` if there is such a lecture, wherever
+it stands; ``# 42 · Toy`` as a heading and ``[42 · Toy]`` as a link; "lecture 42", "Lab 42", "lectures 42, 43 and 45",
+"labs 42 to 45" in prose, also across the end of a line. Other numbers stay as they are.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from course import outline, readme, skeleton
+from course import new, outline, readme
 from course.build import LabError, build, differences
-from course.mentions import renumber, renumber_notebook
 
 FOLDERS = ("notebooks", "solutions", "labs")
 SHOWS_THE_COURSE = re.compile(r"\b(?:course_map|progress)\(")
 _NEXT = re.compile(r"\bNext:(?:\*\*)?\s+\[[^\]]*\]\((?:\.\./notebooks/)?\d\d_([a-z0-9_]+)\.ipynb\)")
+_KINDS = "lecture|lab|solution|notebook"
+_ONE = rf"\b(?:{_KINDS})[\s-]+\d\d\b"
+_SEVERAL = rf"\b(?:{_KINDS})s\s+\d\d\b(?:(?:,\s+|,?\s+(?:and|or|to)\s+|\s?[–-]\s?)\d\d\b)*"
+IN_PROSE = re.compile(rf"(?:{_SEVERAL}|{_ONE})(?![\d.:%]\d)", re.IGNORECASE)
+IN_HEADING = re.compile(r"(?:^# |\[)\d\d(?= · )", re.MULTILINE)
+_NUMBER = re.compile(r"\d\d")
 
 
-class Refused(ValueError):
+class Refused(LabError):
     """Why nothing was done, in one sentence."""
 
 
@@ -46,11 +56,10 @@ def insert(slug: str, at: int, title: str = "", lab: bool = False, root: Path = 
     title = title.strip() or slug.replace("_", " ").capitalize()
     before = outline.lectures(root)[at - 1]
     following = outline.lectures(root)[at] if at < len(course) else None
-    made = {f"notebooks/{at:02d}_{slug}.ipynb": skeleton.lecture(at, slug, title, before, following, lab)}
+    made = {f"notebooks/{at:02d}_{slug}.ipynb": new.lecture(at, slug, title, before, following, lab)}
     if lab:
-        made[f"solutions/{at:02d}_{slug}.ipynb"] = skeleton.solution(at, slug, title)
-    new = [*course[:at], slug, *course[at:]]
-    return _renumber(root, course, new, made)
+        made[f"solutions/{at:02d}_{slug}.ipynb"] = new.solution(at, slug, title, exercise=False)
+    return _renumber(root, course, [*course[:at], slug, *course[at:]], made)
 
 
 def move(slug: str, to: int, root: Path = outline.ROOT) -> list[str]:
@@ -61,9 +70,9 @@ def move(slug: str, to: int, root: Path = outline.ROOT) -> list[str]:
         raise Refused(f"{slug} stays number 00: `make lab` opens it.")
     if not 1 <= to < len(course):
         raise Refused(f"A lecture can be moved to the numbers 1 to {len(course) - 1}, not to {to}.")
-    new = [other for other in course if other != slug]
-    new.insert(to, slug)
-    return _renumber(root, course, new, {})
+    order = [other for other in course if other != slug]
+    order.insert(to, slug)
+    return _renumber(root, course, order, {})
 
 
 def split(slug: str, new_slug: str, title: str = "", lab: bool = False, root: Path = outline.ROOT) -> list[str]:
@@ -90,10 +99,10 @@ def _known(slug: str, course: Sequence[str]) -> None:
         raise Refused(f"There is no lecture {slug}: they are {', '.join(course)}.")
 
 
-def _renumber(root: Path, course: Sequence[str], new: Sequence[str], made: dict[str, str]) -> list[str]:
+def _renumber(root: Path, course: Sequence[str], order: Sequence[str], made: dict[str, str]) -> list[str]:
     """Everything is worked out in memory; then files are renamed and written."""
     slugs = dict(enumerate(course))
-    numbers = {number: new.index(slug) for number, slug in slugs.items()}
+    numbers = {number: order.index(slug) for number, slug in slugs.items()}
 
     def change(text: str) -> str:
         return renumber(text, slugs, numbers)
@@ -159,3 +168,53 @@ def _report(root: Path, renamed: dict[Path, Path], mended: Sequence[str], made: 
 def _code_shows_the_course(text: str) -> bool:
     cells = json.loads(text)["cells"]
     return any(SHOWS_THE_COURSE.search("".join(c["source"])) for c in cells if c["cell_type"] == "code")
+
+
+# ---------------------------------------------------------------------- mentions
+def renumber(text: str, slugs: Mapping[int, str], numbers: Mapping[int, int]) -> str:
+    """The text with new numbers.
+
+    Args:
+        slugs: of each lecture, by its number before.
+        numbers: the number of each lecture afterwards, by its number before.
+    """
+
+    def new(found: re.Match[str]) -> str:
+        return f"{numbers[int(found[0])]:02d}" if int(found[0]) in numbers else found[0]
+
+    def inside(found: re.Match[str]) -> str:
+        return _NUMBER.sub(new, found[0])
+
+    names = {f"{number:02d}_{slug}": f"{numbers[number]:02d}_{slug}" for number, slug in slugs.items()}
+    in_names = re.compile(rf"(?<!\w)(?:{'|'.join(sorted(names, key=len, reverse=True))})(?!\w)")
+    text = in_names.sub(lambda found: names[found[0]], text)
+    return IN_PROSE.sub(inside, IN_HEADING.sub(inside, text))
+
+
+def renumber_notebook(text: str, change: Callable[[str], str]) -> str:
+    """A notebook's file with ``change`` applied to what a reader sees in it; the same bytes if that changes nothing."""
+    notebook = json.loads(text)
+    before = json.dumps(notebook)
+    for cell in notebook["cells"]:
+        _change(cell, "source", change)
+        for output in cell.get("outputs", []):
+            _change(output, "text", change)
+            if "traceback" in output:
+                output["traceback"] = [change(line) for line in output["traceback"]]
+            for kind in output.get("data", {}):
+                if not kind.startswith("image/") and not kind.endswith("json"):
+                    _change(output["data"], kind, change)
+    for key in notebook["metadata"].get("course", {}):
+        _change(notebook["metadata"]["course"], key, change)
+    if json.dumps(notebook) == before:
+        return text
+    return json.dumps(notebook, ensure_ascii=False, indent=1, sort_keys=True) + "\n"
+
+
+def _change(part: dict[str, Any], key: str, change: Callable[[str], str]) -> None:
+    """nbformat stores a text as a list of its lines, and a mention may go on in the next line."""
+    if key not in part:
+        return
+    old = part[key] if isinstance(part[key], str) else "".join(part[key])
+    if (new := change(old)) != old:
+        part[key] = new if isinstance(part[key], str) else new.splitlines(keepends=True)

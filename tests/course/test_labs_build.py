@@ -15,8 +15,7 @@ import toy_lab
 from kernel_support import Kernel
 
 from course.__main__ import main
-from course.build import LabError, build, differences, lab_from
-from course.template import BadMarkers, strip_solution
+from course.build import BadMarkers, LabError, build, differences, lab_from, strip_solution
 
 INVITE = 'raise NotImplementedError("Write your answer here")'
 

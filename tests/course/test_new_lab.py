@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from course_copy import copy_course, run_there
 
-from course import new_lab, outline
+from course import new, outline
 from course.__main__ import main
 
 pytestmark = pytest.mark.extras  # a tool of authors
@@ -51,7 +51,9 @@ def test_the_check_that_contributing_shows_is_the_one_that_is_made():
     shown = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("### A check in 30 lines")[1]
     code = shown.split("```python\n")[1].split("```")[0]
     made = re.sub(
-        r": (random|Case|Any|Facts|Sequence)[\w.\[\]]*(?=[,)])| -> [^:]*(?=:)", "", new_lab.CONTRACT.format(slug="slug")
+        r": (random|Case|Any|Facts|Sequence)[\w.\[\]]*(?=[,)])| -> [^:]*(?=:)",
+        "",
+        new.filled("contract.py.txt", SLUG="slug"),
     )
     lines = {line.strip() for line in made.splitlines()}
     assert [line for line in code.splitlines() if line.strip() not in lines] == []

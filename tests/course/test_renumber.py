@@ -13,7 +13,7 @@ from course_copy import copy_course, run_there
 
 from course import outline, readme
 from course.__main__ import main
-from course.mentions import renumber, renumber_notebook
+from course.renumber import renumber, renumber_notebook
 
 pytestmark = pytest.mark.extras  # a tool of authors
 
