@@ -2,6 +2,7 @@
 
 - ``all_reduce``: five all-reduces over send and recv. ``parameter_server``: on real ranks, and in simulated time.
 - ``pipelines``: stages, schedules of micro-batches, a training step. ``refcounts``: two threads and no lock.
-- ``ddp``: DistributedDataParallel; ``buckets``: what is reduced together.
-- ``overlap``: how much communication hides behind the backward pass; ``slow_link``: all-reduces over a slow network.
+- ``ddp``: DistributedDataParallel, and the buckets of what is reduced together.
+- ``overlap``: how much communication hides behind the backward pass, also over a network that is as slow as you like.
+- ``recorder``: every collective that a function starts, with its bytes.
 """

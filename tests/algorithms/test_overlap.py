@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from lessons.algorithms.ddp import BucketedDDP
-from lessons.algorithms.overlap import StepProfile, profile_step, total
-from lessons.algorithms.slow_link import SlowLink, SlowRanks, slow_hook
+from lessons.algorithms.overlap import SlowLink, SlowRanks, StepProfile, profile_step, slow_hook, total
 from utils.hardware.links import Link, ring_all_reduce
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the functions here run on ranks
