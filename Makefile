@@ -130,9 +130,9 @@ answers: setup  ## judge all known answers of the labs (but those that need the 
 frameworks: $(VENV)/.frameworks  ## add MPI, Horovod, TensorFlow and Ray, for the lectures and labs that need them
 
 # No pin of theirs clashes with the core's, so they share its environment; Horovod's wheel is kept outside it.
-$(VENV)/.frameworks: $(VENV)/.ready lessons/launchers/frameworks/horovod_wheel.py
+$(VENV)/.frameworks: $(VENV)/.ready scripts/frameworks/horovod_wheel.py
 	$(call install,--editable '$(WITH_FRAMEWORKS)')
-	$(RUN) -m lessons.launchers.frameworks.horovod_wheel $(WHEELS)
+	$(RUN) scripts/frameworks/horovod_wheel.py $(WHEELS)
 	@touch $@
 
 tests-frameworks: frameworks  ## tests that need what `make frameworks` installs

@@ -46,7 +46,7 @@ def script(main: Any) -> dict[str, Any]:
 
 def show(function: Callable[[], Any], ranks: int = 2) -> None:
     """For the lab: run a function of the notebook on ranks, and print how each rank ended and what it returned."""
-    from lessons.launchers.failures.log_lines import plain
+    from lessons.launchers.failures.diagnose import plain
 
     try:
         ends = run_to_the_ends(_call, Answer.of(function, "the program"), ranks=ranks)

@@ -23,7 +23,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 _NAMES = {
@@ -77,7 +77,7 @@ class Collective:
 
 @dataclass
 class Record:
-    """The collectives of one rank, in order. Return ``record.plain()`` from a probe."""
+    """The collectives of one rank, in order."""
 
     calls: list[Collective] = field(default_factory=list)
 
@@ -93,14 +93,6 @@ class Record:
     def sent_bytes(self) -> int:
         """Bytes that this rank sent with send and isend."""
         return sum(call.bytes for call in self.of("send"))
-
-    def plain(self) -> list[dict[str, Any]]:
-        """As builtin types, for the way from the rank to the check; ``Record.from_plain`` is the way back."""
-        return [asdict(call) for call in self.calls]
-
-    @classmethod
-    def from_plain(cls, calls: list[dict[str, Any]]) -> Record:
-        return cls([Collective(**call) for call in calls])
 
 
 @contextlib.contextmanager

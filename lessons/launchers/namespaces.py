@@ -38,7 +38,6 @@ _NEW = ("unshare", "--net", "--uts", "--mount")
 _RATE = re.compile(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)")
 _BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 _SMALLEST_BURST = 32_768  # bytes
-_LAST_LINES = 12
 MOST_HOSTS = 200
 
 
@@ -112,7 +111,7 @@ class Host:
             if code == 0:
                 return out.read()
             how = f"was not finished after {timeout:g} s" if code is None else how_it_ended(code, in_sentence=True)
-            raise HostError("\n".join([f"{command[0]} on {self.name} {how}.", *err.read().splitlines()[-_LAST_LINES:]]))
+            raise HostError(f"{command[0]} on {self.name} {how}.\n{processes.tail(err.read())}".strip())
 
     def slow_down(self, rate: str) -> None:
         """Slow its network card down, in both directions; what goes on inside the host keeps its speed.

@@ -1,4 +1,4 @@
-"""No process is left: how helpers that start other programs end them, and end when whoever started them dies."""
+"""Programs that helpers start: found by a mark, watched, read, and ended, so that no process is left."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 
+_LAST_LINES = 12
 BUSY = 0.2  # seconds of a core in each second: who waits needs less, who imports or computes needs more
 
 
@@ -115,6 +116,17 @@ def clean_environment() -> dict[str, str]:
     if sys.platform in ("linux", "darwin"):
         environment["GLOO_SOCKET_IFNAME"] = "lo" if sys.platform == "linux" else "lo0"
     return environment
+
+
+def read(file: str | Path) -> str:
+    """What a program has written to a file; nothing if it is not there."""
+    file = Path(file)
+    return file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
+
+
+def tail(text: str) -> str:
+    """The last lines of what a program has said, for an error's text."""
+    return "\n".join(text.strip().splitlines()[-_LAST_LINES:])
 
 
 def _is_zombie(process: psutil.Process) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 import threading
@@ -11,7 +12,7 @@ import pytest
 
 from checks import Opaque, run
 from checks.plain import from_bytes, to_bytes
-from lessons.algorithms.recorder import Record, record_collectives
+from lessons.algorithms.recorder import Collective, Record, record_collectives
 
 lock = threading.Lock()
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as if these functions stood in a notebook
@@ -56,7 +57,7 @@ def test_a_value_cannot_bring_code_along():
 
 # ---------------------------------------------------------------- collectives
 def test_the_recorder_sees_every_kind_of_communication():
-    calls = [Record.from_plain(per_rank) for per_rank in run(_talk, ranks=4, timeout=100)]
+    calls = [Record([Collective(**call) for call in per_rank]) for per_rank in run(_talk, ranks=4, timeout=100)]
     assert calls[0].names == [
         *("all_reduce", "all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "barrier"),
         *("send", "recv", "all_gather", "all_gather", "all_gather", "broadcast", "broadcast"),  # object, then DDP
@@ -106,4 +107,4 @@ def _talk():
         thread.start()
         thread.join()
     dist.all_reduce(ones())  # not recorded any more
-    return record.plain()
+    return [dataclasses.asdict(call) for call in record.calls]

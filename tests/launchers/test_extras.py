@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ from kernel_support import Kernel
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from lessons.launchers import extras
-from lessons.launchers.frameworks import horovod_wheel
 
 ROOT = Path(__file__).resolve().parents[2]
 LECTURES = sorted(path for path in (ROOT / "notebooks").glob("*.ipynb") if "extras.need(" in path.read_text())
+_spec = spec_from_file_location("horovod_wheel", ROOT / "scripts" / "frameworks" / "horovod_wheel.py")
+horovod_wheel = module_from_spec(_spec)
+_spec.loader.exec_module(horovod_wheel)
 
 
 @pytest.fixture(scope="module")

@@ -97,7 +97,7 @@ def test_when_a_worker_of_a_mirrored_strategy_dies_all_end_and_nothing_is_kept(t
     kill = Kill("worker", 1, "step 20")
     ended = tf_roles.run(PROGRAMS / "with_multi_worker.py", tmp_path, 0.05, kill=kill, timeout=LATE, grace=LATE)
     assert [one.code for one in ended] == [1, -9], ended
-    assert ended[0].error.startswith("tensorflow.python.framework.errors_impl.UnavailableError")
+    assert ended[0].last_words.startswith("tensorflow.python.framework.errors_impl.UnavailableError")
     assert "Collective ops is aborted by" in ended[0].output
     assert list(tmp_path.iterdir()) == []
 
@@ -114,7 +114,7 @@ def test_fit_of_keras_3_fails(roles, error):
     ended = tf_roles.run(PROGRAMS / "with_keras_fit.py", timeout=LATE, grace=LATE, **roles)
     first = ended[0]
     assert first.code == 1 and error in first.output and "fit has done" not in first.output
-    assert first.error.startswith("ValueError: ")
+    assert first.last_words.startswith("ValueError: ")
 
 
 def test_fit_of_keras_3_trains_in_one_process():
@@ -190,8 +190,8 @@ def test_servers_are_ended_when_the_chief_has_ended(program):
 
 def test_a_process_that_fails_gives_the_others_a_grace_and_its_error_is_found(program):
     ended = tf_roles.run(program, "fail", timeout=LATE)
-    assert [one.code for one in ended] == [0, 1] and ended[1].error == "ValueError: on purpose"
-    assert ended[0].error == ""
+    assert [one.code for one in ended] == [0, 1] and ended[1].last_words == "ValueError: on purpose"
+    assert ended[0].last_words == ""
 
 
 def test_a_process_is_killed_when_the_words_come(program):

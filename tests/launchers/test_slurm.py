@@ -15,7 +15,6 @@ import psutil
 import pytest
 
 from lessons.launchers import slurm
-from lessons.launchers.slurm import daemons
 
 pytestmark = pytest.mark.extras
 
@@ -172,8 +171,8 @@ def test_nothing_stays_when_the_notebook_itself_is_killed():
 
 @needs_slurm
 def test_a_cluster_that_does_not_start_says_why_and_leaves_nothing(monkeypatch):
-    broken = daemons._CONFIGURATION.replace("proctrack/linuxproc", "proctrack/nonsense")
-    monkeypatch.setattr(daemons, "_CONFIGURATION", broken)
+    broken = slurm._CONFIGURATION.replace("proctrack/linuxproc", "proctrack/nonsense")
+    monkeypatch.setattr(slurm, "_CONFIGURATION", broken)
     with (
         pytest.raises(
             slurm.SlurmError, match=r"(?s)Slurm did not start: .* ended with exit code 1\n.*proctrack/nonsense"

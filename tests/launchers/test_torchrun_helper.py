@@ -113,7 +113,7 @@ def test_a_hanging_script_ends_at_the_time_out_with_all_that_it_started(script):
 
 
 def test_a_port_that_somebody_else_has_taken_is_no_failure(script, monkeypatch):
-    free_ports, asked = torchrun.free_ports, []
+    free_ports, asked = torchrun.agent_group.free_ports, []
     with socket.socket() as occupied:
         occupied.bind(("0.0.0.0", 0))
         occupied.listen()
@@ -122,7 +122,7 @@ def test_a_port_that_somebody_else_has_taken_is_no_failure(script, monkeypatch):
             asked.append(len(asked))
             return free_ports(count) if len(asked) > 1 else [occupied.getsockname()[1]]
 
-        monkeypatch.setattr(torchrun, "free_ports", first_taken_then_free)
+        monkeypatch.setattr(torchrun.agent_group, "free_ports", first_taken_then_free)
         run = run_agents(script("print('met')"), nodes=1, per_node=1)
     assert [worker.output for worker in run.workers] == ["met\n"]
     assert len(asked) == 2

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lessons.launchers.failures.endings import Ending
-from lessons.launchers.failures.log_lines import is_stack, plain
 from utils.ranks.failures import how_it_ended
 
 #: Seconds from an error to closed connections: Python needs a moment to end a process.
@@ -158,22 +156,3 @@ def _init_process_group(backend: str | None = None, **options: Any) -> None:
         options |= {"store": dist.PrefixStore("default_pg", store), "rank": rank, "world_size": world_size}
         options.pop("init_method", None)
     dist.distributed_c10d.init_process_group(backend, **options)
-
-
-def ending(run: RankRun, killed: str | None) -> Ending:
-    raw = _read(f"{run.log}.err").splitlines()
-    log = tuple(plain(line) for line in raw if not is_stack(line))
-    rank, output = run.shape[0], _read(f"{run.log}.out")
-    if end := _read(f"{run.log}.end"):
-        note = json.loads(end)
-        collectives = tuple((what, line) for what, line in note["collectives"])
-        words = next(filter(None, map(plain, note.get("words", "").splitlines())), "")
-        return Ending(rank, note["how"], note.get("line"), note.get("code", ""), words, output, log, collectives)
-    if killed == how_it_ended(0):
-        killed = "finished"  # it left by os._exit
-    return Ending(rank, (killed or "still running").split(" (")[0], output=output, log=log)
-
-
-def _read(path: str) -> str:
-    file = Path(path)
-    return file.read_text(errors="replace") if file.exists() else ""

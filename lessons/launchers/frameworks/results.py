@@ -15,16 +15,23 @@ class Worker:
     """One of the processes that a launcher has started.
 
     Args:
-        name: "worker 0", "chief", ….
-        output: what it printed.
-        errors: what it wrote to stderr (TensorFlow: all is in ``output``).
-        code: its exit code, where somebody tells it; -9: SIGKILL.
+        role: "worker"; of TensorFlow also "chief", "ps" or "evaluator".
+        index: its number within the role.
+        output: what it printed (TensorFlow: on both streams, without the log of its libraries).
+        errors: what it wrote to stderr.
+        code: its exit code, where somebody tells it; -9: SIGKILL. None: nobody does, or it was ended from here.
     """
 
-    name: str
+    role: str
+    index: int
     output: str
     errors: str = ""
     code: int | None = None
+
+    @property
+    def name(self) -> str:
+        """ "worker 0", "chief", …."""
+        return f"{self.role} {self.index}" if self.role in ("worker", "ps") else self.role
 
     @property
     def steps(self) -> int:

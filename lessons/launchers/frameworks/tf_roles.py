@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import subprocess
 import tempfile
 import time
@@ -25,6 +24,7 @@ from pathlib import Path
 
 from lessons.launchers import namespaces, processes
 from lessons.launchers.frameworks import warm_process
+from lessons.launchers.frameworks.results import Worker
 from utils.ranks.ports import free_ports
 
 TIMEOUT = 90.0
@@ -34,31 +34,6 @@ _IMPORTED = "tensorflow"
 _warm: Path | None = None
 Task = tuple[str, int]  # role and number within it
 _NOISE = ("WARNING: All log messages before absl::InitializeLog", "I0000 ", "W0000 ", "E0000 ")
-
-
-@dataclass(frozen=True)
-class ProcessResult:
-    """How one process ended.
-
-    Args:
-        role: "chief", "worker", "ps" or "evaluator".
-        index: its number within the role.
-        code: its exit code; -9: SIGKILL. None: it still ran when all was over, and was ended from here.
-        output: what it printed, on both streams, without the log of TensorFlow's libraries.
-        seconds: from the start of all until it ended.
-    """
-
-    role: str
-    index: int
-    code: int | None
-    output: str
-    seconds: float
-
-    @property
-    def error(self) -> str:
-        """The line that names the exception it ended with, such as "ValueError: …"; "" if there is none."""
-        found = re.findall(r"^[\w.]*(?:Error|Exception)\b.*", self.output, re.MULTILINE)
-        return found[-1] if found else ""
 
 
 @dataclass(frozen=True)
@@ -94,7 +69,7 @@ def run(
     grace: float = GRACE,
     kill: Kill | None = None,
     env: Mapping[str, str] | None = None,
-) -> list[ProcessResult]:
+) -> list[Worker]:
     """Start a program once for each role, wait for those that end by themselves, end the others.
 
     Args:
@@ -165,7 +140,7 @@ class _Started:
         tasks = tasks or [("worker", 0)]
         self.waits_for = [task for task in tasks if "chief" not in cluster or task[0] in ("chief", "evaluator")]
         self.logs = {(role, index): folder / f"{role}-{index}.log" for role, index in tasks}
-        self.codes: dict[Task, tuple[int | None, float]] = {}
+        self.codes: dict[Task, int | None] = dict.fromkeys(tasks)
         self.running: dict[Task, subprocess.Popen[bytes]] = {}
         for task in tasks:
             self.start(task)
@@ -191,7 +166,7 @@ class _Started:
                 kill = None
             for task, process in list(self.running.items()):
                 if (code := process.poll()) is not None:
-                    self.codes[task] = code, time.monotonic() - self.begin
+                    self.codes[task] = code
                     del self.running[task]
                     if code:
                         end = min(end, time.monotonic() + grace)
@@ -199,17 +174,14 @@ class _Started:
 
     def end(self) -> None:
         """SIGKILL for all that is left."""
-        seconds = time.monotonic() - self.begin
-        for task, process in self.running.items():
-            self.codes[task] = None, seconds
+        for process in self.running.values():
             process.kill()
         for process in self.running.values():
             process.wait()
 
-    def ended(self) -> list[ProcessResult]:
+    def ended(self) -> list[Worker]:
         found = []
         for task, log in self.logs.items():
             lines = [line for line in log.read_text(errors="replace").splitlines() if not line.startswith(_NOISE)]
-            code, seconds = self.codes[task]
-            found.append(ProcessResult(*task, code, "\n".join(lines), seconds))
+            found.append(Worker(*task, "\n".join(lines), code=self.codes[task]))
         return found

@@ -4,6 +4,9 @@ Importing torch or TensorFlow takes seconds, most of what a short training needs
 one process imports it and uses nothing of it. ``python([…])`` makes a command for which that process makes a copy of
 itself, which runs a program as the real ``python PROGRAM …`` would, with the files, arguments and environment that a
 launcher has given to the command. Nothing has been computed before the copy is made, so no thread is missing.
+
+The command runs this file, too (``_stand_in``): to the launcher it is an ordinary process, with the program's exit
+code. If it is killed, the program is killed; SIGTERM and SIGINT are passed on.
 """
 
 from __future__ import annotations
@@ -29,12 +32,10 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, NoReturn
 
-from utils.ranks.rank import draw_other_numbers
-
 _PROGRAM = (
     "import sys; from lessons.launchers.frameworks.warm_process import serve; serve(int(sys.argv[1]), sys.argv[2:])"
 )
-_CLIENT = Path(__file__).with_name("warm_python.py")
+FORWARDED = signal.SIGTERM, signal.SIGINT
 _LOOK = 0.01  # seconds between two looks at processes that may have ended
 #: No thread would survive the copy.
 _ONE_THREAD = {"PYTHONUNBUFFERED": "1", "OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
@@ -54,7 +55,7 @@ def python(modules: Sequence[str], env: Mapping[str, str], prefix: Sequence[str]
         address, command = Path(folder, "socket"), Path(folder, "python")
         listener.bind(str(address))
         listener.listen(64)
-        client = " ".join(quote(str(word)) for word in (sys.executable, "-IS", _CLIENT, address))
+        client = " ".join(quote(str(word)) for word in (sys.executable, "-IS", __file__, address))
         command.write_text(f'#!/bin/sh\nexec {client} "$@"\n', encoding="utf-8")
         command.chmod(0o755)
         process = subprocess.Popen(
@@ -73,7 +74,7 @@ def python(modules: Sequence[str], env: Mapping[str, str], prefix: Sequence[str]
 def serve(listener: int, modules: Sequence[str]) -> None:
     """What the process does: import, then a copy for each one that asks, until its standard input is closed."""
     gc.disable()  # (while importing it finds nothing)
-    for module in modules:
+    for module in (*modules, "utils.ranks.rank"):
         with contextlib.suppress(ImportError):  # the program that needs it will say why
             importlib.import_module(module)
     gc.freeze()  # so that no process looks through all that was imported, and thereby copies it
@@ -146,6 +147,8 @@ def _become(request: Mapping[str, Any], files: Sequence[int]) -> NoReturn:
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["env"])
+    from utils.ranks.rank import draw_other_numbers
+
     draw_other_numbers()
     sys.argv = request["command"]
     sys.path[0] = str(Path(sys.argv[0]).parent)
@@ -167,3 +170,35 @@ def _become(request: Mapping[str, Any], files: Sequence[int]) -> NoReturn:
             sys.modules["mpi4py.MPI"].Finalize()
             ctypes.CDLL(None).exit(code)
         os._exit(code)
+
+
+# ---------------------------------------------------------------------- what stands for the program at its launcher
+def _stand_in(address: str, command: list[str]) -> NoReturn:
+    """Hand over everything that a launcher has given to this process: arguments, environment, folder, open files."""
+    command = [word for word in command if word != "-u"]  # (torchrun's; whoever is warm has no buffer for output)
+    if command[0].startswith("-"):  # -c, -m, …: nothing for a warm process
+        os.execv(sys.executable, [sys.executable, *command])
+    files = []
+    for number in range(64):
+        try:
+            os.fstat(number)
+        except OSError:
+            continue
+        files.append(number)
+    request = {"command": command, "env": dict(os.environ), "folder": os.getcwd(), "files": files}
+    warm = socket.socket(socket.AF_UNIX)
+    warm.connect(address)
+    socket.send_fds(warm, [b"\n"], files)
+    warm.sendall(json.dumps(request).encode() + b"\n")
+    for number in FORWARDED:
+        signal.signal(number, lambda number, _: warm.sendall(bytes([number])))
+    code = int(warm.recv(64) or -signal.SIGKILL)
+    if code < 0:
+        for number in FORWARDED:
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+if __name__ == "__main__":  # (as `python -IS FILE …`, which finds nothing but Python's own modules, and soon)
+    _stand_in(sys.argv[1], sys.argv[2:])

@@ -1,21 +1,24 @@
-"""The agents of one run under torchrun, started, killed and waited for; ``torchrun.agents`` makes them."""
+"""The agents of one run under torchrun, started, killed and waited for."""
 
 from __future__ import annotations
 
 import contextlib
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from lessons.launchers import processes
-from lessons.launchers.torchrun import results as results
+from lessons.launchers.torchrun import results
 from lessons.launchers.torchrun.results import AgentsFailed, AgentsTimeout, Run
+from utils.ranks.ports import free_ports
 
 if TYPE_CHECKING:
     from lessons.launchers.namespaces import Host
@@ -24,6 +27,70 @@ DEFAULT_TIMEOUT = 110.0
 MARK = "COURSE_AGENTS"  # this environment variable holds the pid of whoever started it all, and a random part
 #: Seconds that other agents get to end by themselves when one has failed; their workers often wait for the dead one.
 GRACE = 3.0
+_STARTS = 3  # a free port may be taken by somebody else before the first agent gets it
+_PORT_TAKEN = ("eaddrinuse", "address already in use")
+#: For runs whose size may change: after the smallest number of nodes is there, wait three seconds for more (not 30; an
+#: agent that waits looks once a second whether it may join); an agent that was silent for 5 seconds is dead (not 15).
+_ELASTIC = {"last_call_timeout": 3, "keep_alive_interval": 1, "keep_alive_max_attempt": 5}
+
+
+def run_agents(
+    script: str | Path, *args: str, timeout: float = DEFAULT_TIMEOUT, still: float | None = None, **options: Any
+) -> Run:
+    """Run a script under several torchrun agents, each of which believes to be a node of its own.
+
+    Args:
+        script: path of the training script.
+        args: its arguments.
+        timeout: seconds for everything.
+        still: end it earlier, after so many seconds in which none of its processes has computed.
+        options: those of ``agents``: ``nodes``, ``per_node``, ``rendezvous``, ``max_restarts``, ``hosts``, ….
+
+    Raises:
+        AgentsFailed: a worker or agent failed.
+        AgentsTimeout: it took too long.
+    """
+    deadline = time.monotonic() + timeout
+    for start in range(_STARTS):
+        with agents(script, *args, **options) as started:
+            for node in range(started.nodes):
+                started.start(node)
+            try:
+                return started.wait(deadline - time.monotonic(), still)
+            except AgentsTimeout as late:
+                raise results.timed_out(Path(script).name, late.run, timeout) from None
+            except AgentsFailed as failure:
+                taken = any(_port_taken(agent.log) for agent in failure.run.agents if not agent.workers)
+                if not taken or start == _STARTS - 1:
+                    raise
+    raise AssertionError("unreachable")
+
+
+@contextlib.contextmanager
+def agents(script: str | Path, *args: str, **options: Any) -> Iterator[Agents]:
+    """A run whose agents you start, kill and wait for yourself. When the block ends, all that is left of it is killed.
+
+    with torchrun.agents("scripts/train_resumable.py", "--folder", folder, rendezvous="c10d", min_nodes=1) as run:
+        run.start(0)
+        run.wait_for("ranks start")
+        run.start(1)  # a node that joins late
+        print(run.wait())
+
+    Args:
+        script: path of the training script.
+        args: its arguments.
+        options: those of ``Agents``: ``nodes``, ``per_node``, ``rendezvous``, ``min_nodes``, ….
+
+    Raises:
+        FileNotFoundError: there is no such script.
+        ValueError: options that do not go together.
+    """
+    run = Agents(Path(script).resolve(), args, **options)
+    try:
+        yield run
+    finally:
+        run.end()
+        shutil.rmtree(run.folder, ignore_errors=True)
 
 
 @dataclass
@@ -39,23 +106,51 @@ class _Started:
 
 @dataclass
 class Agents:
-    """A run in progress; made by ``lessons.launchers.torchrun.agents``, which explains the fields."""
+    """A run in progress; made by ``agents``.
+
+    Args:
+        script, args: of the training.
+        nodes: number of agents, the largest if ``min_nodes`` is given.
+        per_node: workers of each agent.
+        rendezvous: "static" (``--node-rank --master-addr --master-port``) or "c10d" (``--rdzv-backend=c10d
+            --rdzv-endpoint``; ranks go to agents as they come). Either way agent 0 holds the store where they meet.
+            c10d runs with ``TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1``, so that workers that start anew meet in a new
+            store: without it, in torch 2.13, they may read the addresses of dead ones (pytorch issue 135712).
+            ``env`` overrides this.
+        min_nodes: elastic: ``--nnodes=min_nodes:nodes``, with c10d. The run begins three seconds after so many agents
+            are there; those that come later join, and those that die are missed after five seconds (``rdzv_conf``).
+        max_restarts: how often the workers of an agent are started anew after one has failed.
+        rdzv_conf: more for ``--rdzv-conf``: "last_call_timeout", "join_timeout", … (seconds).
+        env: environment variables for agents and workers.
+        hosts: of ``lessons.launchers.namespaces``: agent i runs on host i. None: all on this machine's loopback.
+    """
 
     script: Path
     args: Sequence[str]
-    nodes: int
-    per_node: int
-    rendezvous: str
-    min_nodes: int | None
-    max_restarts: int
-    rdzv_conf: Mapping[str, object]
-    env: Mapping[str, str]
-    hosts: Sequence[Host] | None
-    folder: Path
-    port: int
-    _started: list[_Started] = field(default_factory=list)
-    _found: set[tuple[Path, int]] = field(default_factory=set)
-    _mark: str = field(default_factory=processes.new_mark)
+    nodes: int = 2
+    per_node: int = 2
+    rendezvous: str = "static"
+    min_nodes: int | None = None
+    max_restarts: int = 0
+    rdzv_conf: Mapping[str, object] | None = None
+    env: Mapping[str, str] | None = None
+    hosts: Sequence[Host] | None = None
+
+    def __post_init__(self) -> None:
+        nodes, min_nodes = self.nodes, self.min_nodes
+        if not self.script.is_file():
+            raise FileNotFoundError(f"there is no script {self.script.name} in {self.script.parent}")
+        if self.rendezvous not in ("static", "c10d"):
+            raise ValueError(f'rendezvous is "static" or "c10d", not {self.rendezvous!r}')
+        if min_nodes is not None and (self.rendezvous != "c10d" or not 1 <= min_nodes <= nodes):
+            wants = f'min_nodes needs rendezvous="c10d" and lies between 1 and nodes ({nodes})'
+            raise ValueError(f"{wants}, not {min_nodes}")
+        if self.hosts is not None and len(self.hosts) < nodes:
+            raise ValueError(f"{nodes} agents need as many hosts, and here are {len(self.hosts)}")
+        self.folder, (self.port,) = Path(tempfile.mkdtemp(prefix="agents-")), free_ports(1)
+        self._started: list[_Started] = []
+        self._found: set[tuple[Path, int]] = set()
+        self._mark = processes.new_mark()
 
     def command(self, node: int) -> list[str]:
         """What one would type on node number ``node``, without what only keeps the workers' output apart."""
@@ -68,7 +163,7 @@ class Agents:
             command += [f"--node-rank={node}", f"--master-addr={address}", f"--master-port={self.port}"]
         else:
             command += ["--rdzv-backend=c10d", f"--rdzv-endpoint={address}:{self.port}"]
-        conf = dict(self.rdzv_conf)
+        conf = {**(_ELASTIC if self.min_nodes is not None else {}), **(self.rdzv_conf or {})}
         if self.rendezvous == "c10d" and not self.hosts:  # on one machine each agent would believe to be the endpoint
             conf["is_host"] = int(node == 0)
             command.append("--local-addr=127.0.0.1")
@@ -96,7 +191,7 @@ class Agents:
                 stdin=subprocess.DEVNULL,
                 stdout=own,
                 stderr=subprocess.STDOUT,
-                env=environment | self.env,
+                env=environment | dict(self.env or {}),
                 start_new_session=True,
             )
         self._started.append(_Started(node, mark, log, process))
@@ -203,3 +298,7 @@ def _kill(mark: str, agents: Sequence[subprocess.Popen[bytes]]) -> None:
     processes.kill_all(lambda: processes.marked(MARK, mark))
     for agent in agents:
         agent.wait()  # so that no zombie of ours stays
+
+
+def _port_taken(log: str) -> bool:
+    return any(words in log.lower() for words in _PORT_TAKEN)

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lessons.launchers import processes
 from utils.ranks.failures import how_it_ended
 
 #: The file beside each worker's logs in which the agent notes what the worker was told about itself.
 ENVIRONMENT = "environment.json"
-_LAST_LINES = 12
 _FAILED = re.compile(r"rank +: (\d+) \(local_rank: (\d+)\)\n +exitcode +: (-?\d+)")
 
 
@@ -112,7 +112,9 @@ def collect(node: int, per_node: int, code: int | None, log: Path) -> Agent:
     workers = [_worker(node, per_node, folder) for folder in _worker_folders(log)]
     last = max((worker.start for worker in workers), default=0)
     now = tuple(worker for worker in workers if worker.start == last)
-    return Agent(node, code, now, _read(log / "agent.log"), tuple(worker for worker in workers if worker.start < last))
+    return Agent(
+        node, code, now, processes.read(log / "agent.log"), tuple(worker for worker in workers if worker.start < last)
+    )
 
 
 def timed_out(script: str, run: Run, timeout: float) -> AgentsTimeout:
@@ -137,13 +139,13 @@ def failed(script: str, run: Run, last_errors: Mapping[int, float]) -> AgentsFai
     if not codes:
         agent = next(agent for agent in run.agents if agent.exit_code)
         text = f"{script}: the agent of node {agent.node} {how_it_ended(agent.exit_code, in_sentence=True)}"
-        return AgentsFailed(f"{text}:\n{_tail(agent.log)}", run)
+        return AgentsFailed(f"{text}:\n{processes.tail(agent.log)}", run)
     # A killed worker is a cause, never a consequence: its agent was not the one who killed it.
     first = min(codes, key=lambda rank: (codes[rank] > 0, last_errors.get(rank, 0.0)))
     worker, code = workers[first], codes[first]
     who = f"rank {first} (node {worker.node}, local rank {worker.local_rank})"
     text = f"{script}: {who} {how_it_ended(code, in_sentence=True)}"
-    return AgentsFailed(f"{text}:\n{_tail(worker.errors)}" if worker.errors.strip() else f"{text}.", run)
+    return AgentsFailed(f"{text}:\n{processes.tail(worker.errors)}" if worker.errors.strip() else f"{text}.", run)
 
 
 def last_errors(logs: Sequence[tuple[int, Path]], per_node: int) -> dict[int, float]:
@@ -174,15 +176,7 @@ def _start(folder: Path) -> int:
 
 def _worker(node: int, per_node: int, folder: Path) -> Worker:
     local = int(folder.name)
-    told = json.loads(_read(folder / ENVIRONMENT) or "{}")  # empty if the agent died while it wrote
+    told = json.loads(processes.read(folder / ENVIRONMENT) or "{}")  # empty if the agent died while it wrote
     rank, world_size = int(told.get("RANK", node * per_node + local)), int(told.get("WORLD_SIZE", 0))
-    output, errors = (_read(folder / f"{stream}.log") for stream in ("stdout", "stderr"))
+    output, errors = (processes.read(folder / f"{stream}.log") for stream in ("stdout", "stderr"))
     return Worker(node, local, rank, output, errors, _start(folder), world_size)
-
-
-def _read(file: Path) -> str:
-    return file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
-
-
-def _tail(text: str) -> str:
-    return "\n".join(text.strip().splitlines()[-_LAST_LINES:])

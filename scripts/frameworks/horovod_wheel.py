@@ -1,6 +1,6 @@
 """Builds Horovod against the torch that is installed, once, and keeps it.
 
-``python -m lessons.launchers.frameworks.horovod_wheel FOLDER`` installs it.
+``python scripts/frameworks/horovod_wheel.py FOLDER`` installs it; ``make frameworks`` does that.
 
 Horovod's last release, 0.28.1 (2023), asks its compiler for C++14; the headers of torch 2.13 need C++17. Nothing else
 has to change. It is built for torch alone, with gloo for its messages; MPI, TensorFlow and CUDA are left out.
