@@ -1,8 +1,8 @@
 """A Ray of this machine's cores alone, for a notebook, a script or a test, that leaves nothing behind.
 
-``running`` is a context manager; ``start`` and ``stop`` are for notebooks, where one Ray serves many cells; ``private``
-is for whoever wants to call ``ray.init`` with one's own hands. All of its processes listen on loopback only, nothing is
-reported to anybody, and no dashboard is started. Nothing of Ray is imported before ``start`` or ``private``.
+``start`` and ``stop``: one Ray serves many cells; ``private`` is for whoever wants to call ``ray.init`` with one's own
+hands. All of its processes listen on loopback only, nothing is reported to anybody, and no dashboard is started.
+Nothing of Ray is imported before ``start`` or ``private``.
 """
 
 from __future__ import annotations
@@ -200,20 +200,6 @@ def _remove(folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         if folder.exists():
             time.sleep(0.1)
-
-
-@contextmanager
-def running(cpus: int = 2) -> Iterator[Here]:
-    """``start``, and ``stop`` at the end, whatever happens in between.
-
-    Args:
-        cpus: as for ``start``.
-    """
-    here = start(cpus)
-    try:
-        yield here
-    finally:
-        stop()
 
 
 @contextmanager

@@ -43,37 +43,7 @@ _UNFINISHED = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "
 _STARTS = 3  # a free port may be taken by somebody else before Slurm gets it
 _SYSTEM_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/sbin")  # of daemons; not in everybody's PATH
 
-_CONFIGURATION = """
-ClusterName=loopback
-SlurmctldHost=localhost(127.0.0.1)
-SlurmctldPort={ports[0]}
-CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
-SlurmUser={user}
-SlurmdUser={user}
-AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket,cred_expire=15
-StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/%n
-SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/%n.pid
-SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/%n.log
-# Follow processes by their parents, bind them nowhere, believe the numbers of processors below:
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-MpiDefault=none
-SlurmdParameters=config_overrides
-# Processors are what jobs get, one by one; a queue is looked through at once, and what can never run is refused:
-SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU
-SchedulerParameters=batch_sched_delay=0,sched_interval=1
-EnforcePartLimits=ALL
-ReturnToService=2
-KillWait=2
-MailProg=/bin/true
-{nodes}
-PartitionName=all Nodes=ALL Default=YES State=UP MaxTime=60
-"""
+_CONFIGURATION = Path(__file__).with_suffix(".conf").read_text()
 _NODE = "NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs={cpus} RealMemory=1000"
 
 

@@ -191,9 +191,12 @@ def test_pictures_of_searches_say_what_they_show() -> None:
 @pytest.fixture(scope="module")
 def here() -> Iterator[Here]:
     pytest.importorskip("ray")
-    with ray_here.running(cpus=1) as here:
+    here = ray_here.start(cpus=1)
+    try:
         ray_here.add_node(cpus=1)
         yield here
+    finally:
+        ray_here.stop()
     assert not here.storage.parent.exists()
 
 
