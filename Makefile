@@ -58,7 +58,7 @@ BY_CI      := MKL_CBWR=COMPATIBLE ATEN_CPU_CAPABILITY=default COURSE_WITHOUT_ONE
 NUMERIC    := $(BY_CI) MKL_CBWR=AVX2 ONEDNN_MAX_CPU_ISA=SSE41
 stages_of   = $(patsubst %,'numeric %',$(1))
 
-.PHONY: help setup lab test test-frameworks test-numeric test-all test-gpu size lint tests notebooks extras answers numeric frameworks \
+.PHONY: help setup lab update test test-frameworks test-numeric test-all test-gpu size lint tests notebooks extras answers numeric frameworks \
     tests-frameworks notebooks-frameworks execute labs grade mutants new-lab durations lock benchmarks \
     book book-epub book-strings clean
 
@@ -90,6 +90,10 @@ lab: setup  ## set up and open JupyterLab on the map of the course and your prog
 	@$(RUN) -m checks.start_page START.md
 	@mkdir -p $(LAB_SETTINGS) && echo '$(SHOW_MARKDOWN)' > $(LAB_SETTINGS)/overrides.json
 	$(VENV)/bin/jupyter lab --ServerApp.root_dir="$(CURDIR)" $(LAB_ARGS) START.md
+
+# (It needs no environment: what that needs is renewed by the next `make lab`.)
+update:  ## take the course's newest version; what you have written stays
+	@$(PYTHON) -m course.update
 
 test: setup  ## set up and run every test (but those that take long) and every notebook
 	@$(STAGES) $(CORE)

@@ -2,9 +2,10 @@
 
 A lecture's number stands in its file name alone; everything else knows it by its slug:
 ``notebooks/42_toy.ipynb`` has the number 42 and the slug "toy". Its lab and its solution
-have the same name in ``labs/`` and ``solutions/``. Its title is its first heading. What cannot be read off is in the
-notebook's metadata, under "course": the ``stage`` and the ``card`` on the map of the course, what it ``teaches`` for
-the table in the README, and what it ``needs`` beyond the core ("frameworks").
+have the same name in ``labs/`` and ``solutions/``. Its title is its first heading; the minutes that it takes stand
+below that, and those of a lab with each exercise. What cannot be read off is in the notebook's metadata, under
+"course": the ``stage`` and the ``card`` on the map of the course, what it ``teaches`` for the table in the README, and
+what it ``needs`` beyond the core ("frameworks").
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ ROOT = Path(__file__).resolve().parents[1]
 NAME = re.compile(r"(\d\d)_([a-z0-9_]+)")
 FILE_NAME = re.compile(rf"{NAME.pattern}\.ipynb")
 HEADING = re.compile(r"# \d\d · (\S.*)")
+MINUTES = re.compile(r"^\*\*Time:\*\* (\d+) minutes", re.MULTILINE)
+IN_LAB = re.compile(r"\*\*Minutes:\*\* (\d+)")
 DESCRIPTION = ("stage", "card", "teaches")
 FIRST = "start_here"
 """The lecture that keeps number 0: `make lab` opens it."""
@@ -35,6 +38,7 @@ class Lecture:
         teaches: the last column of the README's table.
         needs: "" or the extra that `make` has to install first.
         lab: whether it has one.
+        minutes, lab_minutes: what its first cell, and the exercises of its lab, say that they take.
     """
 
     number: int
@@ -45,6 +49,8 @@ class Lecture:
     teaches: str
     needs: str
     lab: bool
+    minutes: int = 0
+    lab_minutes: int = 0
 
     @property
     def name(self) -> str:
@@ -61,15 +67,19 @@ def lectures(root: Path | None = None) -> list[Lecture]:
 def _lecture(path: Path) -> Lecture:
     notebook = json.loads(path.read_text(encoding="utf-8"))
     said = notebook.get("metadata", {}).get("course", {})
-    heading = HEADING.match("".join(notebook["cells"][0]["source"]) if notebook.get("cells") else "")
+    opening = "".join(notebook["cells"][0]["source"]) if notebook.get("cells") else ""
+    heading, minutes = HEADING.match(opening), MINUTES.search(opening)
     found = NAME.fullmatch(path.stem)
     assert found is not None
+    solution = path.parents[1] / "solutions" / path.name
     return Lecture(
         number=int(found[1]),
         slug=found[2],
         title=heading[1].partition(":")[0].strip() if heading else found[2],
-        lab=(path.parents[1] / "solutions" / path.name).exists(),
+        lab=solution.exists(),
+        lab_minutes=sum(map(int, IN_LAB.findall(solution.read_text(encoding="utf-8")))) if solution.exists() else 0,
         needs=said.get("needs", ""),
+        minutes=int(minutes[1]) if minutes else 0,
         **{key: said.get(key, "") for key in DESCRIPTION},
     )
 

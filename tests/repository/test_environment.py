@@ -22,7 +22,19 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 TARGETS = (
-    *("setup", "lab", "test", "test-frameworks", "test-numeric", "test-all", "test-gpu", "lint", "tests", "extras"),
+    *(
+        "setup",
+        "lab",
+        "update",
+        "test",
+        "test-frameworks",
+        "test-numeric",
+        "test-all",
+        "test-gpu",
+        "lint",
+        "tests",
+        "extras",
+    ),
     *("notebooks", "numeric"),
     *("frameworks", "tests-frameworks", "notebooks-frameworks", "execute", "labs", "durations", "lock", "benchmarks"),
     *("book", "book-epub", "book-strings", "help", "clean"),
@@ -101,7 +113,7 @@ def test_conda_gets_python_pip_and_this_project_and_nothing_else() -> None:
     python, pip, by_pip = environment["dependencies"]
     assert python == "python" + _project()["requires-python"]
     assert pip == "pip"
-    assert by_pip == {"pip": ["-e .[test]"]}
+    assert by_pip == {"pip": ["-c requirements.lock", "-e .[test]"]}
 
 
 def test_what_stored_outputs_depend_on_is_pinned_exactly() -> None:
