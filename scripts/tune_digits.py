@@ -18,7 +18,7 @@ import ray
 import torch
 from ray import tune
 
-from utils.training.tuning import Training
+from lessons.training.tuning import Training
 
 EPOCHS = 9
 

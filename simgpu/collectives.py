@@ -1,6 +1,6 @@
 """Collectives over simulated GPUs, for tensors of one process: a list with one tensor for each GPU.
 
-They compute the result at once. Their time is that of the algorithm that NCCL would choose (``hardware.links.nccl``),
+They compute the result at once. Their time is that of the algorithm that NCCL would choose (``simgpu.nccl``),
 or the textbook's for the algorithm that the caller chooses (``hardware.links.times``). They run on each GPU's
 communication stream, as NCCL's do, so with ``async_op=True`` they overlap with computing.
 """
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 import torch
 
-from simgpu import happens_before
+from simgpu import happens_before, nccl
 from simgpu.cluster import Cluster, current
 from simgpu.hardware import GPU
 from simgpu.phases import COMMUNICATION
 from simgpu.tensor import SimTensor, check_cluster, new
 from simgpu.work import Port, Share, Work
 from utils.hardware import links
-from utils.hardware.links import Link, nccl
+from utils.hardware.links import Link
 
 ALGORITHMS = ("ring", "tree", "hierarchical")
 

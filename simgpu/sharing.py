@@ -1,6 +1,6 @@
 """What communication leaves of a GPU: kernels that run beside a collective of NCCL are slower.
 
-NCCL's collectives are kernels, too. Each of their channels (``hardware.links.nccl.channels``) is a block that has a
+NCCL's collectives are kernels, too. Each of their channels (``simgpu.nccl.channels``) is a block that has a
 multiprocessor for itself; and what is sent and received is read from and written to the GPU's memory. Beside them
 
 - what its products limit takes 1 / (1 − the share of the multiprocessors) of its time,

@@ -17,12 +17,12 @@ import torch.distributed as dist
 
 from checks.checkpointing.life_verdicts import CALLS, PARTS
 from checks.checkpointing.lives import Watch, join_group
+from checks.checkpointing.resume_task import Task
 from checks.checkpointing.saved_files import sizes_in, written
 from checks.contracts import Case
 from checks.contracts.surroundings import changed, own_folder, surroundings
 from checks.inside import Outcome
 from checks.verdicts import Wrong
-from utils.training.resume_task import Task
 
 MOMENTS = ("before the step", "after backward", "after the optimizer's step", "after the step")
 # Bytes of a file that rank 1 may write: those of new process groups, in the store. No checkpoint is so small.

@@ -65,7 +65,7 @@ class Rules:
         wire: from a case, a rank and its facts, how much of which communication; None: it is not judged.
         surplus: from a rank's facts, the bytes that a likely mistake sends too many, by the words for the mistake.
         same_calls: whether all ranks have to call the same.
-        allows: patterns of what else may happen: "starts:a process", "writes:*", "course:utils.training.feeding";
+        allows: patterns of what else may happen: "starts:a process", "writes:*", "course:lessons.training.feeding";
             "wire:disagree" in a world's last case, where a rank has to fail and the others are stopped.
     """
 

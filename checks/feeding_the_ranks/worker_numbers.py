@@ -8,9 +8,9 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from checks.contracts import Broken, Case, Contract, Facts, Rules
+from checks.feeding_the_ranks.simulated_loader import AHEAD, MACHINES, DoesNotFit, Machine
 from checks.plain import number
 from checks.verdicts import Wrong
-from utils.training.simulated_loader import AHEAD, MACHINES, DoesNotFit, Machine
 
 TOLERANCE = 0.05
 MOST_BATCHES = 2_000

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from checks.contracts import Broken, Case, Contract, Facts, Rules
 from checks.contracts.guarding import guarded
 from checks.plain import bits
+from checks.sharded_checkpoints.sharded_store import Reshard, Store, cuts, make_store, share, tensors
 from checks.verdicts import Wrong
-from utils.training.sharded_store import Reshard, Store, cuts, make_store, share, tensors
 
 if TYPE_CHECKING:
     import torch
@@ -181,7 +181,7 @@ def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
 
 CONTRACT = Contract(
     name="sharded_checkpoints.reshard",
-    rules={"load": Rules(allows=("course:utils.training.sharded_store",))},
+    rules={"load": Rules(allows=("course:checks.sharded_checkpoints.sharded_store",))},
     draw=draw,
     scene=scene,
     judge=judge,

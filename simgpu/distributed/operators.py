@@ -19,8 +19,8 @@ from simgpu.distributed.cluster import RankCluster, here
 from simgpu.distributed.issue import Issue, meet
 from simgpu.distributed.works import SimWork
 from simgpu.launches import tensors_in
+from simgpu.nccl import Choice
 from simgpu.tensor import SimTensor, check_cluster
-from utils.hardware.links.nccl import Choice
 
 
 class Collective(NamedTuple):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simgpu import collectives
+from simgpu import collectives, nccl
 from simgpu.distributed.cluster import Members, RankCluster
 from simgpu.work import Share
-from utils.hardware.links import nccl, point_to_point
+from utils.hardware.links import point_to_point
 
 _START_S = nccl.START_US * 1e-6
 REDUCED = {"barrier": 4}

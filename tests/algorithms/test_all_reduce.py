@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 import utils
 from lessons.algorithms.all_reduce import ALGORITHMS, Traffic, all_reduce
-from utils.draw import chunks
+from lessons.pictures import all_reduce as pictures
 from utils.hardware import links
 from utils.hardware.links import Link, halving_all_reduce
 
@@ -234,14 +234,14 @@ def boxes(svg: str) -> list[tuple[str, str, bool]]:
 
 
 def test_the_picture_shows_what_each_rank_holds_and_what_has_just_arrived() -> None:
-    own, part, whole = (role.colour for role in (chunks.OWN, chunks.PART, chunks.WHOLE))
-    assert boxes(chunks.chunks(STATES, 1).data.decode()) == [
+    own, part, whole = (role.colour for role in (pictures.OWN, pictures.PART, pictures.WHOLE))
+    assert boxes(pictures.chunks(STATES, 1).data.decode()) == [
         *((own, "1", False), (whole, "11", True)),
         *((whole, "11", True), (own, "10", False)),
     ]
     three = [[[1], [10], [100]], [[1], [11], [100]]]
-    assert boxes(chunks.chunks(three, 1).data.decode())[1] == (part, "11", True)
-    everything = boxes(chunks.chunks(STATES, title="All").data.decode())
+    assert boxes(pictures.chunks(three, 1).data.decode())[1] == (part, "11", True)
+    everything = boxes(pictures.chunks(STATES, title="All").data.decode())
     assert len(everything) == 12
     assert [framed for _, _, framed in everything] == [False] * 4 + [False, True, True, False] + [
         *(True, False, False, True)
@@ -249,10 +249,10 @@ def test_the_picture_shows_what_each_rank_holds_and_what_has_just_arrived() -> N
 
 
 def test_the_picture_has_words() -> None:
-    alt = chunks.chunks(STATES).alt
+    alt = pictures.chunks(STATES).alt
     assert alt.startswith("At the start: rank 0 holds 1, 1; rank 1 holds 10, 10. After step 1: rank 0 holds 1, 11;")
-    assert chunks.chunks(STATES, 2).alt == "After step 2: rank 0 holds 11, 11; rank 1 holds 11, 11."
-    assert chunks.chunks(STATES, 2).data.count(b"<polygon") == 2  # an arrow for each chunk that arrived
+    assert pictures.chunks(STATES, 2).alt == "After step 2: rank 0 holds 11, 11; rank 1 holds 11, 11."
+    assert pictures.chunks(STATES, 2).data.count(b"<polygon") == 2  # an arrow for each chunk that arrived
 
 
 # ---------------------------------------------------------------------- the benchmark

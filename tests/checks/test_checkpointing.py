@@ -23,8 +23,8 @@ from checks import Wrong, checkpointing
 from checks.checkpointing import kills as kill_plans
 from checks.checkpointing import resuming, saved_files, watched
 from checks.checkpointing.lives import FAILED, Life, first_failure, live
+from checks.checkpointing.resume_task import Decay, Momentum, Task
 from course import outline
-from utils.training.resume_task import Decay, Momentum, Task
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = " ".join(

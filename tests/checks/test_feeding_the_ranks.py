@@ -23,9 +23,9 @@ from checks.feeding_the_ranks import (
     uneven_training,
     worker_numbers,
 )
+from checks.feeding_the_ranks.simulated_loader import MACHINES, Machine
 from checks.verdicts import Wrong
 from course import outline
-from utils.training.simulated_loader import MACHINES, Machine
 
 ROOT = Path(__file__).resolve().parents[2]
 ANSWERS = support.ANSWERS / "feeding_the_ranks"

@@ -9,8 +9,8 @@ import nbformat
 import pytest
 
 from checks.sharded_checkpoints import resharding
+from checks.sharded_checkpoints.sharded_store import Reshard, make_store, tensors
 from course import outline
-from utils.training.sharded_store import Reshard, make_store, tensors
 
 TEXT = " ".join(
     "\n".join(

@@ -1,4 +1,4 @@
-"""Pictures: well-formed, with a text alternative, the same on every run, all words inside; the README picture."""
+"""Pictures: well-formed, with a text alternative, the same on every run, all words inside."""
 
 import base64
 import dataclasses
@@ -10,8 +10,13 @@ import matplotlib.pyplot as plt
 import pytest
 from PIL import Image
 
+from lessons import pictures
+from lessons.pictures import diagram
+from lessons.pictures.all_reduce import all_reduce_on_nodes, who_talks_over_what
+from lessons.pictures.moments import decisions
+from lessons.pictures.start_here import machine
 from utils import draw
-from utils.draw import palette, readme, svg
+from utils.draw import palette, svg
 from utils.draw.picture import Picture
 from utils.draw.svg import Canvas, text_width
 from utils.hardware import links
@@ -63,30 +68,19 @@ DIAGRAMS = {
         128, 16, "A GPU with a very long name", links.NVLINK4, links.INFINIBAND_NDR, links.PCIE5
     ),
     "cluster_topology_3x1": lambda: draw.cluster_topology(3, 1, "A100", None, links.ETHERNET_25),
-    "words": draw.words,
-    "agents_and_workers": draw.agents_and_workers,
-    "decisions": lambda: draw.decisions("Who was it?", [("Is one gone?", "It was that one.")] * 3, "Run it again."),
-    "three_setups": draw.three_setups,
-    "three_setups_cpu": lambda: draw.three_setups(kind="CPU"),
+    **{file.stem: lambda name=file.stem: diagram(name) for file in pictures.FILES.glob("*.svg")},
+    "decisions": lambda: decisions("Who was it?", [("Is one gone?", "It was that one.")] * 3, "Run it again."),
     "topology": draw.topology,
     "topology_1x1": lambda: draw.topology(1, 1),
     "topology_4x8": lambda: draw.topology(4, 8, links.PCIE3, links.INFINIBAND_HDR, highlight=[0, 31]),
     "topology_cpu": lambda: draw.topology(1, 3, inside=links.DDR5, kind="CPU", title="Three processes"),
-    "parallelism_map": draw.parallelism_map,
-    "parallelism_map_2": lambda: draw.parallelism_map(["data", "tensor"]),
-    "collectives": draw.collectives,
-    "cut_pair": draw.cut_pair,
-    "machine_here": lambda: draw.machine(HERE),
-    "machine_big": lambda: draw.machine(BIG),
-    "machine_unknown": lambda: draw.machine(NOTHING),
-    "readme": readme.picture,
+    "machine_here": lambda: machine(HERE),
+    "machine_big": lambda: machine(BIG),
+    "machine_unknown": lambda: machine(NOTHING),
 }
 CHARTS = {
-    "who_talks_over_what": draw.who_talks_over_what,
-    "all_reduce_times": draw.all_reduce_times,
-    "all_reduce_times_tree": lambda: draw.all_reduce_times(1e6, (2, 3, 8), [links.NVLINK3], algorithm="tree"),
-    "all_reduce_algorithms": draw.all_reduce_algorithms,
-    "all_reduce_on_nodes": draw.all_reduce_on_nodes,
+    "who_talks_over_what": who_talks_over_what,
+    "all_reduce_on_nodes": all_reduce_on_nodes,
     "loss_curves": lambda: draw.loss_curves({"rank 0": [2.0, 1.0, 0.5], "rank 1": [2.1, 1.1, 0.6]}),
     "stacked_bars": lambda: draw.stacked_bars(
         {"GPU 0": {"a": 1.0, "b": 2.5}, "GPU 1": {"a": 0.5}},
@@ -96,6 +90,7 @@ CHARTS = {
     ),
     "bars": lambda: draw.bars({"a": 1.0, "b": 2.5}, "seconds", "Two bars", note="simulated"),
 }
+TINTS = {"#F7F7F7", "#D8F0E8", "#CFE3F5", "#FBE3C0", "#CDEBDF", "#F3D9E8"}  # light ones, for areas with words on them
 
 
 @pytest.fixture(scope="module")
@@ -179,9 +174,9 @@ def test_nothing_of_a_chart_is_cut_off(name):
 
 
 def test_chart_tells_its_numbers():
-    alt = draw.who_talks_over_what(chosen=[links.ETHERNET_25, links.NVLINK4]).alt
+    alt = who_talks_over_what(chosen=[links.ETHERNET_25, links.NVLINK4]).alt
     assert "32.8 ms" in alt and "0.231 ms" in alt
-    assert "70.7" in draw.all_reduce_times(chosen=[links.ETHERNET_25]).alt
+    assert "from 0.445 to 77.6" in all_reduce_on_nodes(nodes=(1, 16)).alt
 
 
 def test_an_axis_can_begin_at_zero(monkeypatch):
@@ -243,7 +238,7 @@ def test_special_characters_survive():
 
 
 def test_what_a_notebook_stores():
-    picture = draw.words()
+    picture = diagram("words")
     bundle = picture._repr_mimebundle_()
     assert set(bundle) == {"text/plain", "text/html"}
     assert bundle["text/plain"] == f"picture: {picture.alt}"
@@ -262,15 +257,11 @@ def test_show_needs_a_text_alternative_and_closes_figures(capsys):
     draw.show(figure, alt="a rising line")
     assert not plt.fignum_exists(figure.number)
     draw.show("<svg/>", alt="an empty picture")
-    draw.show(draw.words(), alt="another text")
+    draw.show(diagram("words"), alt="another text")
     printed = capsys.readouterr().out
     assert printed == "picture: a rising line\npicture: an empty picture\npicture: another text\n"
     with pytest.raises(ValueError, match="alternative"):
         Picture(b"", "image/png", "  ", 1)
-
-
-def test_the_readme_picture_is_what_the_code_draws():
-    assert readme.PATH.read_bytes() == readme.picture().data, "run: python -m utils.draw.readme"
 
 
 def test_a_short_logarithmic_axis_is_labelled_in_plain_numbers():
@@ -289,13 +280,34 @@ def test_a_short_logarithmic_axis_is_labelled_in_plain_numbers():
     assert {label.get_text() for label in axes.get_yticklabels(minor=True)} == {""}
 
 
-def test_the_collectives_fit_together():
-    from utils.draw.collectives import COLLECTIVES, RANKS
+def _held(root: ET.Element) -> dict[str, tuple[list[list[str]], list[list[str]]]]:
+    """Collective → what each rank holds before and after: the pieces in the cells of its panel."""
+    texts = [(text.text, float(text.get("x")), float(text.get("y")), text) for text in root.iter(f"{NS}text")]
+    found = {}
+    for name, left, top, heading in texts:
+        if (heading.get("font-size"), heading.get("font-weight")) != ("15", "bold"):
+            continue
+        sides = [[[""] * 4 for _ in range(4)] for _ in range(2)]
+        for piece, x, y, _ in texts:
+            right, down = x - left - 44, y - top - 12  # from the first cell of the first rank
+            if re.fullmatch(r"[abcdΣ]\d", piece) and 0 < right < 250 and 0 < down < 100:
+                after, within = (1, right - 134) if right > 121 else (0, right)
+                sides[after][int(down // 25)][int(within // 27)] = piece
+        found[name] = tuple(sides)
+    return found
 
-    after = {name: then for name, (_, then, _) in COLLECTIVES.items()}
-    assert [after["reduce-scatter"][rank][rank] for rank in range(RANKS)] == after["all-reduce"][0]
+
+def test_the_collectives_fit_together(diagrams):
+    held = _held(diagrams["collectives"][1])
+    assert list(held) == [
+        *("broadcast", "scatter", "gather", "reduce"),
+        *("all-gather", "all-reduce", "reduce-scatter", "all-to-all"),
+    ]
+    after = {name: then for name, (_, then) in held.items()}
+    assert after["all-reduce"][0] == ["Σ0", "Σ1", "Σ2", "Σ3"]
+    assert [after["reduce-scatter"][rank][rank] for rank in range(4)] == after["all-reduce"][0]
     assert after["reduce"][0] == after["all-reduce"][0] and after["gather"][0] == after["all-gather"][3]
-    assert [list(column) for column in zip(*after["all-to-all"], strict=True)] == COLLECTIVES["all-to-all"][0]
+    assert [list(column) for column in zip(*after["all-to-all"], strict=True)] == held["all-to-all"][0]
     for name in "broadcast", "all-gather", "all-reduce":
         assert all(row == after[name][0] for row in after[name]), f"after {name} all ranks hold the same"
 
@@ -307,11 +319,15 @@ def test_links_look_the_same_in_diagrams_and_charts():
         draw.lines({"a": ([1, 2], [1, 2])}, "x", "y", "title", looks={"b": palette.LINKS["PCIe"]})
 
 
-def test_a_map_of_chosen_kinds_shows_only_those():
-    assert "Tensor parallelism" not in draw.parallelism_map(["data", "sharded"]).alt
-    for wrong in (["data"], ["data", "expert"]):
-        with pytest.raises(ValueError, match="show two or more"):
-            draw.parallelism_map(wrong)
+def test_an_unknown_diagram_is_told_with_the_nearest_one():
+    with pytest.raises(ValueError, match="did you mean 'words'"):
+        diagram("word")
+
+
+@pytest.mark.parametrize("file", sorted(pictures.FILES.glob("*.svg")), ids=lambda file: file.stem)
+def test_a_stored_diagram_has_only_colours_of_the_palette(file):
+    named = {value for value in vars(palette).values() if isinstance(value, str) and value.startswith("#")}
+    assert set(re.findall(r'(?:fill|stroke)="(#\w+)"', file.read_text(encoding="utf-8"))) <= named | TINTS
 
 
 def test_a_plate_lies_between_the_hatch_and_the_text_and_takes_the_place_of_the_halo():

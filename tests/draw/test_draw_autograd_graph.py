@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 import simgpu
-from utils.draw import autograd_graph
-from utils.draw.autograd_graph import walk
+from lessons.pictures.model_on_gpus import autograd_graph, walk
 from utils.draw.picture import Picture
 
 NS = "{http://www.w3.org/2000/svg}"

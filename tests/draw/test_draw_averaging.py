@@ -2,7 +2,7 @@
 
 import xml.etree.ElementTree as ET
 
-from utils.draw.averaging import averaging
+from lessons.pictures.start_here import averaging
 from utils.draw.picture import Picture
 
 SEEN = [(0.5, own, 0.25) for own in (-1.0, 0.0, 1.0, 1.0)]

@@ -2,8 +2,8 @@
 
 import xml.etree.ElementTree as ET
 
+from lessons.pictures.all_reduce import circles
 from utils.draw import palette
-from utils.draw.circles import circles
 
 
 def test_the_words_tell_the_order_and_close_the_ring() -> None:

@@ -5,8 +5,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from utils.draw.dealing import dealing
-from utils.training import feeding
+from lessons.pictures.dealing import dealing
+from lessons.training import feeding
 
 
 def test_the_words_name_each_rank_and_what_was_dealt_again() -> None:

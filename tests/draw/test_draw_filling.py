@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from utils.draw.filling import filling
+from lessons.pictures.filling import filling
 from utils.draw.picture import Picture
 
 PLAN = [["b2", "b1"], ["a2", "a1"], ["stem"]]

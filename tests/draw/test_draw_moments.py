@@ -2,7 +2,7 @@
 
 import pytest
 
-from utils.draw.moments import moments
+from lessons.pictures.moments import moments
 
 COLUMNS = ["write", "rename", "done"]
 

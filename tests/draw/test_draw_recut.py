@@ -2,7 +2,7 @@
 
 import pytest
 
-from utils.draw.recut import recut, shares
+from lessons.pictures.dealing import recut, shares
 
 
 def test_shares_are_as_even_as_can_be_and_the_first_ones_have_one_more():

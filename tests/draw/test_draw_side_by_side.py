@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from utils.draw.side_by_side import side_by_side
+from lessons.pictures.side_by_side import side_by_side
 
 LEFT = '"""About left."""\n\nimport one\n\nmodel = start()\nwhole = wrap(model)\nstep(1)\n'
 RIGHT = '"""About right."""\n\nimport one\nmodel = start()\nstep(2)\nsave("a < b")\n'

@@ -8,9 +8,9 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from utils.draw import Span, palette, timeline
+from utils.draw.frame import round_ticks, seconds_text, share_text, size_text
 from utils.draw.picture import Picture
 from utils.draw.svg import HATCHES
-from utils.draw.units import round_ticks, seconds_text, share_text, size_text
 
 NS = "{http://www.w3.org/2000/svg}"
 NAIVE = [

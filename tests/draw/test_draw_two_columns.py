@@ -2,8 +2,8 @@
 
 import xml.etree.ElementTree as ET
 
+from lessons.pictures.model_on_gpus import LAYERS, two_columns
 from utils.draw import palette
-from utils.draw.two_columns import LAYERS, two_columns
 
 NS = "{http://www.w3.org/2000/svg}"
 

@@ -1,12 +1,15 @@
 """The α–β formulas against hand-counted numbers and a step-by-step simulation; the facts about links."""
 
 import itertools
+import math
 
 import pytest
+from model_shapes import resnet50_parameters
 
+from simgpu import nccl
 from utils.hardware import links
-from utils.hardware.links import Link, nccl
-from utils.training.models import RESNET50_GRADIENT_BYTES, resnet50_parameter_count, resnet50_parameters
+from utils.hardware.links import Link
+from utils.training.models import RESNET50_GRADIENT_BYTES, RESNET50_PARAMETERS
 
 EASY = Link("easy", alpha_s=1.0, bytes_per_s=100.0, year=0, source="a test")  # 1 s a message, 0.01 s a byte
 
@@ -150,11 +153,12 @@ def test_every_link_names_its_sources_and_the_list_is_sorted():
 
 def test_resnet50_has_the_documented_number_of_parameters():
     shapes = dict(resnet50_parameters())
-    assert resnet50_parameter_count() == 25_557_032
+    assert sum(map(math.prod, shapes.values())) == RESNET50_PARAMETERS == 25_557_032
     assert RESNET50_GRADIENT_BYTES == 102_228_128
     assert len(shapes) == 161
     assert shapes["layer2.0.downsample.0.weight"] == (512, 256, 1, 1)
-    assert resnet50_parameter_count(classes=10) == 25_557_032 - 990 * (2048 + 1)
+    fewer = dict(resnet50_parameters(classes=10))
+    assert sum(map(math.prod, fewer.values())) == 25_557_032 - 990 * (2048 + 1)
 
 
 def test_fit_finds_the_link_back():

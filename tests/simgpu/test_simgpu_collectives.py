@@ -8,9 +8,10 @@ from simgpu_support import allocated, happened
 from torch.testing import assert_close
 
 import simgpu
+from simgpu import nccl
 from simgpu.hardware import TOY
 from utils.hardware import links
-from utils.hardware.links import ETHERNET_25, INFINIBAND_NDR, nccl
+from utils.hardware.links import ETHERNET_25, INFINIBAND_NDR
 
 pytestmark = pytest.mark.numeric
 

@@ -9,7 +9,8 @@ import torch.distributed._functional_collectives as functional
 from simgpu_ranks import communication, join
 
 import simgpu
-from utils.hardware.links import NVLINK4, nccl
+from simgpu import nccl
+from utils.hardware.links import NVLINK4
 from utils.ranks import RankError, World
 
 RANKS = 4

@@ -1,9 +1,11 @@
 """The Llama of the course: published sizes, what its parts promise, and checkpointing that changes no number."""
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
+from model_shapes import llama_parameters
 from torch.testing import assert_close
 
 import simgpu
@@ -14,7 +16,6 @@ from utils.training.models import (
     Llama,
     LlamaConfig,
     llama_parameter_count,
-    llama_parameters,
 )
 from utils.training.models.llama import rotated
 
@@ -44,6 +45,7 @@ def test_the_network_has_the_parameters_that_were_counted(config):
     with torch.device("meta"):
         found = [(name, tuple(parameter.shape)) for name, parameter in Llama(config).named_parameters()]
     assert found == list(llama_parameters(config))
+    assert sum(math.prod(shape) for _, shape in found) == llama_parameter_count(config)
 
 
 def test_a_shape_that_cannot_be_is_refused():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from model_shapes import gpt_parameters, resnet50_parameters
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.testing import assert_close
@@ -23,8 +24,6 @@ from utils.training.models import (
     ResNet50,
     TwoColumnAlexNet,
     gpt_parameter_count,
-    gpt_parameters,
-    resnet50_parameters,
 )
 
 pytestmark = pytest.mark.numeric

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from utils.training.simulated_loader import AHEAD, DoesNotFit, Machine
+from checks.feeding_the_ranks.simulated_loader import AHEAD, DoesNotFit, Machine
 
 still = {"jitter": 0.0, "ship_s": 0.0}
 

@@ -24,8 +24,8 @@ from ranks_support import gone
 from course.notebooks import ROOT
 from lessons.launchers import ray_here
 from lessons.launchers.ray_here import Here
-from utils.draw.tuning import landscape, races, rungs, scatter
-from utils.training import searches, tuning
+from lessons.pictures.search import landscape, races, rungs, scatter
+from lessons.training import searches, tuning
 
 pytestmark = pytest.mark.frameworks
 GOAL = {"metric": "loss", "mode": "min"}

@@ -1,7 +1,4 @@
-"""What fills the GPUs' memory: the series that is drawn, and what both pictures of it share.
-
-The pictures: ``memory_over_time`` and ``memory_at_peak``, each in the module of its name.
-"""
+"""What fills the GPUs' memory, kind by kind: over time, and for each GPU at its fullest moment."""
 
 from __future__ import annotations
 
@@ -11,8 +8,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from utils.draw import palette
-from utils.draw.frame import caption_clause
-from utils.draw.units import SIZES, round_ticks, size_text, unit_for, unknown
+from utils.draw.frame import (
+    AXIS_HEIGHT,
+    DOT,
+    EDGE,
+    GRID,
+    LIMIT,
+    PEAK,
+    SIZES,
+    Frame,
+    TimeAxis,
+    caption_clause,
+    limit_line,
+    over,
+    round_ticks,
+    size_text,
+    unit_for,
+    unknown,
+)
+from utils.draw.picture import Picture
+from utils.draw.svg import Canvas, number, shorten, text_width
 
 WIDTH = 900
 MOST_GPUS = 8
@@ -138,3 +153,242 @@ def peaks_alt_text(
     if len(names) > MOST_GPUS:
         parts.append(f"and {len(names) - MOST_GPUS} more")
     return (f"{title.rstrip('.')}. " if title else "") + f"{opening}{caption_clause(caption)}: {'; '.join(parts)}."
+
+
+# --- Over time ---
+
+MOST_CORNERS = 2400  # steps in all areas of one picture: about 60 kB
+
+
+def memory_over_time(
+    series: Sequence[MemorySeries], *, title: str = "", caption: str = "simulated", alt: str | None = None
+) -> Picture:
+    """A panel for each GPU: its memory as a pile of kinds, time to the right, all panels on the same axes.
+
+    Each column of pixels shows its fullest moment, so the peak is always there.
+
+    Args:
+        series: one for each GPU; the first eight are drawn.
+        title: the sentence that the picture shows.
+        caption: "simulated", what was simulated, or the hardware's name.
+        alt: text alternative; None: each GPU's peak and what is the most of it.
+
+    Raises:
+        ValueError: if there is nothing to draw.
+    """
+    if not series:
+        raise ValueError("there is no memory to draw: the list of series is empty")
+    start, end = min(one.times[0] for one in series), max(one.times[-1] for one in series)
+    if not end > start:
+        raise ValueError(f"there is no time to draw: everything happens at {start:.9g} s")
+    peaks = [one.peak() for one in series]
+    if alt is None:
+        alt = peaks_alt_text(
+            f"Memory of {count_gpus(len(series))} {over(start, end)}",
+            [one.name for one in series],
+            peaks,
+            [one.capacity for one in series],
+            title,
+            caption,
+        )
+    shown = series[:MOST_GPUS]
+    columns = 1 if len(shown) <= 2 else 2
+    rows = -(-len(shown) // columns)
+    high = {1: 220, 2: 150, 3: 130}.get(rows, 110)
+    capacities = [one.capacity for one in shown]
+    scale = ByteScale.of([sum(peak.values()) for peak in peaks[: len(shown)]], capacities, 3, 5)
+    left = EDGE + max(text_width(word, 12) for word in scale.words()) + 8
+    gap = 26
+    wide = (WIDTH - left - EDGE - (columns - 1) * gap) / columns
+
+    piles, bins = _piles(shown, start, end, int(wide), high / scale.top)
+    notes = [caption] if caption else []
+    if len(series) > len(shown):
+        notes.append(f"and {len(series) - len(shown)} more GPUs")
+    if bins < int(wide):
+        notes.append(f"each column of {wide / bins:.0f} pixels shows its fullest moment")
+    frame = Frame(WIDTH, title, " · ".join(notes), legend_of(peak for one in piles for peak in one),
+                  [LIMIT] * any(scale.shows(c) for c in capacities) + [PEAK])  # fmt: skip
+    step = 26 + high + 8
+    canvas = frame.canvas(rows * step - 8 + AXIS_HEIGHT, alt, "Memory over time")
+    for i, (one, peak) in enumerate(zip(shown, peaks, strict=False)):
+        row, column = divmod(i, columns)
+        x, base = left + column * (wide + gap), frame.top + row * step + 26 + high
+        axis = TimeAxis(start, end, x, wide, 4, 7)
+        words = held_text(sum(peak.values()), one.capacity)
+        canvas.text(x, base - high - 9, shorten(f"{one.name}: peak {words}", wide, 12.5), size=12.5, anchor="start",
+                    colour=palette.VERMILION if too_much(peak, one.capacity) else palette.INK)  # fmt: skip
+        axis.grid(canvas, base - high, base, words=i + columns >= len(shown))
+        for tick, word in zip(scale.ticks, scale.words(), strict=True):
+            y = base - high * scale.part(tick)
+            canvas.line([(x, y), (x + wide, y)], GRID, 1)
+            if column == 0:
+                canvas.text(x - 7, y + 4, word, size=12, anchor="end")
+        _pile(canvas, piles[i], x, base, wide / bins, high / scale.top)
+        canvas.box(x, base - high, wide, high, fill="none", radius=0, stroke_width=0.8)
+        if scale.shows(one.capacity):
+            y = base - high * scale.part(one.capacity or 0)
+            limit_line(canvas, [(x, y), (x + wide, y)])
+        totals = [sum(held.values()) for held in piles[i]]
+        fullest = totals.index(max(totals))
+        if max(totals):
+            canvas.dot(x + (fullest + 0.5) * wide / bins, base - high * scale.part(max(totals)), DOT)
+    return canvas.picture()
+
+
+# --- Few steps out of many ----------------------------------------------------------------------------------
+
+_Pile = list[dict[str, int]]
+
+
+def _piles(
+    series: Sequence[MemorySeries], start: float, end: float, most_bins: int, scale: float
+) -> tuple[list[_Pile], int]:
+    """Each GPU's fullest moment in each of some columns; fewer columns if the picture would get too large."""
+    bins = most_bins
+    while True:
+        piles = [_fullest(one, start, end, bins) for one in series]
+        corners = sum(
+            below != above
+            for pile in piles
+            for before, after in itertools.pairwise(pile)
+            for below, above in zip(_heights(before, scale), _heights(after, scale), strict=True)
+        )
+        if corners <= MOST_CORNERS or bins < 60:
+            return piles, bins
+        bins //= 2
+
+
+def _fullest(one: MemorySeries, start: float, end: float, bins: int) -> _Pile:
+    """For each of ``bins`` equal parts of the time: what is held when most is held."""
+    totals = one.totals()
+    best: list[int | None] = [None] * bins
+    places = [(time - start) / (end - start) * bins for time in one.times] + [float(bins)]
+    for i, total in enumerate(totals):
+        first = min(int(places[i] + 1e-9), bins - 1)
+        for b in range(first, max(first + 1, min(bins, math.ceil(places[i + 1] - 1e-9)))):
+            held = best[b]
+            if held is None or total > totals[held]:
+                best[b] = i
+    kinds = [kind for kind in KINDS if kind in one.bytes_by_kind]
+    return [{kind: one.bytes_by_kind[kind][i] for kind in kinds} if i is not None else {} for i in best]
+
+
+def _heights(held: Mapping[str, int], scale: float) -> list[float]:
+    """Where each kind ends in the pile, in pixels from its bottom, rounded to halves."""
+    return [round(2 * scale * total) / 2 for total in itertools.accumulate(held.get(kind, 0) for kind in KINDS)]
+
+
+def _pile(canvas: Canvas, pile: _Pile, left: float, base: float, step: float, scale: float) -> None:
+    """Areas from the base line up, the highest first; each lower one covers what is not its own."""
+    heights = [_heights(held, scale) for held in pile]
+    for n in range(len(KINDS), 0, -1):
+        if not any(held.get(KINDS[n - 1]) for held in pile):
+            continue
+        path, y = [f"M{number(left)} {number(base)}"], number(base)
+        for b, tops in enumerate(heights):
+            new = number(base - tops[n - 1])
+            if new != y:
+                path.append(f"H{number(left + b * step)}V{new}")
+                y = new
+        path.append(f"H{number(left + len(pile) * step)}V{number(base)}z")
+        canvas.area("".join(path), palette.MEMORY_KINDS[KINDS[n - 1]], outline=0.6)
+
+
+# --- At the fullest moment ---
+
+MOST_BARS = 16
+
+
+def memory_at_peak(
+    peaks: Mapping[str, Mapping[str, int]],
+    *,
+    title: str = "",
+    caption: str = "simulated",
+    capacity: int | None = None,
+    alt: str | None = None,
+) -> Picture:
+    """A bar for each GPU: what its memory holds at the fullest moment.
+
+    Args:
+        peaks: a GPU's name → a kind in ``palette.MEMORY_KINDS`` → bytes. The first 16 GPUs are drawn.
+        title: the sentence that the picture shows.
+        caption: "simulated", what was simulated, or the hardware's name.
+        capacity: bytes that each GPU has, drawn as a line.
+        alt: text alternative; None: each GPU's peak and what is the most of it.
+
+    Raises:
+        ValueError: if there is nothing to draw.
+    """
+    if not peaks:
+        raise ValueError("there is no memory to draw: no GPU was given")
+    for name, held in peaks.items():
+        check_kinds(name, held)
+    if alt is None:
+        alt = peaks_alt_text(
+            f"Memory of {count_gpus(len(peaks))} at the fullest moment",
+            list(peaks),
+            list(peaks.values()),
+            [capacity] * len(peaks),
+            title,
+            caption,
+        )
+    shown = dict(list(peaks.items())[:MOST_BARS])
+    totals = {name: sum(held.values()) for name, held in shown.items()}
+    scale = ByteScale.of(list(totals.values()), [capacity], 4, 7)
+    names = {name: shorten(name, 190, 13) for name in shown}
+    ends = {name: held_text(total, None) for name, total in totals.items()}
+    left = EDGE + max(text_width(name, 13) for name in names.values()) + 10
+    right = EDGE + max(text_width(end, 13, bold=True) for end in ends.values()) + 10
+    wide = WIDTH - left - right
+
+    small = {
+        name: [k for k in KINDS if held.get(k) and text_width(size_text(held[k]), 12) + 8 > wide * scale.part(held[k])]
+        for name, held in shown.items()
+    }
+    tall = 34 if len(shown) <= 8 else 22
+    heights = {name: tall + (17 if small[name] else 0) + 10 for name in shown}
+    notes = [caption] if caption else []
+    if len(peaks) > len(shown):
+        notes.append(f"and {len(peaks) - len(shown)} more GPUs")
+    if capacity and not scale.shows(capacity):
+        notes.append(f"each GPU has {size_text(capacity)}, far beyond the right end")
+    frame = Frame(WIDTH, title, " · ".join(notes), legend_of(shown.values()), [LIMIT] * scale.shows(capacity))
+    canvas = frame.canvas(sum(heights.values()) + 22, alt, "Memory at the fullest moment")
+    y, bottom = frame.top, frame.top + sum(heights.values())
+    limit = left + wide * scale.part(capacity or 0) if scale.shows(capacity) else None
+    on_the_line = []  # texts that the line of the capacity crosses: they are written last, with white around them
+    for tick, word in zip(scale.ticks, scale.words(), strict=True):
+        x = left + wide * scale.part(tick)
+        canvas.line([(x, y), (x, bottom + 4)], GRID, 1)
+        canvas.text(x, bottom + 18, word, size=12)
+    for name, held in shown.items():
+        canvas.text(left - 10, y + tall / 2 + 4.5, names[name], size=13, anchor="end")
+        x = left
+        for kind in KINDS:
+            if not held.get(kind):
+                continue
+            length = wide * scale.part(held[kind])
+            words = "" if kind in small[name] else size_text(held[kind])
+            if words and limit and abs(x + length / 2 - limit) < text_width(words, 12) / 2 + 4:
+                on_the_line.append({"x": x + length / 2, "y": y + tall / 2 + 4.2, "text": words, "size": 12})
+                words = ""
+            role = palette.MEMORY_KINDS[kind]
+            canvas.box(x, y, length, tall, words or (), role=role, size=12, radius=0, stroke_width=0.8)
+            x += length
+        colour = palette.VERMILION if too_much(held, capacity) else palette.INK
+        canvas.text(x + 8, y + tall / 2 + 4.5, ends[name], size=13, anchor="start", bold=True, colour=colour)
+        if small[name]:
+            words = "and " + ", ".join(f"{size_text(held[kind])} {kind}" for kind in small[name])
+            at = {"x": left, "y": y + tall + 14, "text": words, "size": 12, "anchor": "start", "colour": palette.MUTED}
+            if limit and limit < left + text_width(words, 12) + 4:
+                on_the_line.append(at)
+            else:
+                canvas.text(**at)
+        y += heights[name]
+    canvas.line([(left, frame.top - 4), (left, bottom)], palette.LINE, 1.2)
+    if limit:
+        limit_line(canvas, [(limit, frame.top - 4), (limit, bottom)])
+    for text in on_the_line:
+        canvas.text(**text, halo=True)
+    return canvas.picture()

@@ -87,14 +87,7 @@ class Canvas:
         self._shapes: list[str] = []
         self._hatches: set[str] = set()
         self._add(
-            "rect",
-            x=0.5,
-            y=0.5,
-            width=width - 1,
-            height=height - 1,
-            rx=10,
-            fill=palette.PANEL,
-            stroke=palette.GREY,
+            "rect", x=0.5, y=0.5, width=width - 1, height=height - 1, rx=10, fill=palette.PANEL, stroke=palette.GREY
         )
         if heading:
             self.text(width / 2, 28, title, size=17, bold=True)

@@ -1,20 +1,219 @@
 """Who did what when: a timeline with one lane per GPU, then the links between them, then the host.
 
-``spans`` has what is drawn, ``thinning`` makes few shapes of many spans.
+In three steps: what is drawn (``Span``), few shapes made of many spans (``thinned``), the picture (``timeline``).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from utils.draw import palette
-from utils.draw.frame import AXIS_HEIGHT, EDGE, Frame, TimeAxis, caption_clause, over
+from utils.draw.frame import AXIS_HEIGHT, EDGE, Frame, TimeAxis, caption_clause, over, share_text, unknown
 from utils.draw.picture import Picture
-from utils.draw.spans import ORDER, Span, busy_seconds, in_rows, inside_window, lane_kind, lane_order
 from utils.draw.svg import number, shorten, text_width
-from utils.draw.thinning import Piece, thinned
-from utils.draw.units import share_text
+
+MOST_ROWS = {False: 3, True: 2}  # side by side in one lane: work, and communication
+#: A role's place in legends, and among spans that begin together.
+ORDER = {name: i for i, name in enumerate(palette.ROLES)}
+
+_ARROW = re.compile("→|←|↔|->|<-")
+_GPU = re.compile(r"(GPU|CPU|rank|device)\s*\d+", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Span:
+    """Something that took time.
+
+    Args:
+        lane: where: "GPU 0", a link "GPU 0 → GPU 1", or any other name, such as "host".
+        start, end: seconds.
+        role: what kind of work, a name in ``palette.ROLES``.
+        label: a short text that is shown inside where it fits, such as "F1".
+    """
+
+    lane: str
+    start: float
+    end: float
+    role: str
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        if self.role not in palette.ROLES:
+            raise ValueError(unknown("role", self.role, palette.ROLES))
+        if not (math.isfinite(self.start) and math.isfinite(self.end)):
+            raise ValueError(f"{self}: start and end must be numbers of seconds, not {self.start} and {self.end}")
+        if self.end < self.start:
+            raise ValueError(f"{self} ends at {self.end:.9g} s, before it starts at {self.start:.9g} s")
+
+    def __str__(self) -> str:
+        return f"the span {(self.label or self.role)!r} in lane {self.lane!r}"
+
+
+def lane_kind(lane: str) -> int:
+    """0 for a GPU, 1 for a link, 2 for anything else."""
+    return 1 if _ARROW.search(lane) else 0 if _GPU.match(lane) else 2
+
+
+def lane_order(lane: str) -> tuple[int, list[tuple[int, str]]]:
+    """GPUs, links, others; numbers in names count as numbers: GPU 2 before GPU 10."""
+    parts = re.split(r"(\d+)", lane)
+    return lane_kind(lane), [(int(part), "") if part.isdecimal() else (0, part) for part in parts]
+
+
+def inside_window(spans: Iterable[Span], lane: str, start: float, end: float) -> list[Span]:
+    """A lane's spans in order of time, cut at the picture's start and end. On a GPU, without idle ones."""
+    found = [span for span in spans if span.end > max(start, span.start) and span.start < end]
+    if lane_kind(lane) == 0:
+        found = [span for span in found if span.role != palette.IDLE.name]
+    found.sort(key=lambda span: (span.start, span.end, ORDER[span.role], span.label))
+    return [
+        span
+        if start <= span.start and span.end <= end
+        else dataclasses.replace(span, start=max(start, span.start), end=min(end, span.end))
+        for span in found
+    ]
+
+
+def busy_seconds(spans: Iterable[Span]) -> float:
+    """Seconds in which at least one of the spans (in order of time) runs."""
+    total, until = 0.0, -math.inf
+    for span in spans:
+        total += max(0.0, span.end - max(span.start, until))
+        until = max(until, span.end)
+    return total
+
+
+def in_rows(spans: Sequence[Span]) -> tuple[list[list[Span]], int]:
+    """Spans that overlap go into rows under each other: work first, then communication.
+
+    Returns:
+        The rows, and how many spans do not find room, or not for all of their time.
+    """
+    noise = 1e-9 * (spans[-1].end - spans[0].start) if spans else 0.0
+    if all(b.start >= a.end - noise for a, b in itertools.pairwise(spans)):
+        return [list(spans)], 0
+    rows: list[list[Span]] = []
+    hidden = 0
+    for communication in (False, True):
+        mine: list[list[Span]] = []
+        for span in spans:
+            if (span.role == palette.COMMUNICATION.name) != communication:
+                continue
+            row = next((row for row in mine if row[-1].end <= span.start + noise), None)
+            if row is not None:
+                row.append(span)
+            elif len(mine) < MOST_ROWS[communication]:
+                mine.append([span])
+            else:
+                row = min(mine, key=lambda row: row[-1].end)
+                hidden += 1
+                if row[-1].end < span.end:
+                    row.append(dataclasses.replace(span, start=row[-1].end))
+        rows += mine
+    return rows, hidden
+
+
+# --- Few shapes of many spans: those that follow each other without a gap and say the same become one. Then spans too
+# short to be seen alone are drawn together: within a strip of a few pixels they stand sorted by kind, each kind as wide
+# as all its spans in the strip, so that nothing looks busier or more idle than it is. ---
+
+MOST_PIECES = 1800  # rectangles in one picture: about 75 kB
+STRIP = 12.0  # pixels, at least, for spans that are drawn together
+
+
+@dataclass
+class Piece:
+    """A rectangle to be: pixels from the left end of the lane, what it stands for."""
+
+    left: float
+    right: float
+    role: str
+    label: str
+    alone: bool = True  # False: several spans in one strip
+
+    @property
+    def width(self) -> float:
+        return self.right - self.left
+
+    @property
+    def says(self) -> tuple[str, str, bool]:
+        return self.role, self.label, self.alone
+
+
+def _joined(pieces: Iterable[Piece]) -> list[Piece]:
+    """Neighbours with the same role and label become one, if what lies between them can be neglected."""
+    joined: list[Piece] = []
+    swallowed = 0.0
+    for piece in pieces:
+        if joined and joined[-1].says == piece.says:
+            gap = piece.left - joined[-1].right
+            if gap < 0.5 and swallowed + max(0.0, gap) <= 0.01 * (piece.right - joined[-1].left):
+                joined[-1].right = piece.right
+                swallowed += max(0.0, gap)
+                continue
+        joined.append(Piece(piece.left, piece.right, *piece.says))
+        swallowed = 0.0
+    return joined
+
+
+def _strip(small: float) -> float:
+    return max(STRIP, 4 * small)
+
+
+def _strips(pieces: Sequence[Piece], small: float) -> tuple[list[Piece], int]:
+    """Pieces narrower than ``small`` are drawn together in strips of at most ``_strip(small)`` pixels.
+
+    In a strip the kinds stand side by side, each as wide as all its pieces together; what is left over is idle.
+
+    Returns:
+        The pieces to draw, and how many are not drawn alone.
+    """
+    result: list[Piece] = []
+    together: list[Piece] = []
+    count = 0
+
+    def finish() -> None:
+        nonlocal count
+        if len(together) > 1:
+            count += len(together)
+            x = together[0].left
+            for role in sorted({piece.role for piece in together}, key=ORDER.__getitem__):
+                wide = sum(piece.width for piece in together if piece.role == role)
+                result.append(Piece(x, x + wide, role, "", alone=False))
+                x += wide
+        else:
+            result.extend(together)
+        together.clear()
+
+    for piece in pieces:
+        if piece.width >= small:
+            finish()
+            result.append(piece)
+            continue
+        if together and piece.right - together[0].left > _strip(small):
+            finish()
+        together.append(piece)
+    finish()
+    return _joined(result), count
+
+
+def thinned(rows: list[list[Piece]]) -> tuple[list[list[Piece]], int]:
+    """All rows of the picture with so few pieces that it stays small; how many are drawn together."""
+    rows = [_joined(row) for row in rows]
+    small = 1.0
+    while True:
+        strips = [_strips(row, small) for row in rows]
+        if sum(len(row) for row, _ in strips) <= MOST_PIECES:
+            return [row for row, _ in strips], sum(count for _, count in strips)
+        small *= 1.4
+
+
+# --- The picture ---
 
 MOST_LANES = 16
 NAME_SIZE, LABEL_SIZE = 13, 12

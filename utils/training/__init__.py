@@ -1,9 +1,7 @@
-"""What training scripts import.
+"""What training scripts and cells on ranks import.
 
 - ``rendezvous`` and ``exit``: how a script joins its process group, and how it ends.
-- ``data``: real data that needs no download; ``feeding``: who gets which sample, loaders and their workers.
-- ``models``: AlexNet, ResNet-50 and GPT. ``same_training``: one training, the same for every framework.
+- ``data``: real data that needs no download. ``models``: AlexNet, ResNet-50, GPT and Llama.
 - ``checkpoints``: the last few of a training on ranks; ``checkpoint_files``: one file that survives a crash;
-  ``resumable``: what an exact resume needs beside them; ``resume_task``: a training to interrupt and go on with.
-- ``tuning``: a training to be tuned; ``searches``: Ray Tune's searchers on recorded learning curves.
+  ``resumable``: what an exact resume needs beside them.
 """

@@ -326,8 +326,8 @@ wrong(
     "leaves the environment variables other",
     {TOLD: TOLD + "        os.environ['EPOCH'] = str(epoch)\n"},
 )
-wrong("the course's own module", "uses utils.training.feeding", {
-    GIVES: "        import utils.training.feeding\n" + GIVES
+wrong("the course's own module", "uses lessons.training.feeding", {
+    GIVES: "        import lessons.training.feeding\n" + GIVES
 })  # fmt: skip
 wrong("every second epoch", "not every number that set_epoch gets has an order of its own", {
     SEED: "manual_seed(self.seed + self.epoch // 2)"

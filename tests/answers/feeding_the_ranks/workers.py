@@ -187,8 +187,8 @@ wrong(
 )
 wrong(
     "the course's own machines",
-    "uses utils.training.simulated_loader",
-    {MOST: MOST + "    import utils.training.simulated_loader\n"},
+    "uses checks.feeding_the_ranks.simulated_loader",
+    {MOST: MOST + "    import checks.feeding_the_ranks.simulated_loader\n"},
 )
 wrong("seeded", "leaves torch's random numbers other", {MOST: MOST + "    torch.manual_seed(0)\n"})
 wrong("asks the system", "starts a process", {MOST: MOST + "    __import__('os').system('true')\n"})

@@ -8,7 +8,7 @@ import numpy
 import torch
 from known_answers import right, wrong
 
-from utils.training.sharded_store import share
+from checks.sharded_checkpoints.sharded_store import share
 
 
 def load(store, rank, world_size):

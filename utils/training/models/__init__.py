@@ -1,6 +1,6 @@
 """Models of the course, and what is known of their size.
 
-sizes.py    names and shapes of parameters, and how many there are (no torch)
+sizes.py    their shapes, and how many parameters there are (no torch)
 alexnet.py  AlexNet in one column, and in the two columns of 2012, each on a device of its own
 resnet.py   ResNet-50, which can be cut into pieces
 gpt.py      GPT-2 and larger ones of its kind, which can be cut into pieces too
@@ -26,13 +26,8 @@ from utils.training.models.sizes import (
     RESNET50_PARAMETERS,
     GPTConfig,
     LlamaConfig,
-    Shape,
     gpt_parameter_count,
-    gpt_parameters,
     llama_parameter_count,
-    llama_parameters,
-    resnet50_parameter_count,
-    resnet50_parameters,
 )
 
 if TYPE_CHECKING:
@@ -57,14 +52,9 @@ __all__ = [
     "Llama",
     "LlamaConfig",
     "ResNet50",
-    "Shape",
     "TwoColumnAlexNet",
     "gpt_parameter_count",
-    "gpt_parameters",
     "llama_parameter_count",
-    "llama_parameters",
-    "resnet50_parameter_count",
-    "resnet50_parameters",
 ]
 
 _NETWORKS = {"AlexNet": "alexnet", "TwoColumnAlexNet": "alexnet", "ResNet50": "resnet", "GPT": "gpt", "Llama": "llama"}

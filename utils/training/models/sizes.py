@@ -1,63 +1,18 @@
-"""Sizes of well-known models, derived from the shapes of their layers (no torch needed).
+"""Sizes of well-known models (no torch needed).
 
 ResNet-50, whose gradient is the parcel that the course sends around again and again, the family of GPT-2, and Llama 3.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
-
-Shape = tuple[int, ...]
 
 BYTES_PER_FP32 = 4
 
 
-def resnet50_parameters(classes: int = 1000) -> Iterator[tuple[str, Shape]]:
-    """Name and shape of every parameter tensor of ResNet-50, from the input to the output.
-
-    The names and the order are those of torchvision's ``resnet50``.
-
-    Source: He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition, 2016, table 1.
-    """
-
-    def convolution(name: str, outputs: int, inputs: int, size: int) -> Iterator[tuple[str, Shape]]:
-        yield f"{name}.weight", (outputs, inputs, size, size)
-
-    def batch_norm(name: str, channels: int) -> Iterator[tuple[str, Shape]]:
-        yield f"{name}.weight", (channels,)
-        yield f"{name}.bias", (channels,)
-
-    yield from convolution("conv1", 64, 3, 7)
-    yield from batch_norm("bn1", 64)
-    inputs = 64
-    for stage, (blocks, width) in enumerate([(3, 64), (4, 128), (6, 256), (3, 512)], start=1):
-        outputs = 4 * width
-        for block in range(blocks):
-            name = f"layer{stage}.{block}"
-            yield from convolution(f"{name}.conv1", width, inputs, 1)
-            yield from batch_norm(f"{name}.bn1", width)
-            yield from convolution(f"{name}.conv2", width, width, 3)
-            yield from batch_norm(f"{name}.bn2", width)
-            yield from convolution(f"{name}.conv3", outputs, width, 1)
-            yield from batch_norm(f"{name}.bn3", outputs)
-            if block == 0:  # the short cut must change the number of channels too
-                yield from convolution(f"{name}.downsample.0", outputs, inputs, 1)
-                yield from batch_norm(f"{name}.downsample.1", outputs)
-            inputs = outputs
-    yield "fc.weight", (classes, inputs)
-    yield "fc.bias", (classes,)
-
-
-def resnet50_parameter_count(classes: int = 1000) -> int:
-    """Number of parameters of ResNet-50: 25,557,032 for the 1000 classes of ImageNet."""
-    return sum(math.prod(shape) for _, shape in resnet50_parameters(classes))
-
-
-RESNET50_PARAMETERS = resnet50_parameter_count()
-"""25,557,032: what torchvision's documentation lists as ``num_params`` of ResNet50_Weights.IMAGENET1K_V1."""
+RESNET50_PARAMETERS = 25_557_032
+"""What torchvision's documentation lists as ``num_params`` of ResNet50_Weights.IMAGENET1K_V1."""
 
 RESNET50_GRADIENT_BYTES = RESNET50_PARAMETERS * BYTES_PER_FP32
 """102,228,128 bytes: one gradient of ResNet-50 in fp32, 4 bytes for each parameter. About 102 MB."""
@@ -94,35 +49,10 @@ class GPTConfig:
             raise ValueError(f"{self.heads} heads cannot share a width of {self.width} equally")
 
 
-def gpt_parameters(config: GPTConfig) -> Iterator[tuple[str, Shape]]:
-    """Name and shape of every parameter tensor of ``utils.training.models.GPT``, from the input to the output."""
-    width = config.width
-
-    def layer(name: str, outputs: int, inputs: int) -> Iterator[tuple[str, Shape]]:
-        yield f"{name}.weight", (outputs, inputs)
-        yield f"{name}.bias", (outputs,)
-
-    def norm(name: str) -> Iterator[tuple[str, Shape]]:
-        yield f"{name}.weight", (width,)
-        yield f"{name}.bias", (width,)
-
-    yield "embed.tokens.weight", (config.vocabulary, width)
-    yield "embed.positions.weight", (config.context, width)
-    for block in range(config.layers):
-        yield from norm(f"blocks.{block}.norm1")
-        yield from layer(f"blocks.{block}.qkv", 3 * width, width)
-        yield from layer(f"blocks.{block}.out", width, width)
-        yield from norm(f"blocks.{block}.norm2")
-        yield from layer(f"blocks.{block}.up", 4 * width, width)
-        yield from layer(f"blocks.{block}.down", width, 4 * width)
-    yield from norm("head.norm")
-    if not config.tied:
-        yield "head.output.weight", (config.vocabulary, width)
-
-
 def gpt_parameter_count(config: GPTConfig) -> int:
     """Number of parameters: layers·(12·width² + 13·width), the two tables, and the last LayerNorm."""
-    return sum(math.prod(shape) for _, shape in gpt_parameters(config))
+    tables = config.vocabulary * (1 if config.tied else 2) + config.context
+    return config.layers * (12 * config.width**2 + 13 * config.width) + (tables + 2) * config.width
 
 
 GPT2_SMALL = GPTConfig(layers=12, heads=12, width=768, vocabulary=50257, context=1024)
@@ -176,29 +106,11 @@ class LlamaConfig:
             raise ValueError(f'checkpointing must be "none", "full" or "selective", not {self.checkpointing!r}')
 
 
-def llama_parameters(config: LlamaConfig) -> Iterator[tuple[str, Shape]]:
-    """Name and shape of every parameter tensor of ``utils.training.models.Llama``, from the input to the output."""
-    width, narrow = config.width, config.width // config.heads * config.kv_heads
-    yield "tokens.weight", (config.vocabulary, width)
-    for block in range(config.layers):
-        name = f"blocks.{block}"
-        yield f"{name}.norm1.weight", (width,)
-        yield f"{name}.q.weight", (width, width)
-        yield f"{name}.k.weight", (narrow, width)
-        yield f"{name}.v.weight", (narrow, width)
-        yield f"{name}.out.weight", (width, width)
-        yield f"{name}.norm2.weight", (width,)
-        yield f"{name}.gate.weight", (config.hidden, width)
-        yield f"{name}.up.weight", (config.hidden, width)
-        yield f"{name}.down.weight", (width, config.hidden)
-    yield "norm.weight", (width,)
-    if not config.tied:
-        yield "output.weight", (config.vocabulary, width)
-
-
 def llama_parameter_count(config: LlamaConfig) -> int:
-    """Number of parameters of a Llama."""
-    return sum(math.prod(shape) for _, shape in llama_parameters(config))
+    """Number of parameters: attention, gated network and two norms of each block, the tables, and the last norm."""
+    width, narrow = config.width, config.width // config.heads * config.kv_heads
+    block = 2 * width * (width + narrow) + 3 * width * config.hidden + 2 * width
+    return config.layers * block + config.vocabulary * width * (1 if config.tied else 2) + width
 
 
 # Grattafiori and others: The Llama 3 Herd of Models, 2024, table 3; for 1B: Meta: Llama 3.2 model card, 2024.

@@ -1,4 +1,4 @@
-"""What is where at each moment: a row for each place, a column for each moment, what a crash would leave below."""
+"""What is where at each moment and what a crash would leave, and what to ask first when a training run has failed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from utils.draw import palette
 from utils.draw.frame import EDGE, Frame
 from utils.draw.palette import Role
 from utils.draw.picture import Picture
-from utils.draw.svg import text_width
+from utils.draw.svg import Canvas, text_width, wrap
 
 OLD = Role("old", palette.SKY_BLUE, "//")
 HALF = Role("half", palette.VERMILION, "oo")
@@ -86,3 +86,27 @@ def _alt_text(columns: Sequence[str], rows: Mapping[str, Sequence[Cell]], left_b
         there = "; ".join(f"{name}: {cells[number] or 'nothing'}" for name, cells in rows.items())
         sentences.append(f"{word}: {there}" + (f"; killed now, {left_by[number]} loads" if left_by else "") + ".")
     return " ".join(sentences)
+
+
+def decisions(title: str, steps: Sequence[tuple[str, str]], otherwise: str) -> Picture:
+    """Questions to ask one after the other: to the right what to do if the answer is yes, below what to ask if no.
+
+    Args:
+        title: the heading.
+        steps: (question, what to do if yes), the first one first.
+        otherwise: what to do if no answer was yes.
+    """
+    left, width, answer, high, step = 20, 370, 470, 58, 78
+    told = " ".join(f"{question} If yes: {todo}" for question, todo in steps)
+    canvas = Canvas(930, 66 + step * len(steps) + 50, title, f"{title} {told} If none of these: {otherwise}")
+    for number, (question, todo) in enumerate(steps):
+        top = 54 + number * step
+        canvas.box(left, top, width, high, wrap(question, width - 16, 14, bold=True), palette.PROCESS, bold=True)
+        canvas.line([(left + width, top + high / 2), (answer, top + high / 2)], palette.GREEN, arrow="end")
+        canvas.text((left + width + answer) / 2, top + high / 2 - 6, "yes", size=13, colour=palette.GREEN, bold=True)
+        canvas.box(answer, top, 440, high, wrap(todo, 424, 13), size=13)
+        canvas.line([(left + 60, top + high), (left + 60, top + step)], palette.MUTED, arrow="end")
+        canvas.text(left + 82, top + high + 15, "no", size=13, colour=palette.MUTED)
+    top = 54 + len(steps) * step
+    canvas.box(left, top, 890, 40, wrap(otherwise, 870, 13), size=13)
+    return canvas.picture()

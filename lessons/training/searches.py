@@ -16,7 +16,7 @@ from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
-from utils.training.tuning import EPOCHS, Table
+from lessons.training.tuning import EPOCHS, Table
 
 Config = dict[str, Any]
 _PENDING_POINTS = 200  # trials that Ray makes ahead for grids and random points: HyperBand needs whole brackets

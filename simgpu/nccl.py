@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from utils.hardware.links.link import Link
+from utils.hardware.links import Link
 
 _BASE_US = {"ring": (6.6, 14.0, 8.4), "tree": (6.8, 14.0, 8.4)}
 _STEP_US = {

@@ -1,0 +1,389 @@
+"""How long does it take to send data? The α–β model, and what the links of a cluster can do.
+
+A message of n bytes over a link takes
+
+    time = α + n·β        α: latency in seconds per message,   β = 1 / bandwidth: seconds per byte
+
+This module is the only home of that formula and of the link data: the lectures, the simulated clusters and
+the pictures all read from here. It needs neither torch nor numpy (only ``fit`` uses numpy).
+
+Two things are often mixed up, so this module is strict about them:
+
+- **One direction or both.** Data sheets of NVLink add both directions together: the 900 GB/s of an H100 is
+  450 GB/s out *and* 450 GB/s in, at the same time. ``Link.bytes_per_s`` is always one direction. Network
+  speeds are sold per direction already.
+- **Bits or bytes.** Networks are sold in bits per second (25 Gbit/s = 3.125 GB/s), everything inside a
+  machine in bytes per second. ``Link.bytes_per_s`` is always bytes. 1 GB is 10⁹ bytes.
+
+Sources:
+    Thakur, Rabenseifner, Gropp: Optimization of Collective Communication Operations in MPICH, International
+    Journal of High Performance Computing Applications 19(1), 2005, pages 49–66 (the α–β model, trees).
+    Patarasuk, Yuan: Bandwidth optimal all-reduce algorithms for clusters of workstations, Journal of Parallel
+    and Distributed Computing 69(2), 2009, pages 117–124 (the ring, and the proof that it sends the least).
+
+All formulas count communication only. The additions of a reduction (Thakur's γ) are left out: a GPU or CPU
+adds numbers much faster than a link brings them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Link:
+    """One kind of connection between two places, in one direction.
+
+    Args:
+        name: what people call it, for example "NVLink 4 (H100)".
+        alpha_s: α, the latency of one message, in seconds.
+        bytes_per_s: peak bandwidth of ONE direction, in bytes per second.
+        year: when the standard or product came out, or when it was measured.
+        source: where the bandwidth is from.
+        alpha_source: where the latency is from.
+        in_bits: True if people quote this link in bits per second (networks).
+        full_duplex: True if both directions run at full speed at the same time. Memory cannot do that: reads
+            and writes share the bandwidth.
+        family: "NVLink", "PCIe" or "network": which of NCCL's latencies count. "": none, α is all.
+        share: part of the bandwidth that large copies reach.
+        collective_share: the same for NCCL's rings. None: as ``share``.
+        switch_bytes_per_s: size over time of a large all-reduce that the switch between the GPUs adds up; 0: it cannot.
+        share_source: where the last three are from.
+        channels: how many NCCL opens for a collective: over all of a GPU's links to the GPUs of its node, or over one
+            network card. 0: not known.
+    """
+
+    name: str
+    alpha_s: float
+    bytes_per_s: float
+    year: int
+    source: str
+    alpha_source: str = "assumed"
+    in_bits: bool = False
+    full_duplex: bool = True
+    family: str = ""
+    share: float = 1.0
+    collective_share: float | None = None
+    switch_bytes_per_s: float = 0.0
+    share_source: str = "assumed"
+    channels: int = 0
+
+    def __post_init__(self) -> None:
+        if self.alpha_s < 0 or self.bytes_per_s <= 0:
+            raise ValueError(f"{self.name}: a link needs a latency of at least 0 and a bandwidth above 0")
+
+    @property
+    def beta_s_per_byte(self) -> float:
+        """β, the time that each further byte costs, in seconds."""
+        return 1.0 / self.bytes_per_s
+
+    def for_copies(self) -> Link:
+        """The link with the bandwidth that large copies reach as its peak."""
+        return replace(self, bytes_per_s=self.bytes_per_s * self.share, share=1.0, collective_share=None)
+
+    def for_collectives(self) -> Link:
+        """The link with the bandwidth that rings reach as its peak."""
+        share = self.share if self.collective_share is None else self.collective_share
+        return replace(self, bytes_per_s=self.bytes_per_s * share, share=1.0, collective_share=None)
+
+    @property
+    def both_directions_bytes_per_s(self) -> float:
+        """The two directions added up, as the data sheets of NVLink quote it, in bytes per second."""
+        return (2.0 if self.full_duplex else 1.0) * self.bytes_per_s
+
+    @property
+    def speed(self) -> str:
+        """The bandwidth of one direction as people quote it: "450 GB/s" or "25 Gbit/s"."""
+        if self.in_bits:
+            return f"{self.bytes_per_s * 8 / 1e9:.4g} Gbit/s"
+        return f"{self.bytes_per_s / 1e9:.4g} GB/s"
+
+    @property
+    def label(self) -> str:
+        """Name and bandwidth in bytes, for pictures: "Ethernet 25 Gbit/s: 3.125 GB/s each way"."""
+        return f"{self.name}: {self.bytes_per_s / 1e9:.4g} GB/s {'each way' if self.full_duplex else 'in all'}"
+
+    def shared_by(self, users: float) -> Link:
+        """The link as one of several equal users sees it: the same latency, a part of the bandwidth."""
+        return replace(self, bytes_per_s=self.bytes_per_s / max(1.0, users))
+
+
+def fit(sizes: Sequence[float], times: Sequence[float], name: str = "measured here", year: int = 0) -> Link:
+    """The link whose α + n·β is nearest to measured times (least squares of the RELATIVE error).
+
+    Relative, because otherwise the largest messages alone would decide and α would be noise.
+
+    Args:
+        sizes: message sizes in bytes, at least two different ones.
+        times: seconds each of them took.
+    """
+    import numpy as np
+
+    n, t = np.asarray(sizes, dtype=float), np.asarray(times, dtype=float)
+    if n.shape != t.shape or len(set(n.tolist())) < 2 or (t <= 0).any():
+        raise ValueError("fit needs as many times as sizes, times above 0, and at least two different sizes")
+    (alpha, beta), *_ = np.linalg.lstsq(np.stack([1 / t, n / t], axis=1), np.ones_like(t), rcond=None)
+    if beta <= 0:
+        raise ValueError("larger messages were not slower: measure larger ones, or more often")
+    return Link(name, max(0.0, float(alpha)), 1.0 / float(beta), year, "measured", "measured")
+
+
+# --- Links from data sheets and standards, each with its source. The bandwidths are peaks; a real program gets less.
+# Latencies are hardly ever in a data sheet: ``Link.alpha_source`` says where each is from, or that it is assumed. ---
+
+_NCCL = (
+    "the latency per ring step (protocol Simple) that NCCL itself reckons with when it chooses an algorithm: "
+    "NVLink 3.4 µs, PCIe 5.7 µs, network 14 µs (NVIDIA/nccl, src/graph/tuning.cc, table hwLat, as of 2025)"
+)
+_CHANNELS = {"PCIe": 2, "network": 2}
+"""Of NCCL. Two are its least, which it takes over PCIe with one card; and 16 with eight cards: S. Jeaugey, NVIDIA/nccl
+issue 689 (2022). NVLink 2: 12, as NCCL says of itself ("12 coll channels") in logs from V100, of 2020 and later. NVLink
+3 and 4: 24, in logs from A100 and H100 of 2023 and later; NVIDIA's forum, thread 337991 (2025), counts 24 blocks of an
+all-gather on an H100 (beside it a product that needs all 132 multiprocessors takes nearly twice as long)."""
+_TCP = (
+    "assumed: half of a TCP round trip of 100 µs in a quiet data centre. In a public cloud it can be more: "
+    "E. Jones (Network Latencies in the Data Center, 2021) found round trips of 500 µs at the 80th percentile"
+)
+
+
+def _pcie(generation: int, gigatransfers: float, year: int, reached: float, where: str) -> Link:
+    """PCI Express with 16 lanes: each lane carries 128 bits of data in every 130 bits on the wire.
+
+    Args:
+        reached: GB/s of a large copy from pinned memory, and ``where`` that was measured.
+    """
+    source = f"PCI-SIG, PCI Express Base Specification {generation}.0: {gigatransfers:g} GT/s, 128b/130b, 16 lanes"
+    speed = gigatransfers * 1e9 * 128 / 130 * 16 / 8
+    found = f"copies: {reached:g} GB/s, {where}; rings: assumed, the same"
+    shares = {"family": "PCIe", "share": reached * 1e9 / speed, "share_source": found, "channels": _CHANNELS["PCIe"]}
+    return Link(f"PCIe {generation}.0 x16", 5.7e-6, speed, year, source, _NCCL, **shares)
+
+
+def _nvlink(
+    generation: int,
+    gpu: str,
+    links: int,
+    year: int,
+    source: str,
+    copy: float,
+    ring: float,
+    where: str,
+    switch: float = 0,
+    each: float = 25,
+    channels: int = 24,
+) -> Link:
+    """A GPU's links together. NVLink 2, 3 and 4 carry 25 GB/s per link and direction, NVLink 5 carries 50.
+
+    Args:
+        copy: GB/s of a large copy from one GPU to another.
+        ring: GB/s that nccl-tests calls bus bandwidth, of large all-reduces with rings.
+        where: where both were measured.
+        switch: GB/s, size over time, of large all-reduces in the switch; 0: it adds nothing up.
+        each: GB/s of one link in one direction.
+        channels: of NCCL.
+    """
+    speed = links * each
+    source = f"{source}: {links} links × {each:g} GB/s per direction = {2 * speed:,g} GB/s in both directions together"
+    shares = {"share": copy / speed, "collective_share": ring / speed, "switch_bytes_per_s": switch * 1e9}
+    name = f"NVLink {generation} ({gpu})"
+    known = {"family": "NVLink", "share_source": where, "channels": channels}
+    return Link(name, 3.4e-6, speed * 1e9, year, source, _NCCL, **known, **shares)
+
+
+def _network(name: str, gigabits: float, alpha_s: float, year: int, source: str, alpha_source: str) -> Link:
+    speed = gigabits * 1e9 / 8
+    known = {"family": "network", "share": 0.95, "channels": _CHANNELS["network"]}
+    return Link(name, alpha_s, speed, year, source, alpha_source, in_bits=True, **known)
+
+
+DDR5 = Link(
+    "DDR5-4800, one channel",
+    0.1e-6,
+    4800e6 * 8,
+    2020,
+    "JEDEC JESD79-5: 4800 million transfers per second × 8 bytes. A copy reads and writes: half of it",
+    "assumed: 100 ns, the usual order of one access to main memory",
+    full_duplex=False,
+)
+PCIE3 = _pcie(3, 8, 2010, 12.2, "nvbandwidth's predecessor on a GeForce RTX 2080 Ti (posts of Anthony-Hoo, 2025)")
+PCIE4 = _pcie(4, 16, 2017, 25.9, "NVIDIA/nvbandwidth README (2023)")
+PCIE5 = _pcie(5, 32, 2019, 55.4, "S. Bekman, Machine Learning Engineering, 8 × H200 (2026)")
+NVLINK2 = _nvlink(
+    *(2, "V100", 6, 2017, "NVIDIA Tesla V100 GPU Architecture white paper", 140, 130),
+    "rings: nccl-tests on 8 × V100 (2019); copies: assumed (two GPUs share only one or two of the links)",
+    channels=12,
+)
+NVLINK3 = _nvlink(
+    *(3, "A100", 12, 2020, "NVIDIA A100 Tensor Core GPU Architecture white paper", 275, 235),
+    "copies: NVIDIA/nvbandwidth README (2023); rings: S. Bekman, Machine Learning Engineering (2022)",
+)
+NVLINK4 = _nvlink(
+    *(4, "H100", 18, 2022, "NVIDIA H100 Tensor Core GPU Architecture white paper", 374, 365),
+    "copies: NVIDIA/nccl issue 1264 (2024); rings and switch: S. Bekman, Machine Learning Engineering, 8 × H200 (2026)",
+    switch=275,
+)
+NVLINK5 = _nvlink(
+    *(5, "B200", 18, 2024, "NVIDIA Blackwell Architecture Technical Brief", 770, 730),
+    "copies: Azure/AI-benchmarking-guide issue 7, GB200 (2025); rings: assumed, the share of NVLink 4",
+    each=50,
+)
+ETHERNET_10 = _network("Ethernet 10 Gbit/s", 10, 50e-6, 2002, "IEEE 802.3ae-2002", _TCP)
+ETHERNET_25 = _network("Ethernet 25 Gbit/s", 25, 50e-6, 2016, "IEEE 802.3by-2016", _TCP)
+ETHERNET_100 = _network("Ethernet 100 Gbit/s", 100, 50e-6, 2010, "IEEE 802.3ba-2010", _TCP)
+_IBTA = "InfiniBand roadmap (IBTA):"
+_ADAPTER = "; the adapter alone: below 0.6 µs (ConnectX-6, Lenovo product guide LP1195)"
+INFINIBAND_EDR = _network(
+    "InfiniBand EDR 100 Gbit/s", 100, 14e-6, 2014, f"{_IBTA} EDR, 4 lanes; Mellanox ConnectX-4", _NCCL
+)
+INFINIBAND_HDR = _network(
+    "InfiniBand HDR 200 Gbit/s", 200, 14e-6, 2018, f"{_IBTA} HDR, 4 lanes; NVIDIA ConnectX-6", _NCCL + _ADAPTER
+)
+INFINIBAND_NDR = _network(
+    "InfiniBand NDR 400 Gbit/s", 400, 14e-6, 2022, f"{_IBTA} NDR, 4 lanes; NVIDIA ConnectX-7", _NCCL
+)
+
+ALL: tuple[Link, ...] = (
+    *(ETHERNET_10, ETHERNET_25, ETHERNET_100, PCIE3, INFINIBAND_HDR, PCIE4),
+    *(INFINIBAND_NDR, PCIE5, NVLINK2, NVLINK3, NVLINK4, NVLINK5),
+)
+"""Every link above between GPUs or machines, from the slowest to the fastest."""
+
+
+# --- How long messages and collectives take ---
+
+
+def _check(nbytes: float, ranks: int) -> None:
+    if nbytes < 0:
+        raise ValueError(f"nbytes must be at least 0, not {nbytes}")
+    if ranks < 1:
+        raise ValueError(f"there must be at least one rank, not {ranks}")
+
+
+def point_to_point(nbytes: float, link: Link) -> float:
+    """Seconds to send one message of ``nbytes`` bytes: α + n·β."""
+    _check(nbytes, 1)
+    return link.alpha_s + nbytes * link.beta_s_per_byte
+
+
+def ring_reduce_scatter(nbytes: float, ranks: int, link: Link) -> float:
+    """Seconds until each rank holds its 1/p of the sum: p−1 steps, each with one chunk of n/p bytes.
+
+    (p−1)·α + (p−1)/p·n·β. An all-gather around the ring costs the same (``ring_all_gather``).
+    """
+    _check(nbytes, ranks)
+    return (ranks - 1) * point_to_point(nbytes / ranks, link)
+
+
+def ring_all_gather(nbytes: float, ranks: int, link: Link) -> float:
+    """Seconds until every rank has all p chunks of n/p bytes: (p−1)·α + (p−1)/p·n·β."""
+    return ring_reduce_scatter(nbytes, ranks, link)
+
+
+def ring_all_reduce(nbytes: float, ranks: int, link: Link) -> float:
+    """Seconds for a ring all-reduce: 2(p−1)·α + 2(p−1)/p·n·β.
+
+    Args:
+        nbytes: n, the size of the tensor on each rank, in bytes.
+        ranks: p, the number of ranks in the ring. Each sends to its right neighbour while it receives from
+            its left.
+        link: what connects neighbours (both directions are used at once).
+
+    Source: Patarasuk and Yuan 2009; Thakur, Rabenseifner and Gropp 2005.
+    """
+    return ring_reduce_scatter(nbytes, ranks, link) + ring_all_gather(nbytes, ranks, link)
+
+
+def ring_all_reduce_bytes_per_rank(nbytes: float, ranks: int) -> float:
+    """Bytes that each rank sends (and receives) in a ring all-reduce: 2(p−1)/p·n.
+
+    No all-reduce can do with less when every rank sends the same amount (Patarasuk and Yuan 2009).
+    """
+    _check(nbytes, ranks)
+    return 2 * (ranks - 1) / ranks * nbytes
+
+
+def mixed_ring_all_reduce(nbytes: float, links: Sequence[Link]) -> float:
+    """Seconds for a ring in which each hop has its own link: the slowest link rules.
+
+    All ranks step together, so each of the 2(p−1) steps takes as long as its slowest hop:
+    2(p−1)·max(α + n/p·β). ``links[i]`` connects rank i with rank i+1; the last one closes the ring.
+    """
+    ranks = len(links)
+    _check(nbytes, ranks)
+    return 2 * (ranks - 1) * max(point_to_point(nbytes / ranks, link) for link in links)
+
+
+def flat_ring_all_reduce(nbytes: float, nodes: int, per_node: int, inside: Link, between: Link) -> float:
+    """Seconds for ONE ring through all ranks of all nodes, which does not care where the nodes end.
+
+    The ring leaves each node once, so one hop of every node is ``between``; see ``mixed_ring_all_reduce``.
+    """
+    _check(nbytes, min(nodes, per_node))
+    if nodes == 1:
+        return ring_all_reduce(nbytes, per_node, inside)
+    return mixed_ring_all_reduce(nbytes, [*[inside] * (per_node - 1), between] * nodes)
+
+
+def tree_all_reduce(nbytes: float, ranks: int, link: Link) -> float:
+    """Seconds for a reduce up a binary (binomial) tree and a broadcast down again: 2·⌈log₂ p⌉·(α + n·β).
+
+    Few steps, but each carries the whole tensor: good for small tensors. The tensor is not cut into pieces
+    here; libraries that do so (NCCL's trees) bring the second part down towards 2·n·β.
+
+    Source: Thakur, Rabenseifner and Gropp 2005 (binomial trees).
+    """
+    _check(nbytes, ranks)
+    return 2 * math.ceil(math.log2(ranks)) * point_to_point(nbytes, link)
+
+
+def naive_all_reduce(nbytes: float, ranks: int, link: Link) -> float:
+    """Seconds if rank 0 collects every tensor, adds them, and sends the sum back: 2(p−1)·(α + n·β).
+
+    Rank 0 has one link, so the messages queue: the time grows with the number of ranks.
+    """
+    _check(nbytes, ranks)
+    return 2 * (ranks - 1) * point_to_point(nbytes, link)
+
+
+def halving_all_reduce(nbytes: float, ranks: int, link: Link) -> float:
+    """Seconds for recursive halving and doubling: 2·log₂(p)·α + 2(p−1)/p·n·β for p a power of two.
+
+    For any other p, a step with all n bytes comes before and after, + 2(α + n·β), and the next smaller power of two
+    takes the place of p.
+    """
+    _check(nbytes, ranks)
+    power = 1 << (ranks.bit_length() - 1)
+    steps = power.bit_length() - 1
+    inner = sum(2 * point_to_point(nbytes / 2 ** (step + 1), link) for step in range(steps))
+    return inner + (0 if power == ranks else 2 * point_to_point(nbytes, link))
+
+
+def hierarchical_all_reduce(
+    nbytes: float, nodes: int, per_node: int, inside: Link, between: Link, nics_per_node: int = 1
+) -> float:
+    """Seconds for an all-reduce in three phases that keeps most of the traffic inside the nodes.
+
+    1. reduce-scatter inside each node, so that each of the L local ranks holds 1/L of the node's sum;
+    2. all-reduce between the nodes, one ring for each local rank, n/L bytes each, all L rings at the same
+       time;
+    3. all-gather inside each node.
+
+    Time: 2(L−1)·α_in + 2(L−1)/L·n·β_in  +  2(N−1)·α_out + 2(N−1)/N·(n/L)·β_out·L/min(L, nics)
+
+    Args:
+        nbytes: n, the size of the tensor on each rank, in bytes.
+        nodes: N, the number of nodes.
+        per_node: L, the number of ranks on each node.
+        inside: link between ranks of a node.
+        between: what ONE network card (NIC) does.
+        nics_per_node: network cards of a node. With one card the L rings share its bandwidth.
+    """
+    _check(nbytes, min(nodes, per_node, nics_per_node))
+    shared = between.shared_by(per_node / min(per_node, nics_per_node))
+    return (
+        ring_reduce_scatter(nbytes, per_node, inside)
+        + ring_all_reduce(nbytes / per_node, nodes, shared)
+        + ring_all_gather(nbytes, per_node, inside)
+    )
