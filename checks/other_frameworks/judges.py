@@ -16,7 +16,7 @@ from numpy import ndarray
 from checks.contracts import Broken, Case, Facts, in_steps
 from checks.other_frameworks.averaging import written
 from checks.other_frameworks.training_tasks import alone, shifted, start_of
-from lessons.training.same_training import Batches
+from utils.training.same_training import Batches
 
 CLOSE = 1e-4  # of a loss or a weight, in float32, added up in another order; seen: less than 1e-6
 Result = tuple[list[float], list[ndarray]]

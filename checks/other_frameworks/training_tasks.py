@@ -17,7 +17,7 @@ from numpy import ndarray
 
 from checks.contracts.guarding import facade
 from checks.other_frameworks.launching import DIED
-from lessons.training.same_training import BATCH, Batches, weights
+from utils.training.same_training import BATCH, Batches, weights
 
 Case = dict[str, Any]
 
@@ -188,7 +188,7 @@ class TensorFlowTask(Task):
 
 
 def arrays_of(model: Any) -> list[ndarray]:
-    """A torch model's parameters as ``lessons.training.same_training.weights`` gives them."""
+    """A torch model's parameters as ``utils.training.same_training.weights`` gives them."""
     return [parameter.detach().numpy().T.copy() for parameter in model.parameters()]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from utils.draw import palette
 from utils.draw.frame import EDGE, Frame
@@ -167,14 +167,11 @@ def recut(rows: int, saved: int, loaded: int, title: str = "", caption: str = RE
 
     top = frame.top + NAME
     bottom = top + CELL + BAND
-    for file, held in enumerate(files):
-        for rank, wanted in enumerate(ranks):
-            start, stop = max(held.start, wanted.start), min(held.stop, wanted.stop)
-            if start < stop:
-                above, below = left(files, file, start) + 3, left(ranks, rank, start) + 3
-                wide = (stop - start) * cell - 6
-                corners = f"h{wide:.1f} L{below + wide:.1f},{bottom - 3:.1f} h{-wide:.1f} Z"
-                canvas.shape(f"M{above:.1f},{top + CELL + 3:.1f} {corners}", palette.PROCESS)
+    for file, rank, start, stop in _reads(files, ranks):
+        above, below = left(files, file, start) + 3, left(ranks, rank, start) + 3
+        wide = (stop - start) * cell - 6
+        corners = f"h{wide:.1f} L{below + wide:.1f},{bottom - 3:.1f} h{-wide:.1f} Z"
+        canvas.shape(f"M{above:.1f},{top + CELL + 3:.1f} {corners}", palette.PROCESS)
     for parts, name, y, words_at in ((files, "file", top, top - 6), (ranks, "rank", bottom, bottom + CELL + 16)):
         for part, held in enumerate(parts):
             for row in held:
@@ -184,13 +181,16 @@ def recut(rows: int, saved: int, loaded: int, title: str = "", caption: str = RE
     return canvas.picture()
 
 
+def _reads(files: list[range], ranks: list[range]) -> Iterator[tuple[int, int, int, int]]:
+    """File, rank, first row and the one after the last, of each read."""
+    for (file, held), (rank, wanted) in itertools.product(enumerate(files), enumerate(ranks)):
+        start, stop = max(held.start, wanted.start), min(held.stop, wanted.stop)
+        if start < stop:
+            yield file, rank, start, stop
+
+
 def _reads_text(files: list[range], ranks: list[range]) -> str:
-    sentences = []
-    for rank, wanted in enumerate(ranks):
-        pieces = []
-        for file, held in enumerate(files):
-            start, stop = max(held.start, wanted.start), min(held.stop, wanted.stop)
-            if start < stop:
-                pieces.append(f"{start}–{stop - 1} of file {file}" if stop - start > 1 else f"{start} of file {file}")
-        sentences.append(f"Rank {rank} reads rows {', '.join(pieces)}.")
-    return " ".join(sentences)
+    pieces: list[list[str]] = [[] for _ in ranks]
+    for file, rank, start, stop in _reads(files, ranks):
+        pieces[rank].append(f"{start}–{stop - 1} of file {file}" if stop - start > 1 else f"{start} of file {file}")
+    return " ".join(f"Rank {rank} reads rows {', '.join(read)}." for rank, read in enumerate(pieces))

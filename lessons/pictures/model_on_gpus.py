@@ -148,7 +148,7 @@ def autograd_graph(output: Tensor, model: nn.Module, title: str = "What backward
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     named = [(names.get(id(leaf.function.variable), "?"), leaf.function.variable) for leaf in leaves]
     alt = _alt_text(title, gather, columns, joints[0], named)
-    return _Drawing(title, alt, above, gather, columns, joints[0], named, rows, names).picture()
+    return _Drawing(above, gather, columns, joints[0], named, names).draw(title, alt)
 
 
 def _mark(node: Node, branch: int) -> None:
@@ -175,42 +175,37 @@ def _alt_text(title: str, gather: Node, columns: list[list[Node]], joint: Node, 
     )
 
 
+@dataclass
 class _Drawing:
     """Places the boxes: the gather on top, the replicas side by side, the broadcast and the leaves below."""
 
-    def __init__(
-        self,
-        title: str,
-        alt: str,
-        above: list[Node],
-        gather: Node,
-        columns: list[list[Node]],
-        joint: Node,
-        leaves: list,
-        rows: int,
-        names: dict[int, str],
-    ) -> None:
-        self.gather, self.columns, self.joint, self.leaves, self.names = gather, columns, joint, leaves, names
-        self.above = above
-        self.top = 48 + len(above) * ROW
+    above: list[Node]
+    gather: Node
+    columns: list[list[Node]]
+    joint: Node
+    leaves: list[tuple[str, Any]]
+    names: dict[int, str]
+
+    def draw(self, title: str, alt: str) -> Picture:
+        rows = max(node.depth for column in self.columns for node in column) - self.gather.depth
+        self.top = 48 + len(self.above) * ROW
         self.first = self.top + BOX + 52  # top of the replicas' first row
         self.bottom = self.first + rows * ROW + 10  # top of the broadcast
-        self.column = (WIDTH - 2 * MARGIN - (len(columns) - 1) * GAP) / len(columns)
+        self.column = (WIDTH - 2 * MARGIN - (len(self.columns) - 1) * GAP) / len(self.columns)
         self.canvas = Canvas(WIDTH, self.bottom + BOX + 126, title, alt)
+        self._boxes()
+        return self.canvas.picture()
 
-    def picture(self) -> Picture:
-        canvas = self.canvas
-        middle = WIDTH / 2
+    def _boxes(self) -> None:
+        canvas, middle = self.canvas, WIDTH / 2
         for i, node in enumerate(self.above):
             canvas.box(middle - 90, 48 + i * ROW, 180, BOX, node.name, size=12, mono=True)
             canvas.line([(middle, 48 + i * ROW + BOX), (middle, 48 + (i + 1) * ROW)], arrow="end")
-        words = f"{self.gather.name}: hands out the gradient's rows, {_rows_text(self.gather)}"
-        self._bar(self.top, words)
+        self._bar(self.top, f"{self.gather.name}: hands out the gradient's rows, {_rows_text(self.gather)}")
         for i, column in enumerate(self.columns):
             self._replica(i, column)
         self._bar(self.bottom, f"{self.joint.name}: adds up the gradients of the replicas")
         self._leaves()
-        return canvas.picture()
 
     def _bar(self, y: float, words: str) -> None:
         """A node that all GPUs share: communication, so green, and without a hatch under its words."""

@@ -12,6 +12,7 @@ from utils.draw.picture import Picture, from_figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.contour import QuadContourSet
+    from matplotlib.figure import Figure
 
 Point = tuple[float, float, int]
 """Learning rate, batch size, and for how many epochs it was trained."""
@@ -36,12 +37,10 @@ def landscape(
         note: caption below: where the numbers come from.
         alt: text alternative; None: the title, the best setting, and how many settings each search tried.
     """
-    from matplotlib.figure import Figure
-
     panels = dict(tried or {"": ()})
     columns = min(4, len(panels))
     rows = math.ceil(len(panels) / columns)
-    figure = Figure(figsize=(7.8, 3.6 if rows == columns == 1 else 0.7 + 2.3 * rows), layout="constrained")
+    figure = _figure(title, 3.6 if rows == columns == 1 else 0.7 + 2.3 * rows)
     drawn = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flatten()
     for axes, (name, points) in zip(drawn, panels.items(), strict=False):
         floor = _floor(axes, losses, rates, batches)
@@ -55,7 +54,6 @@ def landscape(
         axes.set_visible(False)
     scale = figure.colorbar(floor, ax=list(drawn), spacing="uniform", ticks=_LEVELS[:-2], format="%g", label="loss")
     scale.ax.tick_params(labelsize=9)
-    figure.suptitle(title, fontsize=13, fontweight="bold", color=palette.INK)
     figure.supxlabel("learning rate" + (f"\n{note}" if note else ""), fontsize=10, color=palette.INK)
     figure.supylabel("batch size", fontsize=10, color=palette.INK)
     best, batch, rate = min((loss, b, r) for b, row in zip(batches, losses, strict=True)
@@ -79,9 +77,7 @@ def scatter(
     """
     from statistics import median
 
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.8, 1.3 + 0.42 * len(values)), layout="constrained")
+    figure = _figure(title, 1.3 + 0.42 * len(values))
     axes = figure.add_subplot()
     for row, found in enumerate(values.values()):
         shifts = [
@@ -99,10 +95,8 @@ def scatter(
     axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=10)
     axes.grid(True, axis="x", color="#DDDDDD", linewidth=0.8)
     axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right"]].set_visible(False)
     axes.set_xlabel(x_label + (f"\n{note}" if note else ""), fontsize=10)
-    figure.suptitle(title, fontsize=13, fontweight="bold", color=palette.INK)
     told = "; ".join(f"{name}: {min(found):.3g} to {max(found):.3g}, median {median(found):.3g}"
                      for name, found in values.items())  # fmt: skip
     return from_figure(figure, f"{title}. {x_label}, of each repeat. {told}.")
@@ -122,11 +116,9 @@ def races(values: Mapping[str, Sequence[Sequence[float]]], x: Sequence[float], x
     """
     from statistics import median, quantiles
 
-    from matplotlib.figure import Figure
-
     middle = {name: [median(at) for at in rows] for name, rows in values.items()}
     panels = [name for name in values if name != against]
-    figure = Figure(figsize=(7.8, 0.9 + 2.1 * math.ceil(len(panels) / 3)), layout="constrained")
+    figure = _figure(title, 0.9 + 2.1 * math.ceil(len(panels) / 3))
     drawn = figure.subplots(math.ceil(len(panels) / 3), 3, sharex=True, sharey=True, squeeze=False).flatten()
     for axes, name in zip(drawn, panels, strict=False):
         low, _, high = zip(*[quantiles(at, n=4) for at in values[name]], strict=True)
@@ -143,7 +135,6 @@ def races(values: Mapping[str, Sequence[Sequence[float]]], x: Sequence[float], x
         axes.tick_params(labelsize=9)
     for axes in drawn[len(panels) :]:
         axes.set_visible(False)
-    figure.suptitle(title, fontsize=13, fontweight="bold", color=palette.INK)
     drawn[0].legend(loc="lower left", frameon=False, fontsize=8)
     figure.supxlabel(x_label + (f"\n{note}" if note else ""), fontsize=10, color=palette.INK)
     figure.supylabel(y_label, fontsize=10, color=palette.INK)
@@ -160,9 +151,7 @@ def rungs(curves: Sequence[Sequence[float]], at: Sequence[int], title: str, note
         title: the sentence that the picture shows.
         note: caption below.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.8, 4.0), layout="constrained")
+    figure = _figure(title, 4.0)
     axes = figure.add_subplot()
     longest = max(map(len, curves))
     for curve in sorted(curves, key=len):
@@ -181,13 +170,19 @@ def rungs(curves: Sequence[Sequence[float]], at: Sequence[int], title: str, note
     axes.minorticks_off()
     axes.set_yticks(ticks := [tick for tick in (0.1, 0.2, 0.5, 1, 2) if tick > min(map(min, curves)) / 1.5],
                     [f"{tick:g}" for tick in ticks])  # fmt: skip
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right"]].set_visible(False)
     axes.set_xlabel("epoch" + (f"\n{note}" if note else ""), fontsize=10)
     axes.set_ylabel("loss on the validation images", fontsize=10)
-    figure.suptitle(title, fontsize=13, fontweight="bold", color=palette.INK)
     told = ", ".join(f"{more} go on after epoch {rung}" for rung, more in zip(at, left, strict=True))
     return from_figure(figure, f"{title}. {len(curves)} trials: {told}. A cross is where a trial was stopped.")
+
+
+def _figure(title: str, height: float) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.8, height), layout="constrained")
+    figure.suptitle(title, fontsize=13, fontweight="bold", color=palette.INK)
+    return figure
 
 
 _LEVELS = (0.0, 0.1, 0.12, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 2.29, 2.31)  # of the loss; the last: guessing

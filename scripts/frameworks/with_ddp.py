@@ -16,8 +16,8 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from lessons.training.same_training import LEARNING_RATE, STEPS, Batches, weights, write
 from utils.training.exit import leave
+from utils.training.same_training import LEARNING_RATE, STEPS, Batches, weights, write
 
 folder, pause = Path(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 0
 dist.init_process_group(timeout=timedelta(seconds=30))  # NCCL for tensors on GPUs, gloo for others

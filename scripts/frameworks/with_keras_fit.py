@@ -12,7 +12,7 @@ import os
 import keras
 import tensorflow as tf
 
-from lessons.training.same_training import BATCH, CLASSES, HIDDEN, LEARNING_RATE, Batches
+from utils.training.same_training import BATCH, CLASSES, HIDDEN, LEARNING_RATE, Batches
 
 config = json.loads(os.environ.get("TF_CONFIG", '{"cluster": {}, "task": {"type": "all"}}'))
 cluster, role = config["cluster"], config["task"]["type"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from lessons.training.same_training import BATCH, LEARNING_RATE, STEPS, Batches, weights, write
+from utils.training.same_training import BATCH, LEARNING_RATE, STEPS, Batches, weights, write
 
 folder, replicas = Path(sys.argv[1]), int(sys.argv[2])
 cpu = tf.config.list_physical_devices("CPU")[0]

@@ -13,7 +13,7 @@ import torch
 from mpi4py import MPI
 from torch.nn.functional import cross_entropy
 
-from lessons.training.same_training import LEARNING_RATE, STEPS, Batches, weights, write
+from utils.training.same_training import LEARNING_RATE, STEPS, Batches, weights, write
 
 folder, pause = Path(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 0
 world = MPI.COMM_WORLD

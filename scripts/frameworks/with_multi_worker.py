@@ -13,7 +13,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from lessons.training.same_training import BATCH, LEARNING_RATE, STEPS, Batches, weights, write
+from utils.training.same_training import BATCH, LEARNING_RATE, STEPS, Batches, weights, write
 
 folder, pause = Path(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 0
 strategy = tf.distribute.MultiWorkerMirroredStrategy()  # reads TF_CONFIG, starts a server, waits for the others

@@ -21,7 +21,7 @@ from checks.other_frameworks.training_tasks import (
 )
 from course import outline
 from lessons.launchers import processes
-from lessons.training.same_training import BATCH, Batches, weights
+from utils.training.same_training import BATCH, Batches, weights
 
 SOLUTION = outline.notebook("other_frameworks", "solutions")
 CELLS = nbformat.read(SOLUTION, as_version=4).cells

@@ -13,7 +13,7 @@ import pytest
 
 from lessons.launchers import extras, frameworks, processes
 from lessons.launchers.frameworks import warm_process
-from lessons.training.same_training import STEPS
+from utils.training.same_training import STEPS
 
 pytestmark = pytest.mark.frameworks
 CLOSE = 1e-5  # of losses and weights near 1, in float32, added up in another order: seen 1e-7

@@ -14,7 +14,7 @@ import pytest
 from checks.other_frameworks import training_tasks
 from lessons.launchers.frameworks import tf_roles
 from lessons.launchers.frameworks.tf_roles import Kill
-from lessons.training.same_training import LEARNING_RATE, STEPS, Batches
+from utils.training.same_training import LEARNING_RATE, STEPS, Batches
 
 pytestmark = pytest.mark.frameworks
 PROGRAMS = Path(__file__).resolve().parents[2] / "scripts" / "frameworks"

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from utils.training import data, feeding
+from lessons.training import feeding
+from utils.training import data
 
 
 # ---------------------------------------------------------------------- deal

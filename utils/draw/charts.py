@@ -198,8 +198,7 @@ def _empty(title: str, x_label: str, y_label: str, note: str, height: float = 4.
     figure.suptitle(title, fontsize=13, fontweight="bold", color=palette.INK)
     axes.set_xlabel(x_label, fontsize=11)
     axes.set_ylabel(y_label, fontsize=11)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right"]].set_visible(False)
     if note:
         figure.supxlabel(note, fontsize=9, color=palette.MUTED)
     return figure, axes

@@ -131,11 +131,8 @@ class TimeAxis:
         coarse = 10.0 ** (math.floor(math.log10(length)) + 1)
         origin = math.floor(self.start / coarse) * coarse if far else 0.0
         unit, factor = unit_for(length if far else max(abs(self.start), abs(self.end)), TIMES)
-        return (
-            origin,
-            unit,
-            round_ticks((self.start - origin) / factor, (self.end - origin) / factor, self.least, self.most),
-        )
+        low, high = (self.start - origin) / factor, (self.end - origin) / factor
+        return origin, unit, round_ticks(low, high, self.least, self.most)
 
     def grid(self, canvas: Canvas, top: float, bottom: float, words: bool = True) -> None:
         """Upright lines at the ticks; with ``words`` the numbers and the unit stand under them."""
@@ -147,10 +144,8 @@ class TimeAxis:
             if words:
                 canvas.text(x, bottom + 17, f"{tick:.10g}", size=12)
         if words:
-            since = f" since {origin:.10g} s" if origin else ""
-            canvas.text(
-                self.left + self.width / 2, bottom + 34, f"time ({unit}){since} →", size=12, colour=palette.MUTED
-            )
+            since, middle = f" since {origin:.10g} s" if origin else "", self.left + self.width / 2
+            canvas.text(middle, bottom + 34, f"time ({unit}){since} →", size=12, colour=palette.MUTED)
 
 
 def caption_clause(caption: str) -> str:

@@ -54,7 +54,7 @@ class RunResult:
         code: exit code of the launcher, or of the process that leads; None: it had to be ended.
         workers: in the order of their numbers.
         launcher: what the launcher itself said.
-        found: what the program has written: "losses", "weights" (see ``lessons.training.same_training``), and facts.
+        found: what the program has written: "losses", "weights" (see ``utils.training.same_training``), and facts.
         files: names of all files that it left, and their sizes in bytes.
         modes: their permissions, such as "-rw-r--r--".
     """
@@ -79,7 +79,7 @@ class RunResult:
 
     @property
     def weights(self) -> list[Any]:
-        """The final weights, as numpy arrays in the shapes of ``lessons.training.same_training.weights``."""
+        """The final weights, as numpy arrays in the shapes of ``utils.training.same_training.weights``."""
         import numpy
 
         self.losses  # noqa: B018 (says why, if there are none)

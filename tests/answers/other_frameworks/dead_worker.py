@@ -155,7 +155,7 @@ wrong("worker 0's batch for all", "all workers read the same samples", {"workers
 wrong("the rate of one worker", "the final weights are not those of one process", {"task.lr * workers": "task.lr"})
 wrong("a file beside the disk", "writes a file", {SAVE: SAVE + "        torch.save(step, '/dev/null')\n"})
 wrong("the course's own code", "the course's own code is no answer", {
-    "    hvd.init()\n": "    import lessons.training.same_training\n\n    hvd.init()\n"
+    "    hvd.init()\n": "    import utils.training.same_training\n\n    hvd.init()\n"
 })  # fmt: skip
 right("samples one by one", {
     "images, labels = task.read(range(start, start + task.batch))": "mine = [task.read([number]) for number in range(start, start + task.batch)]\n"

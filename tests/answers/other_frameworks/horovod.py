@@ -176,7 +176,7 @@ wrong("the local rank is counted on each node", "all workers read the same sampl
 })  # fmt: skip
 wrong("local rank 0 saves", "only worker 0 saves", {SAVE: SAVE.replace("rank == 0", "hvd.local_rank() == 0")})
 wrong("the course's data", "the course's own code is no answer", {
-    SAVE: "    from lessons.training.same_training import Batches\n\n    Batches()\n" + SAVE
+    SAVE: "    from utils.training.same_training import Batches\n\n    Batches()\n" + SAVE
 })  # fmt: skip
 wrong("the data behind the task", "raised AttributeError", {
     READ: READ + "\n        images = torch.tensor(task._data.images[numbers.start : numbers.stop])"

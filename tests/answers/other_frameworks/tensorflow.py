@@ -140,7 +140,7 @@ wrong("worker 0 alone logs", "worker 1 logs no loss", {
     "            task.log(step, loss)\n"
 })  # fmt: skip
 wrong("the course's own code", "the course's own code is no answer", {
-    SAVE: "    from lessons.training.same_training import weights\n\n    weights(0)\n" + SAVE
+    SAVE: "    from utils.training.same_training import weights\n\n    weights(0)\n" + SAVE
 })  # fmt: skip
 wrong("a file for a moment", ", and needs none", {
     SAVE: "    import tempfile\n\n    tempfile.NamedTemporaryFile().close()\n" + SAVE
