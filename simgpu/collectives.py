@@ -1,7 +1,7 @@
 """Collectives over simulated GPUs, for tensors of one process: a list with one tensor for each GPU.
 
 They compute the result at once. Their time is that of the algorithm that NCCL would choose (``simgpu.nccl``),
-or the textbook's for the algorithm that the caller chooses (``hardware.links.times``). They run on each GPU's
+or the textbook's for the algorithm that the caller chooses (``utils.hardware.links``). They run on each GPU's
 communication stream, as NCCL's do, so with ``async_op=True`` they overlap with computing.
 """
 
