@@ -12,6 +12,46 @@ CPU's bit for bit (recurrent networks and three optimizers: up to rounding). Mem
 memory by counting, time by a model (``costs``, ``transfers``, ``collectives``, and ``sharing`` where collectives run
 beside kernels) with numbers from data sheets (``hardware``, ``utils.hardware.links``). All times are simulated seconds,
 and the same program always gives the same ones.
+
+what a program uses
+  api.py             ``cluster`` makes simulated GPUs, ``region`` names what they do
+  cluster.py         nodes, GPUs and the links between them; which cluster there is now
+  hardware/          what GPUs can do, from data sheets and measurements, with sources
+  tensor.py          the tensor that lives on a simulated GPU
+  streams.py         streams and events
+  torch_module.py    what torch sees as ``torch.simgpu``
+  random_state.py    random numbers, a generator for each GPU
+  collectives.py     all-reduce and its kin, over tensors of one process
+  profile.py         what happened: times, memory, pictures; trace.py writes it for Perfetto
+  races.py           finds work of two streams that nothing puts in order; race_reports.py says so to the reader
+  distributed/       a GPU for each rank: ``join`` and ``one_of``
+how operators get there
+  install.py         every change to torch, and all of them taken back
+  dispatch.py        where operators come in, and those that move data or need numbers
+  operators.py       all others; overloads.py has what is the same at every call of one
+  placement.py       on which GPU an operator runs and a new tensor lives
+  shapes.py          shapes without numbers, remembered; known.py keeps the few numbers that torch reads even then
+  factories.py       new tensors
+  copies.py          from device to device
+  attention.py       fused attention, recurrent cells
+  autocast.py        which operators compute in which precision
+  backward.py        autograd's threads
+  optimizers.py      steps of optimizers, and their state
+  parallel.py        what ``nn.DataParallel`` needs from C++
+  saving.py          ``torch.save`` and ``torch.load``
+  threads.py         pools of threads
+time
+  costs.py           what an operator costs; launches.py puts it on the timeline
+  transfers.py       copies: which link they take, and who waits
+  nccl.py            which algorithm and protocol NCCL would choose, and its time
+  sharing.py         kernels beside a collective are slower
+  clock.py           when each piece of work runs
+  work.py            streams, links, lanes of the host, and the work itself
+  phases.py          forward, backward or optimizer?
+  happens_before.py  which work surely comes before which; accesses.py: who reads and writes which bytes
+memory
+  memory.py          who holds how many bytes, and what happens when there are not enough
+  allocator.py       what torch's caching allocator keeps of it: "reserved"
 """
 
 from __future__ import annotations

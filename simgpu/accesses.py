@@ -7,6 +7,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -47,8 +48,8 @@ class Extent:
         elements = 1
         for n in shape:
             elements *= n
-        reach = 1 + sum((n - 1) * step for n, step in dims)
-        offset, size = tensor.storage_offset(), tensor.element_size()
+        reach = 1 + sum((n - 1) * int(step) for n, step in dims)
+        offset, size = int(tensor.storage_offset()), tensor.element_size()
         low = offset * size
         high = low + (reach * size if tensor.numel() else 0)
         return cls(low, high, elements == reach, offset, shape, strides, size)
@@ -86,9 +87,9 @@ def place_now() -> Place | None:
     return None if frame is None else (frame.f_code.co_filename, frame.f_lineno or frame.f_code.co_firstlineno)
 
 
-def users_frame() -> Any:
+def users_frame() -> FrameType | None:
     """The innermost frame that is neither torch's nor ours; None in a thread of torch's."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
         frame = frame.f_back
     return frame

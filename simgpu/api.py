@@ -20,8 +20,8 @@ MAX_GPUS, MAX_NODES = 1024, 128
 LAUNCH_S = 10e-6
 """Assumed: what the host needs to launch an operator from Python (interpreter, dispatcher, driver)."""
 GIL_SHARE = 0.3
-"""The part of it that is Python's and holds the GIL: ``benchmarks/simgpu_overhead.py`` measures it. In the rest, assumed
-to need no GIL, torch's dispatcher and the driver work: torch lets go of the GIL before it calls them."""
+"""The part of it that is Python's and holds the GIL: ``benchmarks/simgpu_overhead.py`` measures it. In the rest,
+assumed to need no GIL, torch's dispatcher and the driver work: torch lets go of the GIL before it calls them."""
 
 
 def cluster(
@@ -30,8 +30,8 @@ def cluster(
     gpu: str | GPU | Sequence[str | GPU] = "H100",
     *,
     numbers: bool = True,
-    inside: Link | None = None,
-    network: Link | None = None,
+    inside: str | Link | None = None,
+    network: str | Link | None = None,
     nics_per_node: int | None = None,
     memory: int | None = None,
     launch_s: float = LAUNCH_S,
@@ -52,8 +52,9 @@ def cluster(
         gpus_per_node: GPUs in each, at least 1; at most 1,024 GPUs in all.
         gpu: their kind, such as "H100" (see ``simgpu.hardware``), or one for each GPU of the cluster.
         numbers: True: compute real numbers (on the CPU). False: only shapes, memory and time.
-        inside: link between GPUs of a node. None: the GPU's NVLink, or PCIe where it has none.
-        network: what one network card (NIC) between nodes does. None: what its maker puts beside this kind of GPU.
+        inside: link between GPUs of a node, or its name, "NVLink 4". None: the GPU's NVLink, or PCIe where it has none.
+        network: what one network card (NIC) between nodes does: a link, or its name, "InfiniBand NDR". None: what its
+            maker puts beside this kind of GPU.
         nics_per_node: network cards of a node. None: as many as its maker puts there, for an H100 one for each GPU.
         memory: bytes of memory of each GPU, if it should differ from the hardware's.
         launch_s: seconds that the host needs to launch an operator from Python.
@@ -66,7 +67,7 @@ def cluster(
         make: how the cluster comes to life; ``simgpu.join`` makes one of which this process has one GPU.
 
     Raises:
-        ValueError: a number is out of range, or the kind of GPU is unknown (the nearest name is suggested).
+        ValueError: a number is out of range, or a name is unknown (the nearest is suggested), or that of several links.
     """
     for name, value, most in (("nodes", nodes, MAX_NODES), ("gpus_per_node", gpus_per_node, MAX_GPUS)):
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
@@ -93,8 +94,8 @@ def cluster(
     made = make(
         models,
         nodes,
-        inside or models[0].peer,
-        network or models[0].network,
+        models[0].peer if inside is None else hardware.link(inside),
+        models[0].network if network is None else hardware.link(network),
         nics_per_node or max(1, round(gpus_per_node * models[0].nics_per_gpu)),
         numbers,
         Clock(launch_s, gil_s, backward_launch_s),

@@ -137,7 +137,7 @@ WIDEST = [
 ]
 """Computed in the widest type among the inputs."""
 
-_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+_AUTOCAST = torch._C.DispatchKeySet(torch._C._dispatch_key_parse("AutocastPrivateUse1"))
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:

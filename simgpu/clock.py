@@ -19,7 +19,7 @@ from __future__ import annotations
 import heapq
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, MutableSequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -28,6 +28,9 @@ import torch
 from simgpu.phases import in_backward
 from simgpu.sharing import Sharing
 from simgpu.work import Kernel, Lane, Port, Share, Stamp, Timeline, Work
+
+Queued = Work | Stamp | Callable[[Lane], None]
+"""What waits in a lane for its turn."""
 
 
 @dataclass(slots=True)
@@ -59,7 +62,7 @@ class Clock:
         self.main = Lane("host", 0.0, ())
         self.children: list[Lane] = []
         self.gil_free_at = 0.0
-        self.watchers: list[list[Work]] = []  # one list for each running profile
+        self.watchers: list[MutableSequence[Work]] = []  # one for each running profile
         self._backwards: dict[int, _Backward] = {}
         self._callers: list[Lane] = []
         self._local = threading.local()
@@ -202,7 +205,7 @@ class Clock:
         else:
             stamp.time, stamp.host = max(self.main.time, stamp.stream.time), self.main.time
 
-    def _enqueue(self, lane: Lane, item) -> None:
+    def _enqueue(self, lane: Lane, item: Queued) -> None:
         if not self.children:
             self._run(lane, item)
             return
@@ -252,8 +255,8 @@ class Clock:
             if lane.queue:
                 heapq.heappush(ready, (lane.time, order, i, lane))
 
-    def _run(self, lane: Lane, item) -> None:
-        if type(item) is Work:
+    def _run(self, lane: Lane, item: Queued) -> None:
+        if isinstance(item, Work):
             self._place_work(lane, item)
         elif isinstance(item, Stamp):
             item.time, item.host = max(lane.time, item.stream.time), lane.time

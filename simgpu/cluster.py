@@ -15,7 +15,7 @@ from simgpu.clock import Clock
 from simgpu.hardware import GPU
 from simgpu.memory import Memory
 from simgpu.sharing import Sharing
-from simgpu.work import Kernel, Port, Timeline
+from simgpu.work import Kernel, Lane, Port, Timeline
 from utils.hardware.links import Link
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class SimulatedGPU:
     """One GPU of the cluster: its hardware, its memory, its streams and its ends of the links."""
 
     def __init__(
-        self, index: int, node: int, model: GPU, clock: Clock, inside: Link, new_stream: Callable[[int], Timeline]
+        self, index: int, node: int, model: GPU, clock: Clock, inside: Link, new_stream: Callable[[int], Any]
     ) -> None:
         self.index = index
         self.node = node
@@ -45,7 +45,7 @@ class SimulatedGPU:
         self.sharing = Sharing()
         self.name = name = f"GPU {index}"
         self.alone = (index,)
-        self._queue = (self.default_stream,)
+        self._queue: tuple[Timeline] = (self.default_stream,)
         self.host_out, self.host_in = Port(f"{name} to host"), Port(f"host to {name}")
         self.peer_out, self.peer_in = Port(f"{name}, link out"), Port(f"{name}, link in")
         if inside.family == "PCIe":  # the same wires
@@ -65,14 +65,16 @@ class Cluster:
     Attributes:
         rank_number, prefix: which rank this is, and how its things are named in traces: "rank 3, ".
         between_ranks: other processes have the other GPUs (``simgpu.join``), and torch's own distributed code runs.
+        way_to_numbers: for who has shapes only, and needs numbers.
         sharing: collectives take a part of the GPU from the kernels beside them (``simgpu.sharing``).
 
     Args:
-        new_stream: makes a stream of a GPU, from its number.
+        new_stream: makes a ``streams.Stream`` of a GPU, from its number.
         close: called at the end of ``with simgpu.cluster(...)``.
     """
 
     between_ranks = False
+    way_to_numbers = "make the cluster with numbers=True"
     sharing = True
     rank_number = 0
     prefix = ""
@@ -86,7 +88,7 @@ class Cluster:
         nics: int,
         numbers: bool,
         clock: Clock,
-        new_stream: Callable[[int], Timeline],
+        new_stream: Callable[[int], Any],
         close: Callable[[], None],
     ) -> None:
         self.nodes = nodes
@@ -186,15 +188,15 @@ class Cluster:
         """Make ``gpu`` the one that "simgpu" without a number means, in this thread."""
         self._local.current = gpu
 
-    def current_stream(self, gpu: int | None = None) -> Timeline:
-        """The stream that work on ``gpu`` joins, in this thread."""
+    def current_stream(self, gpu: int | None = None) -> Any:
+        """The ``streams.Stream`` that work on ``gpu`` joins, in this thread. (Its module stands above this one.)"""
         gpu = self.current_index() if gpu is None else gpu
         streams = getattr(self._local, "streams", None)
         if streams and gpu in streams:
             return streams[gpu]
         return self.gpus[gpu].default_stream
 
-    def set_stream(self, stream: Timeline) -> None:
+    def set_stream(self, stream: Any) -> None:
         """Work on the stream's GPU joins it from now on, in this thread."""
         if not hasattr(self._local, "streams"):
             self._local.streams = {}
@@ -222,7 +224,7 @@ class Cluster:
         """The host waits until one GPU (None: every GPU) has nothing left to do."""
         streams = [s for each in (self.gpus if gpu is None else [self.gpus[gpu]]) for s in each.streams]
 
-        def wait(lane) -> None:
+        def wait(lane: Lane) -> None:
             lane.time = max([lane.time, *(stream.time for stream in streams)])
 
         if happens_before.watching is not None:

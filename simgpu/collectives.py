@@ -58,73 +58,75 @@ def all_reduce(
 
     Source of the costs: ``utils.hardware.links`` (Patarasuk and Yuan 2009; Thakur, Rabenseifner and Gropp 2005).
     """
-    tensors = _check(tensors, "all_reduce", algorithm)
-    result = _reduced(tensors, op)
-    for tensor in tensors:
+    checked = _check(tensors, "all_reduce", algorithm)
+    result = _reduced(checked, op)
+    for tensor in checked:
         tensor.raw.copy_(result)
-    torch.autograd.graph.increment_version(tensors)  # so that backward notices the change
-    return _run("all-reduce", tensors, tensors[0].nbytes, tensors, algorithm, async_op)
+    torch.autograd.graph.increment_version(checked)  # so that backward notices the change
+    return _run("all-reduce", checked, checked[0].nbytes, checked, algorithm, async_op)
 
 
 def reduce_scatter(
     tensors: Sequence[torch.Tensor], op: str = "sum", algorithm: str | None = None, async_op: bool = False
-) -> list[torch.Tensor]:
+) -> list[SimTensor]:
     """GPU i gets part i of the sum: its rows ``i·n/p … (i+1)·n/p``.
 
     Args:
         tensors: one for each of p GPUs, with equal shapes; the first dimension must be a multiple of p.
     """
-    tensors = _check(tensors, "reduce_scatter", algorithm)
-    rows, ranks = tensors[0].shape[0], len(tensors)
+    checked = _check(tensors, "reduce_scatter", algorithm)
+    rows, ranks = checked[0].shape[0], len(checked)
     if rows % ranks:
         raise ValueError(
             f"reduce_scatter over {ranks} GPUs needs rows that divide by {ranks}, not {rows}: pad the tensor"
         )
-    parts = _reduced(tensors, op).chunk(ranks)
+    parts = _reduced(checked, op).chunk(ranks)
     cluster = current()
-    outputs = [new(part.clone(), cluster.gpus[t.gpu]) for part, t in zip(parts, tensors, strict=True)]
-    _run("reduce-scatter", tensors, tensors[0].nbytes, outputs, algorithm, async_op)
+    outputs = [new(part.clone(), cluster.gpus[t.gpu]) for part, t in zip(parts, checked, strict=True)]
+    _run("reduce-scatter", checked, checked[0].nbytes, outputs, algorithm, async_op)
     return outputs
 
 
 def all_gather(
     tensors: Sequence[torch.Tensor], algorithm: str | None = None, async_op: bool = False
-) -> list[torch.Tensor]:
+) -> list[SimTensor]:
     """Every GPU gets all tensors, one below the other along the first dimension."""
-    tensors = _check(tensors, "all_gather", algorithm)
+    checked = _check(tensors, "all_gather", algorithm)
     cluster = current()
-    whole = torch.cat([tensor.raw for tensor in tensors])
-    outputs = [new(whole.clone(), cluster.gpus[tensor.gpu]) for tensor in tensors]
-    _run("all-gather", tensors, outputs[0].nbytes, outputs, algorithm, async_op)
+    whole = torch.cat([tensor.raw for tensor in checked])
+    outputs = [new(whole.clone(), cluster.gpus[tensor.gpu]) for tensor in checked]
+    _run("all-gather", checked, outputs[0].nbytes, outputs, algorithm, async_op)
     return outputs
 
 
 def broadcast(tensors: Sequence[torch.Tensor], source: int = 0, async_op: bool = False) -> Handle:
     """Every GPU's tensor becomes a copy of ``tensors[source]``, in place."""
-    tensors = _check(tensors, "broadcast")
-    for tensor in tensors:
-        if tensor is not tensors[source]:
-            tensor.raw.copy_(tensors[source].raw)
+    checked = _check(tensors, "broadcast")
+    for tensor in checked:
+        if tensor is not checked[source]:
+            tensor.raw.copy_(checked[source].raw)
             torch.autograd.graph.increment_version(tensor)
-    return _run("broadcast", tensors, tensors[0].nbytes, tensors, None, async_op)
+    return _run("broadcast", checked, checked[0].nbytes, checked, None, async_op)
 
 
 def _check(tensors: Sequence[torch.Tensor], name: str, algorithm: str | None = None) -> list[SimTensor]:
-    tensors = list(tensors)
+    given = list(tensors)
     _check_algorithm(algorithm)
-    if not tensors or not all(isinstance(tensor, SimTensor) for tensor in tensors):
+    simulated = [tensor for tensor in given if isinstance(tensor, SimTensor)]
+    if not given or len(simulated) < len(given):
         raise ValueError(f"{name} takes a list with one tensor for each simulated GPU, at least one")
-    gpus = [tensor.gpu for tensor in tensors]
+    gpus = [tensor.gpu for tensor in simulated]
     if len(set(gpus)) < len(gpus):
         raise ValueError(f"{name} takes one tensor for each GPU, but GPU {max(set(gpus), key=gpus.count)} has several")
-    for tensor in tensors:
+    first = simulated[0]
+    for tensor in simulated:
         check_cluster(tensor)
-        if tensor.shape != tensors[0].shape or tensor.dtype is not tensors[0].dtype:
+        if tensor.shape != first.shape or tensor.dtype is not first.dtype:
             raise ValueError(
-                f"{name} needs equal shapes and types on all GPUs, but GPU {gpus[0]} has {tuple(tensors[0].shape)} "
-                f"{tensors[0].dtype} and GPU {tensor.gpu} has {tuple(tensor.shape)} {tensor.dtype}"
+                f"{name} needs equal shapes and types on all GPUs, but GPU {gpus[0]} has {tuple(first.shape)} "
+                f"{first.dtype} and GPU {tensor.gpu} has {tuple(tensor.shape)} {tensor.dtype}"
             )
-    return tensors
+    return simulated
 
 
 def _check_algorithm(algorithm: str | None) -> None:
@@ -206,7 +208,7 @@ def share(
 
 
 def _textbook(
-    name: str, ranks: int, nodes: int, nbytes: int, algorithm: str | None, inside: Link, network: Link, cards: int
+    name: str, ranks: int, nodes: int, nbytes: int, algorithm: str | None, inside: Link, network: Link, cards: float
 ) -> float:
     per_node = math.ceil(ranks / nodes)
     slowest: Link = inside if nodes == 1 else network

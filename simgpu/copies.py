@@ -21,8 +21,8 @@ def to(tensor: SimTensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     copy = kwargs.pop("copy", args[most] if len(args) > most else False)
     args = args[:most]
     device, dtype, _, memory_format = torch._C._nn._parse_to(*args, **kwargs)
-    kept = {} if memory_format is None else {"memory_format": memory_format}
-    result = tensor
+    kept: dict[str, Any] = {} if memory_format is None else {"memory_format": memory_format}
+    result: Any = tensor
     if device is not None and device.type == "simgpu":
         target = current().index(device)
         if target != tensor.gpu:
@@ -99,7 +99,7 @@ def copy_to_host(source: SimTensor, target: torch.Tensor | None = None, non_bloc
             return values.clone()
         raise RuntimeError(
             "this cluster keeps only shapes (numbers=False), so there are no numbers to bring to the CPU: leave "
-            "the copy out, or make the cluster with numbers=True"
+            f"the copy out, or {cluster.way_to_numbers}"
         )
     transfers.to_host(cluster, source, target, non_blocking)
     return source.raw.detach().clone()
@@ -116,7 +116,7 @@ def copy_from_host(source: torch.Tensor, target: int) -> SimTensor:
     return result
 
 
-def copy_(tensor: SimTensor, source: torch.Tensor, non_blocking: bool = False) -> SimTensor:
+def copy_(tensor: SimTensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """``tensor.copy_(source)``: a source that waits for a gradient comes by a copy that knows the way back."""
     return torch.Tensor.copy_(tensor, _beside(tensor, source), non_blocking)
 
@@ -135,4 +135,5 @@ def _beside(tensor: SimTensor, source: Any) -> Any:
 
 def connect() -> None:
     """What ``SimTensor`` has of this module."""
-    SimTensor.to, SimTensor.copy_, SimTensor.__setitem__ = to, copy_, set_item
+    for name, method in {"to": to, "copy_": copy_, "__setitem__": set_item}.items():
+        setattr(SimTensor, name, method)

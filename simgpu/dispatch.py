@@ -59,7 +59,7 @@ def _item(func: Any, args: tuple, kwargs: dict) -> Any:
     if not cluster.numbers and values is None:
         raise RuntimeError(
             "this cluster keeps only shapes (numbers=False), so no tensor has a value to read (.item(), float(), "
-            "if …): leave it out, or make the cluster with numbers=True"
+            f"if …): leave it out, or {cluster.way_to_numbers}"
         )
     transfers.to_host(cluster, tensor)
     return func(tensor.raw if values is None else values)

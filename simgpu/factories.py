@@ -63,7 +63,7 @@ def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = 
 
 def kernels() -> list[tuple[Any, Any, str]]:
     """Operators, what runs for them, and the dispatcher's key."""
-    found = [("_copy_from", _copy_from)]
+    found: list[tuple[Any, Any]] = [("_copy_from", _copy_from)]
     found += [(func, lambda *args, func=func: dispatch(func, args, {})) for func in ONE_KERNEL]
     found += [(func, _make(func)) for func in OPERATORS]
     return [(func, kernel, "PrivateUse1") for func, kernel in found]

@@ -8,6 +8,7 @@ What stays after ``uninstall`` is what torch cannot take back: the name "simgpu"
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -42,7 +43,7 @@ from simgpu import (
 from simgpu.cluster import current, exists, make_current
 from simgpu.tensor import SimTensor
 
-_undo: list[Callable[[], None]] = []
+_undo: list[Callable[[], Any]] = []
 _MISSING = object()
 
 for _module in (dispatch, copies, saving):  # nothing of torch's: our own tensor learns what it can do
@@ -92,8 +93,8 @@ def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
 
 # --- The device, and the kernels of its operators -----------------------------------------------------------
 
-_CHANGED_BY_TORCH = (torch, torch.Tensor, torch.nn.Module, PackedSequence, torch.TypedStorage, torch.UntypedStorage)
-_CHANGED_BY_TORCH += (torch.storage._StorageBase,)
+_STORAGES = (torch.TypedStorage, torch.UntypedStorage, torch.storage._StorageBase)
+_CHANGED_BY_TORCH: tuple[Any, ...] = (torch, torch.Tensor, torch.nn.Module, PackedSequence, *_STORAGES)
 _methods: dict[tuple[Any, str], Any] = {}
 
 
@@ -159,12 +160,12 @@ def _change_tensors() -> None:
     known = list(registry)
     torch.serialization.register_package(*saving.PACKAGE)
     mine = [each for each in registry if each not in known]
-    _undo.append(lambda: [registry.remove(each) for each in mine])
+    _undo.extend(functools.partial(registry.remove, each) for each in mine)
 
 
 def _change_data_parallel() -> None:
     """What ``nn.DataParallel`` calls. Real CUDA tensors still take torch's own way."""
-    for owner, name, make in (
+    calls: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
         (torch._C, "_broadcast_coalesced", parallel.broadcasting),
         (torch._C, "_scatter", parallel.scattering),
         (torch._C, "_gather", parallel.gathering),
@@ -173,20 +174,26 @@ def _change_data_parallel() -> None:
         (nccl, "reduce", parallel.reducing),
         (_functions, "_get_stream", parallel.choosing_stream),
         (torch, "is_autocast_enabled", _is_autocast_enabled),
-    ):
+    )
+    for owner, name, make in calls:
         _replace(owner, name, make)
     available = parallel.choosing_device_type(torch._utils._get_available_device_type)
     _set(torch._utils, "_get_available_device_type", available)
     module = sys.modules["torch.nn.parallel.data_parallel"]  # its package has a function of the same name
     _set(module, "_get_available_device_type", available)
-    for owner, name in ((nn.DataParallel, "__init__"), (nn.DataParallel, "forward"), (nn.parallel, "data_parallel")):
+    works: tuple[tuple[Any, str], ...] = (
+        (nn.DataParallel, "__init__"),
+        (nn.DataParallel, "forward"),
+        (nn.parallel, "data_parallel"),
+    )
+    for owner, name in works:
         _replace(owner, name, parallel.where_its_module_is)
 
 
 def _change_accelerator() -> None:
     """``torch.accelerator`` asks C++, which sees one device."""
     module = torch_module
-    names = {
+    names: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
         "device_count": (module.device_count, torch.cuda.device_count),
         "current_device_index": (module.current_device, torch.cuda.current_device),
         "current_device_idx": (module.current_device, torch.cuda.current_device),

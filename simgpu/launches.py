@@ -15,8 +15,8 @@ from simgpu.tensor import SimTensor
 from simgpu.work import Kernel, Work
 
 
-def tensors_in(value: Any) -> list[torch.Tensor]:
-    """The tensors in a value: itself, or those in a list or tuple, however deep."""
+def tensors_in(value: Any) -> list[Any]:
+    """The tensors in a value: itself, or those in a list or tuple, however deep. (Callers know which are simulated.)"""
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, (list, tuple)):
@@ -41,7 +41,7 @@ def launch_operator(
         answer: where the costs of such a call are kept, if they are.
     """
     where = (gpu.model, *costs.settings())
-    known = answer and answer.costs
+    known = None if answer is None else answer.costs
     if known is not None and known[0][0] is where[0] and known[0][1:] == where[1:]:
         kernel, flops, nbytes = known[1]
     else:

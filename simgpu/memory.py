@@ -112,7 +112,7 @@ class Allocation:
 
     def __del__(self) -> None:
         # At interpreter shutdown modules may be gone already; there is nothing left to count then.
-        if threading is not None and getattr(self, "nbytes", 0):
+        if threading is not None and getattr(self, "nbytes", 0) > 0:
             self._give_back()
 
 

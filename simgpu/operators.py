@@ -81,7 +81,7 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
 
 def _label_gradient(result: Any) -> None:
     """What autograd's AccumulateGrad keeps is a gradient."""
-    node = torch._C._current_autograd_node()
+    node: Any = torch._C._current_autograd_node()
     if node is not None and isinstance(result, SimTensor) and "AccumulateGrad" in node.name():
         result.allocation.label.kind = memory.GRADIENTS
         if isinstance(node.variable, SimTensor) and not moved_if_guessed(result, node.variable.allocation.memory):
@@ -102,7 +102,7 @@ def compute(
     if not cluster.numbers and operator.needs_numbers(args):
         raise RuntimeError(
             f"{operator.name} needs the numbers in a tensor, but this cluster keeps only shapes (numbers=False): "
-            "leave it out, or make the cluster with numbers=True"
+            f"leave it out, or {cluster.way_to_numbers}"
         )
     try:
         if not cluster.numbers:

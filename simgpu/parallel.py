@@ -34,7 +34,7 @@ def broadcast_coalesced(
     """The tensors on every GPU of ``gpus``; on the first one, which has them, the tensors themselves."""
     cluster = current()
     places: dict[int, int] = {id(tensor): i for i, tensor in enumerate(tensors)}
-    copies: list[list[torch.Tensor | None]] = [[None] * len(tensors) for _ in gpus[1:]]
+    copies: list[list[Any]] = [[None] * len(tensors) for _ in gpus[1:]]
     for chunk in _take_tensors(tensors, buffer_size):
         flat = _flatten_dense_tensors(chunk)
         work = collectives.launch_collective(cluster, "broadcast", [flat.gpu, *gpus[1:]], flat.nbytes, [flat], [])
@@ -69,8 +69,8 @@ def scatter(
     for i, (chunk, gpu) in enumerate(zip(chunks, gpus, strict=False)):
         if isinstance(chunk, SimTensor):
             parts.append(chunk if chunk.gpu == gpu else copy_to(chunk, gpu))
-        elif streams and streams[i] is not None:
-            with streams[i]:
+        elif streams and (stream := streams[i]) is not None:
+            with stream:
                 parts.append(copy_from_host(chunk, gpu))
         else:
             parts.append(copy_from_host(chunk, gpu))
@@ -187,7 +187,7 @@ def having_nccl(original: Any) -> Any:
 def reducing(original: Any) -> Any:
     """``torch.cuda.nccl.reduce``."""
 
-    def reduce_(inputs: Sequence[torch.Tensor], output: Any = None, root: int = 0, **kwargs: Any) -> Any:
+    def reduce_(inputs: Sequence[Any], output: Any = None, root: int = 0, **kwargs: Any) -> Any:
         if isinstance(inputs[0], SimTensor):
             return reduce(inputs, output, root)
         return original(inputs, output, root, **kwargs)

@@ -38,7 +38,7 @@ def in_optimizer() -> bool:
     running = _steps.running
     while running:
         number, code = running[-1]
-        frame = sys._getframe(1)
+        frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             if id(frame) == number and frame.f_code is code:
                 return True

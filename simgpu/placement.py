@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import FrameType
 from typing import Any
 
 import torch
@@ -84,7 +85,7 @@ def _call_site() -> Any:
     C++ creates and combines within one operator. And it rests on torch's layout of files, for torch's own Python
     between the user's line and the operator must be skipped.
     """
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
         if name == _AUTOGRAD:  # backward: what is below has only called the engine

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, MutableSequence, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,7 +68,7 @@ class Profile:
         self.cluster: Cluster = current()
         self.elapsed = 0.0
         """Simulated seconds from the beginning to the end, all GPUs finished."""
-        self._work: list[Work] = []
+        self._work: MutableSequence[Work] = []
         self._memory: list[list[Change]] = [[] for _ in self.cluster.gpus]
         self._began = 0.0
         self._held: list[dict[int, tuple[Label, int]]] = []
@@ -155,8 +155,9 @@ class Profile:
         spans = self.spans(links=links, host=host)
         lanes = [gpu.name for gpu in self.cluster.own]
         lanes += sorted({span.lane for span in spans} - set(lanes), key=lambda lane: (_rank(lane), lane))
-        look = {"title": title, "caption": self.caption, "width": width}
-        return draw.timeline(spans, lanes=lanes, start=0.0, end=self.elapsed, **look)
+        return draw.timeline(
+            spans, lanes=lanes, start=0.0, end=self.elapsed, title=title, caption=self.caption, width=width
+        )
 
     def export_trace(self, path: str | Path) -> None:
         """Write a file for ui.perfetto.dev or chrome://tracing: a row for each stream, link and host thread."""

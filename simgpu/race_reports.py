@@ -113,8 +113,8 @@ def _label(access: Access, frame: Any) -> str:
         return "on the host"
     name = _variable(stream, frame)
     said = f"in stream {name}" if name and not stream.name.startswith("the ") else f"in {stream.name}"
-    elsewhere = getattr(stream, "gpu", access.gpu) != access.gpu != HOST
-    return said + (f" of GPU {stream.gpu}" if elsewhere else "")  # type: ignore[attr-defined]
+    gpu = getattr(stream, "gpu", access.gpu)
+    return said + (f" of GPU {gpu}" if gpu != access.gpu != HOST else "")
 
 
 def _expression(access: Access, frame: Any, waits: bool = False) -> str:
@@ -122,5 +122,5 @@ def _expression(access: Access, frame: Any, waits: bool = False) -> str:
     if name := _variable(stream, frame):
         return name
     if stream.name == "the default stream":
-        return f"torch.simgpu.{'current' if waits else 'default'}_stream({stream.gpu})"  # type: ignore[attr-defined]
+        return f"torch.simgpu.{'current' if waits else 'default'}_stream({getattr(stream, 'gpu', access.gpu)})"
     return "torch.simgpu.current_stream()" if waits else "that stream"

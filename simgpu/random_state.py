@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -73,7 +74,7 @@ def random_numbers_of(gpu: SimulatedGPU) -> Iterator[None]:
             torch.set_rng_state(outer)
 
 
-class _GeneratorType(type(torch._C.Generator)):
+class _GeneratorType(type(torch._C.Generator)):  # type: ignore[misc]  # torch's own metaclass
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, torch._C.Generator)
 
@@ -81,7 +82,9 @@ class _GeneratorType(type(torch._C.Generator)):
 class Generator(torch._C.Generator, metaclass=_GeneratorType):
     """``torch.Generator``, also for a simulated GPU: as the operators, it runs on the CPU and says another device."""
 
-    def __new__(cls, device: int | str | torch.device = "cpu") -> torch._C.Generator:
+    _device: torch.device
+
+    def __new__(cls, device: int | str | torch.device = "cpu") -> Any:
         asked = torch.device(device)
         if asked.type != "simgpu":
             return torch._C.Generator(asked)
@@ -93,6 +96,6 @@ class Generator(torch._C.Generator, metaclass=_GeneratorType):
         """Everything is done in ``__new__``."""
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]  # torch's cannot be set, though its stub says so
         """The simulated GPU."""
         return self._device

@@ -28,7 +28,7 @@ class LoadedStorage(torch.UntypedStorage):
     """On the GPU, once a tensor uses it; tensors that shared a storage when they were saved share it again."""
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]  # torch's cannot be set, though its stub says so
         return self.simulated
 
 
@@ -92,5 +92,5 @@ PACKAGE = 5, _tag, _restore
 
 def connect() -> None:
     """``SimTensor`` can be pickled, and filled by ``torch.load``."""
-    SimTensor.__reduce_ex__ = reduce
-    SimTensor.set_ = load_into
+    for name, method in {"__reduce_ex__": reduce, "set_": load_into}.items():
+        setattr(SimTensor, name, method)

@@ -53,6 +53,10 @@ class Sharing:
             start = until
         return start + left * kernel.seconds
 
+    def _end(self, work: Work) -> float:
+        assert work.kernel is not None, f"{work.name} is no kernel"
+        return self.end(work.start, work.kernel)
+
     def place(self, work: Work, launched: float, now: float) -> float:
         """A kernel joins its stream, at ``work.start``; no later collective begins before ``now``. When it ends."""
         (stream,) = work.queues
@@ -62,7 +66,7 @@ class Sharing:
         work.earliest = work.start
         if works and works[-1].end == stream.time:  # it waits for the kernel before it, or for these:
             work.earliest = max([launched, *(needed.end for needed in work.needs)])
-        work.end = self.end(work.start, work.kernel)  # type: ignore[arg-type]
+        work.end = self._end(work)
         works.append(work)
         while works and works[0].end <= now:
             works.popleft()
@@ -87,5 +91,5 @@ class Sharing:
         free = later[-1].start
         for work in reversed(later):
             work.start = max(work.earliest, free)
-            work.end = free = self.end(work.start, work.kernel)  # type: ignore[arg-type]
+            work.end = free = self._end(work)
         stream.time = max(stream.time, free) if waits else free

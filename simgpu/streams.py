@@ -6,7 +6,7 @@ import torch
 
 from simgpu import happens_before
 from simgpu.cluster import current
-from simgpu.work import Timeline
+from simgpu.work import Lane, Timeline
 
 
 class _Awaited:
@@ -18,13 +18,13 @@ class _Awaited:
 
     def _order(self) -> happens_before.Order | None:
         """What is done when it is done, while somebody looks for races."""
-        return happens_before.recorded(self)  # type: ignore[arg-type]
+        raise NotImplementedError
 
     def synchronize(self) -> None:
         """The host waits until it is done."""
         happens_before.host_waits(self._order())
 
-        def wait(lane) -> None:
+        def wait(lane: Lane) -> None:
             lane.time = max(lane.time, self.time)
 
         current().clock.act(wait, self.gpu)
@@ -74,10 +74,13 @@ class Stream(_Awaited, Timeline):
         self.gpu = gpu
         self._outer: list = []
 
+    def _order(self) -> happens_before.Order | None:
+        return happens_before.recorded(self)
+
     def wait_stream(self, other: Stream) -> None:
         """Later work of this stream begins only when what ``other`` has now is done."""
 
-        def wait(_lane) -> None:
+        def wait(_lane: Lane) -> None:
             self.time = max(self.time, other.time)
 
         happens_before.stream_waits_for_stream(self, other)
@@ -92,7 +95,7 @@ class Stream(_Awaited, Timeline):
     def wait_event(self, event: Event) -> None:
         """Later work of this stream begins only after ``event``."""
 
-        def wait(_lane) -> None:
+        def wait(_lane: Lane) -> None:
             self.time = max(self.time, event.time)
 
         happens_before.stream_waits(self, event.order)
@@ -143,7 +146,7 @@ class Event(_Awaited):
         self._recorded = True
         self.order = happens_before.recorded(stream)
 
-        def note(lane) -> None:
+        def note(lane: Lane) -> None:
             self.time = max(stream.time, lane.time)
 
         current().clock.act(note, self.gpu)

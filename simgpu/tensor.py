@@ -20,18 +20,23 @@ from simgpu import happens_before, memory
 from simgpu.cluster import SimulatedGPU, current
 from simgpu.memory import Allocation
 
+_torch: Any = torch.Tensor
+"""Its properties as the descriptors that they are, which its stubs do not show."""
+
 
 class SimTensor(torch.Tensor):
     """A tensor on a simulated GPU. Made by ``device="simgpu:1"`` and by operators, never by hand."""
 
     raw: torch.Tensor
     allocation: Allocation
+    from_host: bool  # it comes from the host (set where that is so)
+    known: torch.Tensor  # its numbers, where ``simgpu.known`` keeps them
     # What needs more than a tensor knows is set by ``connect`` in the modules that know it:
     run_operator: ClassVar[Callable[[Any, tuple, dict], Any]]  # simgpu.dispatch
     to: ClassVar[Callable[..., torch.Tensor]]  # simgpu.copies, as are ``copy_`` and ``__setitem__``
     __reduce_ex__: ClassVar[Callable[..., Any]]  # simgpu.saving, as is ``set_``
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__: ClassVar[Any] = torch._C._disabled_torch_function_impl
 
     @staticmethod
     def __new__(cls, raw: torch.Tensor, allocation: Allocation) -> SimTensor:
@@ -41,7 +46,7 @@ class SimTensor(torch.Tensor):
             strides=raw.stride(),
             storage_offset=raw.storage_offset(),
             dtype=raw.dtype,
-            device="simgpu:0",
+            device=torch.device("simgpu", 0),
         )
         self.raw = raw
         self.allocation = allocation
@@ -58,7 +63,7 @@ class SimTensor(torch.Tensor):
         return self.allocation.memory.gpu
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]  # torch's cannot be set, though its stub says so
         gpu = self.allocation.memory.gpu
         return torch.device("simgpu", gpu) if gpu < 128 else torch.device("simgpu")
 
@@ -91,7 +96,7 @@ class SimTensor(torch.Tensor):
         return self.item().__format__(specification) if self.dim() == 0 else object.__format__(self, specification)
 
     def new_tensor(
-        self, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+        self, data: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False
     ) -> torch.Tensor:
         device = self.device if device is None else device
         return torch.tensor(data, dtype=dtype or self.dtype, device=device, requires_grad=requires_grad)
@@ -99,7 +104,7 @@ class SimTensor(torch.Tensor):
     def tolist(self) -> Any:
         return self.detach().cpu().tolist()
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]  # torch's has no types
         if not current().numbers or self.raw.is_meta:
             text = f"tensor(..., size={tuple(self.shape)}, dtype={self.dtype})"
         else:
@@ -123,7 +128,7 @@ class SimTensor(torch.Tensor):
         if value:
             self.allocation.label.kind = memory.PARAMETERS
 
-    def untyped_storage(self) -> SimStorage:
+    def untyped_storage(self) -> SimStorage:  # type: ignore[override]  # it has no bytes that one could read
         return SimStorage(self.allocation)
 
     def record_stream(self, stream: Any) -> None:
@@ -137,7 +142,7 @@ class SimTensor(torch.Tensor):
 
     @property
     def data(self) -> SimTensor:
-        return torch.Tensor.data.__get__(self)
+        return _torch.data.__get__(self)
 
     @data.setter
     def data(self, new: torch.Tensor) -> None:
@@ -146,14 +151,14 @@ class SimTensor(torch.Tensor):
                 f"a tensor on {self.device} cannot take the data of one on {new.device}: move that first, with "
                 f".to({str(self.device)!r})"
             )
-        torch.Tensor.data.__set__(self, new)
+        _torch.data.__set__(self, new)
         self.raw, self.allocation = new.raw, new.allocation
         if self._is_param:
             self.allocation.label.kind = memory.PARAMETERS
 
     @property
     def grad(self) -> torch.Tensor | None:
-        return torch.Tensor.grad.__get__(self)
+        return _torch.grad.__get__(self)
 
     @grad.setter
     def grad(self, new: torch.Tensor | None) -> None:
@@ -162,11 +167,11 @@ class SimTensor(torch.Tensor):
                 "assigned grad has data located on a different device: the tensor is on "
                 f"{self.device}, the gradient on {new.device}"
             )
-        torch.Tensor.grad.__set__(self, new)
+        _torch.grad.__set__(self, new)
 
     @grad.deleter
     def grad(self) -> None:
-        torch.Tensor.grad.__set__(self, None)
+        _torch.grad.__set__(self, None)
 
     @property
     def __tensor_flatten__(self) -> Any:
@@ -190,7 +195,7 @@ class SimTensor(torch.Tensor):
         if id(self) in memo:
             return memo[id(self)]
         with torch.no_grad():
-            copied = self.detach().clone()
+            copied: Any = self.detach().clone()
             copied.requires_grad_(self.requires_grad)
             if self._is_param:
                 copied._is_param = True
@@ -200,7 +205,9 @@ class SimTensor(torch.Tensor):
         return copied
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]  # torch's is the function that switches it off
+        cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         for other in types:  # a DTensor, say, which takes itself apart and comes back
             if not issubclass(other, SimTensor) and other.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
                 return NotImplemented
@@ -252,7 +259,7 @@ def take_over_shape(tensor: SimTensor, allocation: Allocation | None = None) -> 
     """
     kind, home = tensor.allocation.label.kind, tensor.allocation.memory
     allocation = allocation or Allocation(home, tensor.raw.untyped_storage(), kind)
-    torch.Tensor.data.__set__(tensor, SimTensor(tensor.raw, allocation))
+    _torch.data.__set__(tensor, SimTensor(tensor.raw, allocation))
     tensor.allocation = allocation
 
 

@@ -45,6 +45,10 @@ class SimulatedGpus(Provider):
     def words(self, options: Options) -> str:
         return f"a simulated {options['gpu']}" + (" (shapes only)" if options["shapes"] else "")
 
+    def connected(self, options: Options, size: int, nodes: int) -> str:
+        links: str = import_module(IN_RANK).connected(options, size, nodes)
+        return links
+
     def show(self, command: str, options: Options | None, recorded: Callable[[], list[Any]]) -> Any:
         if options is None:
             raise BadRequest(

@@ -12,6 +12,7 @@ from simgpu.cluster import Cluster, current, exists
 from simgpu.distributed.changes import BACKEND
 from simgpu.distributed.cluster import RankCluster
 from simgpu.distributed.joining import join
+from simgpu.hardware import gpu, link
 from simgpu.phases import COMMUNICATION
 from simgpu.profile import Profile
 
@@ -24,7 +25,7 @@ class CellProfile(Profile):
 
     def __init__(self) -> None:
         super().__init__()
-        self._work = deque(maxlen=MOST)  # type: ignore[assignment]
+        self._work = deque(maxlen=MOST)
 
     def _wait(self) -> None:
         Cluster.synchronize(self.cluster)
@@ -56,6 +57,7 @@ def take(options: dict[str, Any], rank: int, size: int, nodes: int) -> tuple[tor
     """In a rank: its GPU, and the backend of its process group."""
     network = options["network"] or None
     cluster = join(options["gpu"], nodes, numbers=not options["shapes"], network=network, rank=rank, world_size=size)
+    cluster.way_to_numbers = "leave --shapes out"
     return torch.device("simgpu", cluster.local_rank), BACKEND
 
 
@@ -86,6 +88,14 @@ def end() -> float | None:
 def recorded() -> dict[str, Any] | None:
     """What this rank did in the last cell."""
     return None if _last is None else _last.plain()
+
+
+def connected(options: dict[str, Any], size: int, nodes: int) -> str:
+    """In the notebook: what connects the ranks' GPUs, for the status."""
+    kind = gpu(options["gpu"])
+    network = link(options["network"]) if options["network"] else kind.network
+    inside = [f"{kind.peer.name} inside a node"] if size > nodes else []
+    return ", ".join([*inside, *([f"{network.name} between nodes"] if nodes > 1 else [])])
 
 
 def picture(kind: str, recorded: list[dict[str, Any] | None]) -> Any:

@@ -14,9 +14,10 @@ from torch.distributed.checkpoint import _state_dict_stager
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
-from simgpu import dispatch, install
+from simgpu import dispatch, install, torch_module
 from simgpu.cluster import current, exists
 from simgpu.distributed import foreach, functional, operators, pinned, premultiplied, refusals
+from simgpu.distributed.cluster import RankCluster
 from simgpu.distributed.works import after_backward, forget_unfinished
 from simgpu.phases import in_backward
 from simgpu.tensor import SimTensor
@@ -77,7 +78,7 @@ def _barrier(plain: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             group.bound_device_id = before
         if not async_op:
-            torch.simgpu.synchronize()  # type: ignore[attr-defined]  # NCCL's keeps the host waiting, too
+            torch_module.synchronize()  # NCCL's keeps the host waiting, too
         return work
 
     return barrier
@@ -87,12 +88,12 @@ def _init_process_group(plain: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(plain)
     def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
         """With ``device_id`` torch would split groups, which gloo cannot."""
-        if exists() and current().between_ranks:
+        if exists() and isinstance(cluster := current(), RankCluster):
             kwargs.pop("device_id", None)
             backend = backend or BACKEND
             forget_unfinished()
-            if current().alone:
-                kwargs = {"store": dist.HashStore(), "rank": current().rank, "world_size": current().world_size}
+            if cluster.alone:
+                kwargs = {"store": dist.HashStore(), "rank": cluster.rank, "world_size": cluster.world_size}
         return plain(backend, *args, **kwargs)
 
     return init_process_group
@@ -102,8 +103,8 @@ def _new_group(plain: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(plain)
     def new_group(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
         """All ranks make all groups, also those of others, who use the same network cards."""
-        if ranks is not None and exists() and current().between_ranks:
-            current().note_group(ranks)
+        if ranks is not None and exists() and isinstance(cluster := current(), RankCluster):
+            cluster.note_group(ranks)
         return plain(ranks, *args, **kwargs)
 
     return new_group
@@ -132,9 +133,8 @@ def _to(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def to(self: DTensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         """To the GPU where it is already: for C++ that is another one, and a copy would add up what is partial."""
         copy = kwargs.get("copy", False)
-        device, dtype, _, memory_format = torch._C._nn._parse_to(
-            *args, **{k: v for k, v in kwargs.items() if k != "copy"}
-        )
+        parse: Any = torch._C._nn._parse_to  # (its stub does not say that each of the four may be None)
+        device, dtype, _, memory_format = parse(*args, **{k: v for k, v in kwargs.items() if k != "copy"})
         if copy or memory_format is not None or device is None or (device.type, self.device.type) != ("simgpu",) * 2:
             return plain(self, *args, **kwargs)
         return self if dtype in (None, self.dtype) else plain(self, dtype)

@@ -43,6 +43,7 @@ class RankCluster(Cluster):
     """
 
     between_ranks = True
+    way_to_numbers = "join it with numbers=True"
 
     def __init__(self, *args: Any, rank: int, world_size: int, world_nodes: int, alone: bool) -> None:
         super().__init__(*args)
@@ -79,7 +80,15 @@ class RankCluster(Cluster):
         Raises:
             RuntimeError: it is another rank's.
         """
-        number = super().index(device)
+        try:
+            number = super().index(device)
+        except RuntimeError as error:
+            if self.world_nodes == 1 or "ordinal" not in str(error):
+                raise
+            raise RuntimeError(
+                f"{error}, on each of {self.world_nodes} nodes. This rank's is simgpu:{self.first}: simgpu.join() has "
+                "changed LOCAL_RANK in the environment accordingly, so read it after that"
+            ) from None
         if number not in (0, self.first):
             raise RuntimeError(
                 f"simgpu:{number} is the GPU of another rank of this node; this rank's is simgpu:{self.first} "

@@ -33,9 +33,10 @@ def one_of_each_kind(plain: Callable[..., OutputSharding]) -> Callable[..., Outp
         found = plain(self, few)
         if found.needs_redistribute:
             return plain(self, schema)
-        output = found.output_spec
+        output: Any = found.output_spec
         if isinstance(output, Sequence):
-            output = type(output)(output[kind] for kind in kinds)
+            same_type: Any = type(output)
+            output = same_type(output[kind] for kind in kinds)
         return OutputSharding(output, schema)
 
     return propagate

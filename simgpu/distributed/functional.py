@@ -74,8 +74,8 @@ def _broadcast(group: ProcessGroup, tensor: SimTensor, values: dict) -> SimTenso
     return tensor
 
 
-def _all_gather(group: ProcessGroup, tensor: SimTensor, values: dict) -> SimTensor:
-    tensor = tensor.contiguous()
+def _all_gather(group: ProcessGroup, given: SimTensor, values: dict) -> SimTensor:
+    tensor: Any = given.contiguous()
     rows = tensor.shape[0] if tensor.dim() else 1
     output = values.get("out")
     output = _empty(tensor, rows * values["group_size"], *tensor.shape[1:]) if output is None else output
@@ -83,16 +83,16 @@ def _all_gather(group: ProcessGroup, tensor: SimTensor, values: dict) -> SimTens
     return output
 
 
-def _reduce_scatter(group: ProcessGroup, tensor: SimTensor, values: dict) -> SimTensor:
-    tensor = tensor.contiguous()
+def _reduce_scatter(group: ProcessGroup, given: SimTensor, values: dict) -> SimTensor:
+    tensor: Any = given.contiguous()
     output = values.get("out")
     output = _empty(tensor, tensor.shape[0] // values["group_size"], *tensor.shape[1:]) if output is None else output
     group._reduce_scatter_base(output, tensor, _options(c10d.ReduceScatterOptions(), values))
     return output
 
 
-def _all_to_all(group: ProcessGroup, tensor: SimTensor, values: dict) -> SimTensor:
-    tensor = tensor.contiguous()
+def _all_to_all(group: ProcessGroup, given: SimTensor, values: dict) -> SimTensor:
+    tensor: Any = given.contiguous()
     outs, ins = list(values["output_split_sizes"]), list(values["input_split_sizes"])
     output = _empty(tensor, sum(outs), *tensor.shape[1:])
     group.alltoall_base(output, tensor, outs, ins, _options(c10d.AllToAllOptions(), {}))

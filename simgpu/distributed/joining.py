@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import os
 from collections.abc import Iterator
@@ -29,7 +28,8 @@ def join(
 ) -> RankCluster:
     """Give this rank a simulated GPU, "simgpu:<local rank>". Then ``dist.init_process_group("simccl")``.
 
-    Every rank calls it, with the same arguments. What follows is written as for "cuda" and "nccl".
+    Every rank calls it, with the same arguments. What follows is written as for "cuda" and "nccl". Under torchrun,
+    LOCAL_RANK and its like in the environment follow ``nodes``: read them after this.
 
     Args:
         gpu: kind of all GPUs.
@@ -43,6 +43,7 @@ def join(
         RuntimeError: nobody says which rank this is.
         ValueError: the ranks cannot be shared out, or a name is unknown.
     """
+    told = False  # by torchrun, which rank this is
     if rank is None or world_size is None:
         if "RANK" not in os.environ:
             raise RuntimeError(
@@ -50,8 +51,23 @@ def join(
                 "or use simgpu.cluster(gpus_per_node=4), which simulates several GPUs in one process"
             )
         rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        told = True
     nodes = int(os.environ.get("GROUP_WORLD_SIZE", 1)) if nodes is None else nodes
-    return _made(gpu, nodes, rank, world_size, False, numbers=numbers, network=network, **options)
+    cluster = _made(gpu, nodes, rank, world_size, False, numbers=numbers, network=network, **options)
+    if told:
+        _tell_of_nodes(cluster)
+    return cluster
+
+
+def _tell_of_nodes(cluster: RankCluster) -> None:
+    """What torchrun has put into the environment follows, if it has started the ranks on fewer nodes than these."""
+    of_nodes = {
+        "LOCAL_RANK": cluster.local_rank,
+        "LOCAL_WORLD_SIZE": cluster.gpus_per_node,
+        "GROUP_RANK": cluster.rank // cluster.gpus_per_node,
+        "GROUP_WORLD_SIZE": cluster.world_nodes,
+    }
+    os.environ.update({name: str(value) for name, value in of_nodes.items() if name in os.environ})
 
 
 @contextmanager
@@ -99,19 +115,7 @@ def _made(
     if nodes < 1 or world_size % nodes:
         raise ValueError(f"{world_size} ranks cannot be shared out equally to {nodes} nodes")
     make = functools.partial(RankCluster, rank=rank, world_size=world_size, world_nodes=nodes, alone=alone)
-    cluster = api.cluster(1, world_size // nodes, gpu, network=named_link(network), make=make, **options)
+    cluster = api.cluster(1, world_size // nodes, gpu, network=network, make=make, **options)
     changes.connect()
-    return cluster  # type: ignore[return-value]
-
-
-def named_link(link: str | links.Link | None) -> links.Link | None:
-    """The link with this name, or whose name begins so: "InfiniBand NDR"."""
-    if not isinstance(link, str):
-        return link
-    found = [one for one in links.ALL if one.name.lower().startswith(link.lower())]
-    if not found:
-        names = [one.name for one in links.ALL]
-        near = difflib.get_close_matches(link, names, 1, 0.3)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"there is no link called {link!r}.{hint} Known: {', '.join(names)}")
-    return found[0]
+    assert isinstance(cluster, RankCluster)
+    return cluster

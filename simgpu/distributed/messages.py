@@ -93,7 +93,9 @@ def _exchange(sends: bool, tensor: SimTensor, group: Any, peer: int, tag: int, r
     mine = torch.tensor([ready, has, tensor.nbytes], dtype=torch.float64, device="cpu")
     theirs = torch.zeros(3, dtype=torch.float64, device="cpu")
     told, heard = group.send([mine], peer, tag + _TIMES), group.recv([theirs], peer, tag + _TIMES)
-    travel, plain, target = None, None, None
+    travel: Any = None
+    plain: Any = None
+    target: torch.Tensor | None = None
     if sends and has:
         plain = (tensor.raw if here().numbers else tensor.known).detach().clone(memory_format=torch.contiguous_format)
         travel = group.send([plain], peer, tag)  # a copy, for the program may write into the tensor

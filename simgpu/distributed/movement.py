@@ -11,7 +11,7 @@ from torch.distributed import ReduceOp
 
 from simgpu.distributed.premultiplied import PREMULTIPLIED, scaled
 
-AVERAGE = ReduceOp.RedOpType.AVG
+AVERAGE = ReduceOp.AVG
 
 
 def move(packet: str, group: Any, values: dict[str, Any], outputs: list[torch.Tensor]) -> None:

@@ -199,9 +199,8 @@ def _traffic(
     nothing = [0] * ranks
     if name == "all-to-all":
         if "input_split_sizes" in values:
-            return tuple(  # type: ignore[return-value]
-                _split(values[tensor], values[f"{tensor}_split_sizes"], ranks) for tensor in ("input", "output")
-            )
+            sent = _split(values["input"], values["input_split_sizes"], ranks)
+            return sent, _split(values["output"], values["output_split_sizes"], ranks)
         return [tensor.nbytes for tensor in inputs], [tensor.nbytes for tensor in outputs]
     root = values["root_rank"]
     one = (outputs if name == "scatter" else inputs)[0].nbytes

@@ -15,7 +15,7 @@ from torch.distributed import ReduceOp
 
 from simgpu import install
 
-PREMULTIPLIED = ReduceOp.RedOpType.PREMUL_SUM
+PREMULTIPLIED = ReduceOp.PREMUL_SUM
 _noted = threading.local()
 
 

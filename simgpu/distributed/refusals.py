@@ -29,12 +29,12 @@ def connect() -> None:
 def _no_fsdp1(plain: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(plain)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        if not (exists() and current().between_ranks):
-            return plain(self, *args, **kwargs)
-        return _refuse(
-            "FullyShardedDataParallel (FSDP1) reaches into storages, which simulated GPUs do not have: use fully_shard "
-            "(FSDP2) from torch.distributed.fsdp, which replaces it"
-        )
+        if exists() and current().between_ranks:
+            _refuse(
+                "FullyShardedDataParallel (FSDP1) reaches into storages, which simulated GPUs do not have: use "
+                "fully_shard (FSDP2) from torch.distributed.fsdp, which replaces it"
+            )
+        plain(self, *args, **kwargs)
 
     return __init__
 

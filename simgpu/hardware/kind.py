@@ -117,8 +117,12 @@ class GPU:
         """The link to another GPU of the same node: NVLink, else PCIe, if need be through the host's memory."""
         if self.nvlink or self.peer_access:
             return self.nvlink or self.host
-        through = {"share": self.host.share * THROUGH_THE_HOST, "collective_share": self.host.share * RINGS_THROUGH_IT}
-        return replace(self.host, name=f"{self.host.name} through the host", **through)
+        return replace(
+            self.host,
+            name=f"{self.host.name} through the host",
+            share=self.host.share * THROUGH_THE_HOST,
+            collective_share=self.host.share * RINGS_THROUGH_IT,
+        )
 
     def peak_flops(self, kind: str) -> float:
         """Dense peak in FLOP/s for a kind of number, with a fallback where the hardware has none.

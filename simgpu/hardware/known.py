@@ -5,8 +5,10 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import replace
+from typing import Any
 
 from simgpu.hardware.kind import GIB, GPU
+from utils.hardware.links import ALL as LINKS
 from utils.hardware.links import (
     DDR5,
     ETHERNET_25,
@@ -34,10 +36,10 @@ def _rates(**tera: float) -> dict[str, float]:
     return {kind: rate * TERA for kind, rate in tera.items()}
 
 
-_HOST = {"pageable_bytes_per_s": 10e9, "pinning_bytes_per_s": 2.76e9}
+_HOST: dict[str, Any] = {"pageable_bytes_per_s": 10e9, "pinning_bytes_per_s": 2.76e9}
 """Pageable: bandwidthTest, 10.0 GB/s to an A100 SXM 80GB. Pinning: cudaHostAlloc of 32 MB, rapidsai/dask-cuda issue 106
 (2020). Both belong to the host, and were measured on one each."""
-_OLD_HOST = {**_HOST, "pageable_bytes_per_s": 5.5e9}
+_OLD_HOST: dict[str, Any] = {**_HOST, "pageable_bytes_per_s": 5.5e9}
 """rapidsai/dask-cuda pull request 98 (2019): 5 to 6 GB/s over PCIe 3."""
 _FITTED = "fitted to training steps that others measured, rows with `calibrates` in benchmarks/published.py"
 _UNALIGNED_ON_HOPPER = 3.0
@@ -251,3 +253,24 @@ def gpu(name: str | GPU) -> GPU:
         hint = f"Did you mean {_BY_NAME[near[0]].name!r}? " if near else ""
         raise ValueError(f"There is no GPU called {name!r} here. {hint}Known: {', '.join(g.name for g in ALL)}.")
     return found
+
+
+def link(name: str | Link) -> Link:
+    """The link with this name, or the only one whose name begins so: "InfiniBand NDR". Case does not matter.
+
+    Raises:
+        ValueError: there is none (the sentence suggests the nearest name and lists all), or several (it lists those).
+    """
+    if isinstance(name, Link):
+        return name
+    begun = [one for one in LINKS if one.name.lower().startswith(name.lower())]
+    whole_words = [one for one in begun if f"{one.name} ".lower().startswith(f"{name} ".lower())]
+    found = whole_words or begun  # "Ethernet 10" is not "Ethernet 100 Gbit/s"
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ValueError(f"{name!r} may be any of {', '.join(one.name for one in found)}: say which.")
+    names = [one.name for one in LINKS]
+    near = difflib.get_close_matches(name, names, 1, 0.3)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"there is no link called {name!r}.{hint} Known: {', '.join(names)}")

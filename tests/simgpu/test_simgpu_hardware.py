@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simgpu.hardware import A100, ALL, CPU, GIB, H100, H200, RTX_4090, TOY, V100, gpu
+from simgpu.hardware import A100, ALL, CPU, GIB, H100, H200, RTX_4090, TOY, V100, gpu, link
 from utils.hardware import links
 
 
@@ -117,6 +117,20 @@ def test_an_unknown_name_gets_a_suggestion_and_the_list():
     assert all(entry.name in str(error.value) for entry in ALL)
     with pytest.raises(ValueError, match=r"no GPU called 'abacus' here\. Known: V100"):
         gpu("abacus")
+
+
+@pytest.mark.parametrize("ambiguous", ["InfiniBand", "ethernet", "NVLink", "Ethernet 1", ""])
+def test_what_several_links_are_called_is_refused_and_they_are_listed(ambiguous):
+    with pytest.raises(ValueError, match=r"may be any of .*, .*: say which") as refused:
+        link(ambiguous)
+    assert all((one.name in str(refused.value)) == one.name.lower().startswith(ambiguous.lower()) for one in links.ALL)
+
+
+def test_a_link_is_found_by_its_name_or_by_the_words_with_which_only_its_name_begins():
+    for name in ("Ethernet 10", "ethernet 10 gbit/s"):
+        assert link(name).name == "Ethernet 10 Gbit/s"
+    assert link("infiniband ndr") is links.INFINIBAND_NDR
+    assert link(links.NVLINK2) is links.NVLINK2
 
 
 def test_slower_divides_speeds_and_nothing_else():

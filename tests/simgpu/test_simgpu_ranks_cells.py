@@ -65,6 +65,10 @@ def test_nodes_networks_and_shapes_only(ranks):
     values = ranks("", "dist.all_reduce(y)\nimport simgpu; simgpu.current().description")
     assert values[1] == "'2 nodes × 2 A100 SXM 80GB, NVLink 3 (A100), Ethernet 25 Gbit/s'"
     assert ranks("", "str(device), y")[3].startswith("('simgpu:1', tensor(..., size=(1048576,)")
+    with pytest.raises(RankError, match="leave it out, or leave --shapes out"):
+        ranks("", "y.sum().item()")
+    sentence = repr(ranks("")).splitlines()[0]
+    assert sentence.endswith("backend simccl, NVLink 3 (A100) inside a node, Ethernet 25 Gbit/s between nodes.")
 
 
 def test_what_does_not_fit_is_said_in_a_sentence(ranks):
@@ -73,6 +77,7 @@ def test_what_does_not_fit_is_said_in_a_sentence(ranks):
         "-n 2 --gpu H100 --backend gloo": "leave --backend out",
         "-n 2 --shapes": "--shapes belong to simulated GPUs",
         "-n 2 --gpu H100 --network Ehternet": "Did you mean 'Ethernet",
+        "-n 2 --gpu H100 --network InfiniBand": "InfiniBand HDR 200 Gbit/s, InfiniBand NDR 400 Gbit/s: say which",
     }.items():
         with pytest.raises(UsageError, match=sentence):
             ranks(line, "1")

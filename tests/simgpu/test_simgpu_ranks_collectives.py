@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -426,3 +429,38 @@ def test_without_ranks_there_is_one_sentence(monkeypatch):
         simgpu.join(nodes=2, rank=0, world_size=3)
     with pytest.raises(ValueError, match="Did you mean 'InfiniBand NDR"):
         simgpu.join(network="InfinyBand NDR", rank=0, world_size=2)
+
+
+_JOINS = """
+import os
+import torch
+import simgpu
+
+before = int(os.environ["LOCAL_RANK"])
+simgpu.join(nodes=2)
+tensor = torch.ones(2, device=torch.device("simgpu", int(os.environ["LOCAL_RANK"])))
+words = [os.environ[name] for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")]
+if before > 1:
+    try:
+        torch.ones(2, device=torch.device("simgpu", before))
+    except RuntimeError as error:
+        words.append(str(error))
+print(";".join(["joined", *words, str(tensor.device)]) + "\\n", end="", flush=True)
+"""
+
+
+def test_ranks_that_torchrun_has_started_on_one_node_are_shared_out_to_two(tmp_path):
+    script = tmp_path / "joins.py"
+    script.write_text(_JOINS)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", str(script)]
+    done = subprocess.run(launch, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    said = sorted(line.split(";")[1:] for line in done.stdout.splitlines() if line.startswith("joined"))
+    assert [(*words[:5], words[-1]) for words in said] == [
+        ("0", "0", "2", "0", "2", "simgpu:0"),
+        ("1", "1", "2", "0", "2", "simgpu:1"),
+        ("2", "0", "2", "1", "2", "simgpu:0"),
+        ("3", "1", "2", "1", "2", "simgpu:1"),
+    ]
+    for _, local, *_, sentence, _ in said[2:]:
+        assert "on each of 2 nodes" in sentence and f"This rank's is simgpu:{local}" in sentence, sentence

@@ -361,7 +361,7 @@ def halving_all_reduce(nbytes: float, ranks: int, link: Link) -> float:
 
 
 def hierarchical_all_reduce(
-    nbytes: float, nodes: int, per_node: int, inside: Link, between: Link, nics_per_node: int = 1
+    nbytes: float, nodes: int, per_node: int, inside: Link, between: Link, nics_per_node: float = 1
 ) -> float:
     """Seconds for an all-reduce in three phases that keeps most of the traffic inside the nodes.
 

@@ -52,6 +52,10 @@ class Provider:
         """What each rank has, for sentences."""
         return ""
 
+    def connected(self, options: Options, size: int, nodes: int) -> str:
+        """What connects the devices of a world, for %ranks."""
+        return ""
+
     def show(self, command: str, options: Options | None, recorded: Callable[[], list[Any]]) -> Any:
         """What a command shows. ``recorded`` asks each rank for its record; options: None for ranks without devices.
 

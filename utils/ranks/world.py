@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from utils.ranks import starters
+from utils.ranks import provider, starters
 from utils.ranks.errors import BadRequest
 from utils.ranks.failures import DEVICE_LOST, KEPT, LOST, REMADE, Outcome, failure
 from utils.ranks.gather import Gathering
@@ -110,7 +110,10 @@ class World:
             memory = dead.get(rank) or own_memory(pid)
             rows.append((str(rank), str(rank // per_node), str(rank % per_node), str(pid), device, memory))
         nodes = f" presented as {self.nodes} nodes" if self.nodes > 1 else ""
-        return Status(f"{self.size} ranks{nodes}, backend {self.backend}.", rows)
+        links = ""
+        if self.devices_from is not None:
+            links = provider.provider().connected(self.devices_from, self.size, self.nodes)
+        return Status(f"{self.size} ranks{nodes}, backend {self.backend}{links and f', {links}'}.", rows)
 
     def dead_ranks(self) -> dict[int, str]:
         """Ranks that are gone, and how they went."""
