@@ -1,17 +1,39 @@
 """Checks of the labs: a package for each lab, named by its slug, and the small vocabulary that they share.
 
-framework.py   exercises: what a lab's package defines and a notebook calls
-verdicts.py    ○ not started, ✗ wrong: sentence, ✓ right: figures
-sandbox.py     run: learners' functions in rank processes, under a time-out
-standstill.py  ranks that wait for each other are ended at once; threads.py tells waiting from working
-answers.py     a learner's function on its way there
-contracts/     checks that judge by contract: what an exercise allows, as data; everything else is refused
-inside.py      what runs in the rank, and turns every failure into a sentence
-plain.py       values on their way back
-overview.py    progress(): what is done; memory.py keeps it between sessions
-start_page.py  the page on which `make lab` opens
-points.py      what an exercise is worth, and what a wrong answer has earned of it
-grading/       a table of many learners' labs
+the engine
+  framework.py   exercises: what a lab's package defines and a notebook calls
+  verdicts.py    ○ not started, ✗ wrong: sentence, ✓ right: figures
+  sandbox.py     run: learners' functions in rank processes, under a time-out
+  preloading.py  what these would import each for itself, imported once before they are forked
+  inside.py      what runs in the rank, and turns every failure into a sentence
+  printed.py     what an answer prints, shown beside the verdict
+  standstill.py  ranks that wait for each other are ended at once; threads.py tells waiting from working
+  answers.py     a learner's function on its way there; plain.py: values on their way back
+  contracts/     checks that judge by contract: what an exercise allows, as data; everything else is refused
+what is done
+  points.py      what an exercise is worth, and what a wrong answer has earned of it
+  memory.py      what this learner has done, kept between sessions
+  overview.py    progress(): every lab, and what is done of it
+  start_page.py  the page on which `make lab` opens
+  grading/       a table of many learners' labs
+the labs, in the order of the course
+  01  single_vs_multi_node/             ranks and nodes, groups, the time of an all-reduce, broken launches
+  02  model_parallelism/                stages, and pipelines of them
+  03  data_parallel_internals/          data parallelism out of four steps
+  04  gil_and_refcounting/              reference counts, loops that leak, processes instead of threads
+  05  parameter_server_and_all_reduce/  all-reduces out of send and recv, and a parameter server
+  06  ddp_and_bucketing/                DistributedDataParallel, one property after the other
+  07  feeding_the_ranks/                samplers, epochs that repeat, loaders of different length, workers
+  08  checkpointing/                    a save that survives a kill, exact resumes
+  09  torchrun/                         a script for torchrun, broken programs, torchrun's line under Slurm
+  10  failures_and_hangs/               reading logs, stacks and recorders of ranks that stand still
+  11  memory_and_precision/             a step's bytes, activation checkpointing, a loss scaler, the largest batch
+  12  sharded_data_parallel/            what FSDP does, one property after the other
+  13  sharded_checkpoints/              shards cut anew, DCP in use, saves in the background
+  14  tensor_parallelism/               the parts of a transformer, each cut over ranks
+  15  other_frameworks/                 the same training with MPI, Horovod and TensorFlow
+  16  ray_and_tuning/                   random search and halving, by hand and with Ray Tune
+  17  ray_train/                        a training that goes on after accidents
 """
 
 from __future__ import annotations

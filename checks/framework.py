@@ -18,11 +18,12 @@ import json
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from checks import printed
 from checks.answers import Answer
 from checks.memory import remember
 from checks.points import counted, passed_parts
@@ -103,8 +104,9 @@ class Exercise:
 
     def verdict(self, *functions: Any) -> Verdict:
         """Judge functions, or answers that were sealed before, without remembering the result."""
-        with passed_parts() as passed:
-            return self._verdict(functions).but(passed)
+        with passed_parts() as passed, printed.collected() as texts:
+            verdict = self._verdict(functions).but(passed)
+        return replace(verdict, printed=printed.told(texts))
 
     def _verdict(self, functions: tuple[Any, ...]) -> Verdict:
         try:

@@ -18,6 +18,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from checks import printed
 from checks.plain import to_bytes
 from checks.verdicts import NotStarted, Wrong
 
@@ -49,6 +50,7 @@ def run_in_rank(payload: bytes, notes: str, watched: bool, seconds: float) -> by
 
     from checks.standstill import Watch
 
+    before, sys.stdout = sys.stdout, printed.here
     rank = dist.get_rank()
     watch = Watch(notes, rank, dist.get_world_size(), seconds)
     if watched:
@@ -58,19 +60,23 @@ def run_in_rank(payload: bytes, notes: str, watched: bool, seconds: float) -> by
 
         function, arguments = cloudpickle.loads(payload)
         result = to_bytes(function(*arguments))
+        printed.here.leave(notes, rank)
         watch.ended({"state": "returned"})
         return result
     except BaseException as error:
         watch.over.set()  # the launcher ends the others
+        printed.here.leave(notes, rank)
         outcome = error if isinstance(error, Outcome) else outcome_of_any(error)
         _write(f"{notes}/outcome.{rank}", json.dumps(outcome.record))
         # The learner's own exception, where there is one: from its frames the launcher sees whether this rank
         # failed by itself or only because another one has gone.
         raise outcome.__cause__ or error  # noqa: B904
+    finally:
+        sys.stdout = before
 
 
 class OpenAnswer:
-    """The learner's function inside a rank: quiet, and with every failure turned into an Outcome."""
+    """The learner's function inside a rank: what it prints is kept, and every failure turned into an Outcome."""
 
     def __init__(self, name: str, function: Callable[..., Any], files: list[str]) -> None:
         self.name, self.function, self.files = name, function, files
@@ -78,7 +84,7 @@ class OpenAnswer:
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         before = _watched()
         streams = sys.stdout, sys.stderr
-        sys.stdout = sys.stderr = _Nowhere()
+        sys.stdout, sys.stderr = printed.here, _Nowhere()
         failure: BaseException | None = None
         result = None
         try:
@@ -113,8 +119,8 @@ class OpenAnswer:
         who = who or self.name
         if isinstance(failure, Wrong | Outcome | NotStarted):
             return failure  # from a piece of the check that the learner's function was given
-        if isinstance(failure, KeyboardInterrupt) and not _was_raised(failure):
-            return failure  # the reader's own interrupt, which ends the check
+        if is_the_readers_interrupt(failure):
+            return failure  # which ends the check
         # (The lab's own line: an answer may pass on such an error of a function that it was given.)
         own = type(failure) is NotImplementedError and "raise NotImplementedError" in self._line(failure)
         if own and _was_raised(failure, within=self.files):
@@ -169,7 +175,7 @@ def open_answer(name: str, payload: bytes, sources: dict[str, str]) -> OpenAnswe
 
 
 class _Nowhere(io.TextIOBase):
-    """Swallows what a learner's function prints, so that a million lines cost nothing."""
+    """Swallows what a learner's function writes to stderr: warnings of libraries, mostly."""
 
     def write(self, text: str) -> int:
         return len(text)
@@ -196,6 +202,12 @@ def _watched() -> list[tuple[str, Any, str, Any]]:
     ]
 
 
+def is_the_readers_interrupt(error: BaseException) -> bool:
+    """Whether the reader has stopped the check: the rank's handler of a signal has raised it, and no answer."""
+    files = [file for answer in _opened for file in answer.files]
+    return isinstance(error, KeyboardInterrupt) and not _was_raised(error, within=files)
+
+
 def _was_raised(error: BaseException, within: list[str] | None = None) -> bool:
     """Whether a ``raise`` statement made it (in one of these files), and not C++ or a signal."""
     frames = list(_tracebacks(error))
@@ -203,7 +215,7 @@ def _was_raised(error: BaseException, within: list[str] | None = None) -> bool:
         return False
     last = frames[-1]
     code = last.tb_frame.f_code
-    if within and code.co_filename not in within:
+    if within is not None and code.co_filename not in within:
         return False
     return dis.opname[code.co_code[last.tb_lasti]] == "RAISE_VARARGS"
 

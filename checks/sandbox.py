@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from checks import plain
+from checks import plain, printed
 from checks.answers import Answer
 from checks.preloading import modules_of
 from checks.standstill import End, hung, report, table, who_waits
@@ -63,7 +63,10 @@ def run(
         modules=modules_of([function, *arguments]),
     )
     with tempfile.TemporaryDirectory(prefix="check-") as notes:
-        results = _launch(work, Path(notes))
+        try:
+            results = _launch(work, Path(notes))
+        finally:
+            printed.show(printed.left(notes, work.ranks))
     return results[0] if ranks is None else results
 
 

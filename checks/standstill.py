@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from checks import printed
 from checks.threads import Threads
 from utils.ranks.output import text_table
 
@@ -141,7 +142,7 @@ class Watch(threading.Thread):
             self._note_state()
             states = self._states()
             if (self.notes / HUNG).exists():
-                _exit(1)
+                self._leave()
             waiting = [state for state in states if state and state["state"] == "waits"]
             stopped = waiting and all(state and state["state"] != "runs" for state in states)
             if not (stopped and list(map(_place, states)) == list(map(_place, first))):
@@ -153,8 +154,12 @@ class Watch(threading.Thread):
             sure = all(map(_for_ranks, waiting)) and not self._spun
             if stopped and still >= (STILL if sure else STILL_ELSEWHERE):
                 self._write(HUNG, json.dumps(states))
-                _exit(1)
+                self._leave()
             time.sleep(TICK)
+
+    def _leave(self) -> None:
+        printed.here.leave(self.notes, self.rank)
+        _exit(1)
 
     def _look(self) -> End:
         from utils.ranks.locate import looking, place_of

@@ -81,12 +81,14 @@ class Verdict:
         text: the sentence (wrong, not judged) or the figures (right).
         details: further lines, shown beneath.
         passed: the parts of the exercise that are right although the whole is not.
+        printed: what the answer has printed in the case of which the text speaks, or in the first one.
     """
 
     state: str
     text: str = ""
     details: str = ""
     passed: tuple[str, ...] = ()
+    printed: str = ""
 
     def __post_init__(self) -> None:
         for name, longest in _LONGEST.items():
@@ -107,12 +109,12 @@ class Verdict:
 
     def __repr__(self) -> str:
         line = f"{SIGNS[self.state]} {self.state}" + (f": {self.text}" if self.text else "")
-        return f"{line}\n{self.details}" if self.details else line
+        return "\n".join(part for part in (line, self.details, self.printed) if part)
 
     def _repr_html_(self) -> str:
         word = f"{SIGNS[self.state]} {self.state}"
         text = escape(f": {self.text}") if self.text else ""
-        more = f"<pre>{escape(self.details)}</pre>" if self.details else ""
+        more = "".join(f"<pre>{escape(part)}</pre>" for part in (self.details, self.printed) if part)
         return f'<div><b style="color:{COLOURS[self.state]}">{word}</b>{text}{more}</div>'
 
 

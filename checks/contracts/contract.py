@@ -136,7 +136,7 @@ def most_telling(mistakes: Mistakes, case: Case, broken: Sequence[Broken]) -> Wr
     sentence = sentence.replace("{}", one.sentence).replace("?.", "?")
     if one.rank is not None and case["ranks"] > 1:
         sentence = f"on rank {one.rank} {sentence}"
-    where = f" See {shown(case)}."
+    where = f" The case: {shown(case)}."
     figures = {name: value for name in ("measured", "expected") if (value := getattr(one, name)) is not None}
     figures = {name: value if isinstance(value, int) else _short(value) for name, value in figures.items()}
     wrong = Wrong("", **figures)

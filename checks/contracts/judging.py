@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from checks import printed
 from checks.answers import Answer
 from checks.contracts.clauses import clauses
 from checks.contracts.contract import Broken, Case, Contract, Facts, Mistakes, most_telling
@@ -39,12 +40,14 @@ def judge(contract: Contract, *answers: Answer, seed: int | None = None) -> dict
         now = list(zip(these, _play(contract, these, answers), strict=False))
         for case, world in now:
             if broken := list(_broken(contract, case, world)):
+                printed.show([one["printed"] for one in world])
                 wrong = most_telling(contract.mistakes, case, broken)
                 wrong.details = next((one["stopped"]["details"] for one in world if one["stopped"]), "")
                 raise wrong
         if len(now) < len(these):  # (where a scene ends early, a clause is broken)
             raise Wrong(f"the check could not be played to its end ({len(now)} of {len(these)} cases on {ranks} ranks)")
         played += now
+    printed.show([one["printed"] for one in played[0][1]])
     return contract.figures([(case, [one["facts"] for one in world]) for case, world in played])
 
 

@@ -229,7 +229,8 @@ class Wire:
             return
         said: list[Any] = [None] * self._size
         dist.all_gather_object(said, (words, [str(one) for one in self.launches], reason), group=self._group)
-        details = "\n".join(f"rank {rank}: {'; '.join(calls) or 'nothing'}" for rank, (_, calls, _) in enumerate(said))
+        called = enumerate(calls for _, calls, _ in said) if any(calls for _, calls, _ in said) else ()
+        details = "\n".join(f"rank {rank}: {'; '.join(calls) or 'nothing'}" for rank, calls in called)
         if reasons := [one for *_, one in said if one]:
             _, clause, sentence = max(reasons, key=lambda one: one[0])
             self.stop(clause, sentence, details, everywhere=True)

@@ -56,9 +56,9 @@ class Source:
         import torch.distributed as dist
 
         from checks.contracts.launches import METHODS
-        from checks.contracts.watch import COMPUTING
+        from checks.contracts.watch import AT_LEAST
 
-        signal.setitimer(signal.ITIMER_VIRTUAL, COMPUTING)  # its handler is there already, from the process
+        signal.setitimer(signal.ITIMER_VIRTUAL, AT_LEAST)  # its handler is there already, from the process
 
         def talk(*_: Any, **__: Any) -> Any:
             self._talks += 1

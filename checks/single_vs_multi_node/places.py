@@ -53,7 +53,7 @@ def scene_of(function: str) -> Callable[..., None]:
     return scene
 
 
-_OTHER = "this is another process"
+_OTHER = "this is right for another process than the one asked about"
 # What a mistake gives, by its sentence; of all places of a cluster, in order.
 _RANKS: dict[str, Callable[[int, int, Counts], int]] = {
     "the launcher counts node by node; you deal the ranks out to the nodes like cards": lambda n, k, c: like_cards(

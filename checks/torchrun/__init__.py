@@ -33,7 +33,7 @@ def script(main: Any) -> dict[str, Any]:
             found = script_runs.started(main, case)
         except Wrong as wrong:
             end = "" if wrong.sentence.endswith((".", "?")) else "."
-            raise wrong.saying(f"{wrong.sentence}{end} See {shown(case)}.") from None
+            raise wrong.saying(f"{wrong.sentence}{end} The case: {shown(case)}.") from None
         case = case | {"reference": [reference]}
         refuse(case, script_verdicts.judge(case, found))
     return {

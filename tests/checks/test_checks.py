@@ -301,3 +301,39 @@ def test_a_method_that_fails_speaks_for_its_class():
 def _make_and_call(maker, x):
     assert isinstance(maker, OpenAnswer)
     return maker()(x)
+
+
+# ---------------------------------------------------------------- what answers print
+def test_what_an_answer_prints_stands_beside_the_verdict():
+    def add(a, b):
+        print("adding", a, "and", b)
+        return a + b if a != 3 else 0
+
+    told = ["printed:", "    adding 1 and 2", "    adding 3 and 4", "    adding -1 and 1"]
+    assert said(check.add(add)).splitlines()[1:] == told
+
+
+def test_what_ranks_print_stands_there_with_their_numbers_and_once_where_it_is_the_same():
+    def alike(tensor):
+        print(tensor.shape)
+        raise ValueError("no")
+
+    def different(tensor):
+        print("here", tensor.item())
+        raise ValueError("no")
+
+    lines = said(check.mean_over_ranks(alike)).splitlines()
+    assert lines[-2:] == ["printed on ranks 0, 1:", "    torch.Size([1])"]
+    lines = said(check.mean_over_ranks(different)).splitlines()
+    assert lines[-4:] == ["printed on rank 0:", "    here 1.0", "printed on rank 1:", "    here 2.0"]
+
+
+def test_of_many_lines_the_first_are_shown():
+    def add(a, b):
+        for i in range(100_000):
+            print(i, "x" * 1000)
+        return a + b
+
+    lines = said(check.add(add)).splitlines()
+    assert lines[0] == "✓ right: cases: 3" and lines[2].startswith("    0 xxx") and len(lines[2]) < 300
+    assert lines[-2].startswith("    19 x") and lines[-1] == "    … (299,980 more lines)"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import re
+import signal
 import sys
 import tempfile
 import threading
@@ -13,16 +16,18 @@ import numpy
 import pytest
 import torch
 import torch.distributed as dist
+from ranks_support import eventually
 from torch import nn
 
-from checks import Wrong, run
+from checks import Wrong, printed, run
 from checks.answers import Answer
-from checks.contracts import Amount, Broken, Contract, Rules, compare, judge, surroundings
+from checks.contracts import Amount, Broken, Contract, Rules, compare, judge, surroundings, watch
 from checks.contracts.contract import LONGEST, most_telling
 from checks.contracts.memory import held, not_tensors
 from checks.contracts.snapshot import Snapshot
 from checks.contracts.wire import Stop, Wire
 from checks.inside import OpenAnswer, Outcome
+from utils.ranks import RanksInterrupted
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks need not import pytest
 
@@ -312,11 +317,11 @@ CASE = {"ranks": 3, "type": "float64", "seed": 9, "drawn": 4, "caps": [1, 2]}
 
 def test_a_known_mistake_is_said_before_what_comes_first():
     broken = [Broken("around:a", "the first", call=0), Broken("value:b", "the second", 2, 3, rank=1, call=1)]
-    assert most_telling((), CASE, broken).sentence == "the first. See 3 ranks, type: float64, seed 4."
+    assert most_telling((), CASE, broken).sentence == "the first. The case: 3 ranks, type: float64, seed 4."
     wrong = most_telling([("value:*", "{}: mind the sum")], CASE, broken)
     assert (
         wrong.text
-        == "on rank 1 the second: mind the sum. See 3 ranks, type: float64, seed 4. (measured: 2; expected: 3)"
+        == "on rank 1 the second: mind the sum. The case: 3 ranks, type: float64, seed 4. (measured: 2; expected: 3)"
     )
 
 
@@ -327,7 +332,9 @@ def test_of_one_call_the_cause_is_said():
 
 def test_no_sentence_is_longer_than_it_may_be():
     wrong = most_telling((), CASE, [Broken("value:x", "long " * 10_000, "long " * 10_000, [1] * 10_000)])
-    assert len(wrong.text) <= LONGEST and "…. See 3 ranks, type: float64, seed 4. (measured: long long" in wrong.text
+    assert (
+        len(wrong.text) <= LONGEST and "…. The case: 3 ranks, type: float64, seed 4. (measured: long long" in wrong.text
+    )
 
 
 # ---------------------------------------------------------------------- a whole check
@@ -402,6 +409,49 @@ GOOD = "def mean(tensor):\n    dist.all_reduce(tensor)\n    tensor /= dist.get_w
 )
 def test_what_a_contract_does_not_allow_is_refused_and_named(text, said):
     assert said in _say(text)
+
+
+def test_of_what_an_answer_prints_that_of_the_case_is_shown_of_which_the_sentence_speaks():
+    text = GOOD + "    print('of', dist.get_world_size())\n"
+    with printed.collected() as first:
+        assert _say(text) == "{'cases': 2}"
+    with printed.collected() as last:
+        assert "The case: 3 ranks" in _say(text + "    if dist.get_world_size() == 3:\n        tensor += 1\n")
+    with printed.collected() as stuck:
+        _say("def mean(tensor):\n    print('of', dist.get_rank())\n    dist.recv(tensor)\n")
+    assert (first, last, stuck) == (["of 2"] * 2, ["of 3"] * 3, ["of 0", "of 1"])
+
+
+def test_an_interrupt_names_the_line_in_which_an_answer_never_ends(tmp_path):
+    there = f"    open('{tmp_path}/' + str(dist.get_rank()), 'w').close()\n"
+    thread = threading.Thread(
+        target=lambda: (
+            eventually(lambda: len(list(tmp_path.iterdir())) == 2, 60) and os.kill(os.getpid(), signal.SIGINT)
+        )
+    )
+    thread.start()
+    with pytest.raises(RanksInterrupted) as stopped:
+        _say(f"def mean(tensor):\n{there}    while True:\n        tensor += 1\n")
+    thread.join()
+    assert "finished" not in stopped.value.report
+    assert re.search(r"line [67]|  [67]  ", stopped.value.report) and "tensor += 1" in stopped.value.report
+
+
+def test_ranks_that_have_to_share_cores_need_not_compute_as_long_before_a_loop_is_said_to_be_without_end():
+    def computing():
+        with watch.not_for_ever():
+            while True:
+                pass
+
+    def until(patience):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(watch, "PATIENCE", patience)
+            with pytest.raises(Outcome, match="without end") as found:
+                computing()
+        return int(re.search(r"after (\d+) s of computing", str(found.value))[1])
+
+    assert until(patience=0) == watch.AT_LEAST
+    assert until(patience=1000) == watch.COMPUTING
 
 
 def test_an_answer_that_is_not_started_is_not_wrong():

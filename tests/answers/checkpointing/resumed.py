@@ -242,8 +242,10 @@ wrong("momentum in bfloat16", "the optimizer's state is not what it was", {
 wrong("saved at the end", "too much work is lost", {WHEN: "        if number + 1 == task.steps:\n"})
 wrong("saved in each step", "a save every 5 steps is enough", {WHEN: "        if True:\n"})
 wrong("saved every ten steps", "too much work is lost", {"% task.every == 0": "% (2 * task.every) == 0"})
-wrong("every five steps always", "See 1 rank, training ranks: 1, steps", {"% task.every == 0": "% 5 == 0"})
-wrong("forty steps always", "See 1 rank, training ranks: 1, steps", {"range(done, task.steps)": "range(done, 40)"})
+wrong("every five steps always", "The case: 1 rank, training ranks: 1, steps", {"% task.every == 0": "% 5 == 0"})
+wrong(
+    "forty steps always", "The case: 1 rank, training ranks: 1, steps", {"range(done, task.steps)": "range(done, 40)"}
+)
 wrong(
     "trains on after the end",
     "is called with a number that is no step",

@@ -257,7 +257,7 @@ wrong(
     "is still this rank's own",
     {SUM + MEAN: (SUM + MEAN).replace("grad\n", "data\n").replace(".grad", ".data")},
 )
-wrong("three ranks always", "does not have the right numbers. See 2 ranks", {"/= dist.get_world_size()": "/= 3"})
+wrong("three ranks always", "does not have the right numbers. The case: 2 ranks", {"/= dist.get_world_size()": "/= 3"})
 wrong("at most three ranks", "the gradient of", {"/= dist.get_world_size()": "/= min(dist.get_world_size(), 3)"})
 wrong(
     "in float32",

@@ -131,7 +131,7 @@ wrong("all read once more", "samples are read that no step gets", {STEP: STEP + 
 wrong("not shuffled", "the samples are not shuffled at all", {"(dataset)\n": "(dataset, shuffle=False)\n"})
 wrong("batches of 2", "these are not batches of 4", {"batch_size=4": "batch_size=2"})
 wrong("the rank is forgotten", "all ranks see the same samples", {"(dataset)\n": "(dataset, num_replicas=2, rank=0)\n"})
-wrong("two ranks always", "See 3 ranks", {"(dataset)\n": "(dataset, num_replicas=2, rank=dist.get_rank() % 2)\n"})
+wrong("two ranks always", "The case: 3 ranks", {"(dataset)\n": "(dataset, num_replicas=2, rank=dist.get_rank() % 2)\n"})
 wrong("shuffled without a sampler", "every rank trains on all samples", {
     SAMPLER + LOADER: "    loader = DataLoader(dataset, batch_size=4, shuffle=True)\n", TELL: ""
 })  # fmt: skip

@@ -156,7 +156,7 @@ wrong("nodes dealt like cards", "add up inside the node first", {
     "node, local = divmod(dist.get_rank(), per_node)": "local, node = divmod(dist.get_rank(), nodes)",
     "node * per_node + k": "k * nodes + node", "n * per_node + local": "local * nodes + n",
 })  # fmt: skip
-wrong("two ranks a node always", "See 6 ranks, nodes: 2, ranks per node: 3", {
+wrong("two ranks a node always", "The case: 6 ranks, nodes: 2, ranks per node: 3", {
     "    node, local": "    nodes, per_node = nodes * per_node // min(per_node, 2), min(per_node, 2)\n    node, local"
 })  # fmt: skip
 wrong("in float32", "times what rounding explains", {

@@ -198,7 +198,7 @@ wrong("drops what is very late", "late ones too", {
     UPDATE: "        if staleness < 3 * len(self.steps) + self.bound * len(self.steps):\n    " + UPDATE
 })  # fmt: skip
 wrong("no staleness above ten", "the staleness is not right", {"return staleness": "return min(staleness, 10)"})
-wrong("two servers are one", "See 1 rank", {
+wrong("two servers are one", "The case: 1 rank", {
     "class Server:\n": "class Server:\n    updates_at_pull = {}\n\n", "        self.updates_at_pull = [0] * workers\n": ""
 })  # fmt: skip
 

@@ -94,11 +94,13 @@ wrong("this node too", "own processes are not before it", {"[:node_rank]": "[: n
 wrong("the mean", "is no whole number", {RANK: "    return node_rank * sum(counts) / len(counts) + local_rank"})
 wrong(
     "the wrong way round",
-    "this is another process",
+    "right for another process than",
     {RANK: "    return sum(counts) - 1 - sum(counts[:node_rank]) - local_rank"},
 )
 wrong(
-    "only small clusters", "this is another process", {RANK: "    return min(sum(counts[:node_rank]) + local_rank, 63)"}
+    "only small clusters",
+    "right for another process than",
+    {RANK: "    return min(sum(counts[:node_rank]) + local_rank, 63)"},
 )
 wrong("a text", "returns one whole number", {RANK: "    return f'{sum(counts[:node_rank]) + local_rank}'"})
 wrong("nothing", "returns one whole number", {RANK: RANK.replace("return", "rank =")})
@@ -111,7 +113,7 @@ wrong("dealt back like cards", "you deal the ranks out like cards", {
     LOOP: "    order = sorted((k, n) for n in range(len(counts)) for k in range(counts[n]))\n    local, node = order[rank]\n"
 })  # fmt: skip
 wrong("coordinates from one", "counted from 0, yours from 1", {BACK: "    return node + 1, local + 1, sum(counts)"})
-wrong("one too late", "this is another process", {"while local >= counts[node]": "while local > counts[node]"})
+wrong("one too late", "right for another process than", {"while local >= counts[node]": "while local > counts[node]"})
 wrong("false for rank 0", "returns one whole number", {RANK: RANK + " or False"})
 wrong("texts", "returns three whole numbers", {BACK: "    return str(node), str(local), str(sum(counts))"})
 wrong("two numbers", "returns three numbers", {BACK: "    return node, local"})
@@ -125,7 +127,7 @@ wrong("for ever", "a loop without end", {LOOP: "    while local >= counts[node]:
 wrong("seeds the random numbers", "random numbers other", {BACK: "    random.seed(0)\n" + BACK})
 wrong(
     "counts how often it is asked",
-    "this is another process",
+    "right for another process than",
     {
         RANK: "    start = node_rank == local_rank == 0\n    rank_of.last = 0 if start else getattr(rank_of, 'last', -1) + 1\n"
         "    return rank_of.last"
@@ -149,7 +151,7 @@ def with_numpy():
 # --- wrong: what is remembered, and what a byte holds
 
 SEEN = "    seen = rank_of.__dict__.setdefault('seen', {})\n"
-wrong("known by length and sum", "this is another process", {
+wrong("known by length and sum", "right for another process than", {
     RANK: SEEN + "    key = node_rank, local_rank, len(counts), sum(counts)\n"
     "    return seen.setdefault(key, sum(counts[:node_rank]) + local_rank)"
 })  # fmt: skip
@@ -157,7 +159,7 @@ wrong("known by the list, which changes", "raised IndexError", {
     RANK: SEEN + "    if id(counts) not in seen:\n        seen[id(counts)] = [0, *itertools.accumulate(counts)]\n"
     "    return seen[id(counts)][node_rank] + local_rank"
 })  # fmt: skip
-wrong("added up in a byte", "this is another process", {
+wrong("added up in a byte", "right for another process than", {
     RANK: "    return int(np.array(counts[:node_rank], dtype=np.uint8).sum(dtype=np.uint8)) + local_rank"
 })  # fmt: skip
 
@@ -176,7 +178,7 @@ def tensors_and_arrays():
     return rank_of, coordinates_of
 
 
-wrong("looked up on the wrong side", "this is another process", {
+wrong("looked up on the wrong side", "right for another process than", {
     LOOP: "    ends = list(itertools.accumulate(counts))\n    node = bisect.bisect_left(ends, rank)\n    local = rank - sum(counts[:node])\n"
 })  # fmt: skip
 wrong("the processes of one node", "the world size is not", {BACK: BACK.replace("sum(counts)", "counts[node]")})
