@@ -12,7 +12,7 @@ from course.outline import ROOT
 
 FLOORS = ("checks", "lessons", "course", "simgpu", "utils")
 """The packages, from the top: each may import what stands behind it."""
-BUDGETS = {("utils",): 9_000, ("simgpu",): 9_500, ("lessons", "course"): 7_500, ("checks",): 28_700}
+BUDGETS = {("utils",): 9_000, ("simgpu",): 9_500, ("lessons", "course"): 7_500, ("checks",): 28_800}
 """Lines that these packages have together at most."""
 LONGEST = 500
 CRUMB, CRUMBS = 60, 5  # shorter than so many lines; at most one in so many modules is
