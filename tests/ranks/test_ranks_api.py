@@ -168,6 +168,9 @@ def test_launch_swallows_nothing_that_is_meant_for_the_function():
     with pytest.raises(TypeError, match=r"timeout= is an option of launch\(\) and a parameter of the function"):
         utils.launch(work, ranks=1, timeout=5)
     assert utils.launch(functools.partial(work, timeout=5), ranks=1, timeout=50) == [5]
+    with pytest.raises(TypeError, match=r"functools.partial\(function, ranks=…\)"):
+        utils.launch(lambda x, ranks=2: (x, ranks), 1, ranks=4)  # (launch's default, and yet given)
+    assert utils.launch(lambda x, ranks=2: (x, ranks), 1, 3, ranks=1) == [(1, 3)]
     assert utils.launch(work, ranks=1) == [1]
 
 
@@ -181,11 +184,17 @@ def test_a_module_of_the_readers_own_with_our_name_is_named(tmp_path, monkeypatc
     assert hidden_module() == ""
     (tmp_path / "utils.py").write_text("mine = 1")
     with World(1) as world:
-        assert "`import utils` gives the package that makes them, not the utils.py of this folder" in world.note
+        assert "The utils.py of this folder has the name of a package of this course" in world.note
     (tmp_path / "utils.py").unlink()
     (tmp_path / "utils").mkdir()
     (tmp_path / "utils/__init__.py").touch()
-    assert "not the utils/ of this folder" in hidden_module()
+    assert "The utils/ of this folder" in hidden_module()
+    (tmp_path / "utils/__init__.py").unlink()
+    for name in ("simgpu.py", "checks.py", "lessons/__init__.py", "course.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+        assert f"The {name.removesuffix('__init__.py')} of this folder" in hidden_module()
+        (tmp_path / name).unlink()
 
 
 def test_preload_and_launch_are_functions_in_either_order():

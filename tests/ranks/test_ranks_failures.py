@@ -14,6 +14,7 @@ from ranks_support import Recorder, eventually, gone
 
 import utils
 from utils.ranks import RankError, RanksInterrupted, RankTimeout, World
+from utils.ranks.failures import Outcome, hang_report
 
 SOON = 15.0  # seconds: a bound on hanging, not a measurement
 LEFT = "finished the cell, without that call or with one that did not fit"
@@ -180,6 +181,14 @@ def test_a_rank_left_out_by_only_is_named(world):
     error = fails(world, "dist.barrier()", RankTimeout, only=[0, 1, 2], timeout=1)
     assert "rank 3 was not asked to run this cell (--only)" in error.report
     assert still_works(world)
+
+
+def test_what_many_ranks_have_in_common_is_one_row_of_the_table():
+    outcomes = [Outcome(rank, "absent" if rank else "stopped") for rank in range(64)]
+    rows = hang_report(outcomes, "").splitlines()
+    assert [row.split()[:2] for row in rows] == [["rank", "state"], ["0", "busy,"], ["1–63", "not"]]
+    few = hang_report(outcomes[:5], "").splitlines()
+    assert [row.split()[0] for row in few] == ["rank", "0", "1", "2", "3", "4"]
 
 
 def test_an_endless_loop_ends_at_the_time_out(world):

@@ -139,6 +139,9 @@ def test_a_rank_killed_between_cells_is_named_and_replaced(kernel):
     [
         ("%%ranks --timeot 3\n1", "has no option --timeot. Did you mean --timeout?"),
         ("%%ranks --n 3\n1", "has no option --n."),
+        ("%%ranks --ranks 3\n1", "has no option --ranks. Did you mean -n?"),
+        ("%%ranks --nproc_per_node=3\n1", "has no option --nproc_per_node. Did you mean -n?"),
+        ("%%ranks --nnodes 2\n1", "has no option --nnodes. Did you mean --nodes?"),
         ("%%ranks -n four\n1", "invalid int value: 'four'"),
         ("%%ranks -n 0\n1", "1 to 128 ranks, not 0"),
         ("%%ranks -n 4 --nodes 3\n1", "--nodes can be 1, 2, 4"),
@@ -149,6 +152,11 @@ def test_a_rank_killed_between_cells_is_named_and_replaced(kernel):
         ("%%ranks 4\n1", "takes options only, not '4'"),
         ("%%ranks\n%time 1", "is a command of the notebook, and ranks run Python only"),
         ("%%ranks\n!ls", "is a command of the notebook, and ranks run Python only"),
+        ("%%ranks\nlen?", "Line 2 ('len?') is a command of the notebook"),
+        ("%%ranks\n?len", "is a command of the notebook"),
+        ("%%ranks\nfiles = !ls", "is a command of the notebook"),
+        ("%%ranks\nwait = asyncio.sleep(0)\nawait wait", "Line 3 ('await wait') waits outside of a function"),
+        ("%%ranks\nasync with lock: pass", "write async def main(): … and call asyncio.run(main())"),
         ("%ranks stp", "Did you mean stop?"),
         ("%ranks -n 4", "belong to a cell that begins with %%ranks"),
         ("%ranks pull", "takes one name"),
@@ -172,6 +180,40 @@ def test_a_syntax_error_is_shown_before_any_rank_runs(kernel):
     assert "SyntaxError" in text and "if True" in text
     assert "ran\n" not in text.replace("print('ran')", "")
     assert "utils/ranks" not in text
+
+
+@pytest.mark.parametrize("wrong", ["return 1", "break", "yield 1"])
+def test_what_belongs_into_a_function_or_loop_is_one_error_before_any_rank_runs(kernel, wrong):
+    text = kernel.text(f"%%ranks -n 2\nprint('ran')\n{wrong}")
+    assert text.rstrip().endswith("outside loop" if wrong == "break" else "outside function")
+    assert wrong in text and "line 3" in text and "ran\n" not in text and "rank" not in text.replace("on ranks", "")
+
+
+def test_names_that_a_cell_overwrites_are_said_and_have_their_meaning_again_in_the_next(kernel):
+    kernel.run("%%ranks -n 2\n1")
+    said = "This cell has given `rank` and `dist` another meaning. The next cell on ranks has the usual one again"
+    text = kernel.text("%%ranks\nfor rank in range(world_size): pass\nfrom math import *\nworld_size, local_rank")
+    assert said in text and text.count("\n") == 3
+    assert kernel.text("%%ranks\nrank, dist.get_rank()") == "rank 0: (0, 0)\nrank 1: (1, 1)\n"
+    assert "`torch` and" not in kernel.text("%%ranks\nimport torch, torch.distributed as dist\nrank = dist.get_rank()")
+    assert "'rank' has a meaning of its own" in kernel.text("rank = 7\n%ranks push rank")
+
+
+def test_a_device_that_a_cell_chooses_stays_chosen_and_anything_else_of_that_name_does_not(kernel):
+    kernel.run("%%ranks -n 2\n1")
+    assert kernel.text("%%ranks\ndevice = torch.device('meta')") == ""
+    assert kernel.text("%%ranks\ndevice") == "ranks 0, 1: device(type='meta')\n"
+    assert "`device` another meaning" in kernel.text("%%ranks\nfor device in range(3): pass")
+    assert kernel.text("%%ranks\ndevice") == "ranks 0, 1: device(type='cpu')\n"
+
+
+def test_ranks_that_have_ended_are_said_to_have_ended(kernel):
+    kernel.run("%ranks stop")
+    assert "There are no ranks now" in kernel.text("%ranks pull x")
+    text = kernel.text("%%ranks -n 3\nimport os, signal\nif rank: os.kill(os.getpid(), signal.SIGKILL)\ndist.barrier()")
+    assert "ranks 1, 2 were killed by SIGKILL" in text
+    assert "These ranks have ended" in kernel.text("%ranks pull x")
+    assert "yet" not in kernel.text("%ranks debug 1")
 
 
 def test_help_and_completion(kernel):

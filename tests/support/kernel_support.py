@@ -27,9 +27,22 @@ class Kernel:
     def pid(self) -> int:
         return int(self.manager.provisioner.pid)
 
-    def start(self, code: str) -> str:
-        """Send code without waiting for it."""
-        return str(self.client.execute(code))
+    def start(self, code: str, can_ask: bool = False) -> str:
+        """Send code without waiting for it. ``can_ask``: its input() may ask, else (as under nbconvert) it may not."""
+        return str(self.client.execute(code, allow_stdin=can_ask))
+
+    def question(self, seconds: float = 60) -> str:
+        """The prompt of the next input()."""
+        return str(self.client.get_stdin_msg(timeout=seconds)["content"]["prompt"])
+
+    def dialogue(self, code: str, *answers: str) -> tuple[list[str], list[dict[str, Any]]]:
+        """Run code that asks so many times; its prompts, and its outputs."""
+        request = self.start(code, can_ask=True)
+        prompts = []
+        for answer in answers:
+            prompts.append(self.question())
+            self.client.input(answer)
+        return prompts, self.finish(request)
 
     def finish(self, request: str, seconds: float = 60) -> list[dict[str, Any]]:
         """The outputs of a request, as a notebook stores them: what was cleared is not there."""

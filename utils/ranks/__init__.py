@@ -19,6 +19,7 @@ Between them
     ports.py       ports of this machine that nobody uses
 In a rank
     rank.py        what runs inside a rank, and what is different in its process
+    debugger.py    its questions to the reader: input(), breakpoint(), a look back at a failure
     iopub.py       its streams: what it prints, on its way to the notebook
     display.py     its values, figures, rich output and tracebacks
     locate.py      where it is: which line of the reader's code, which collective, what has not ended

@@ -12,7 +12,7 @@ from typing import Any
 
 from utils.ranks.errors import RankError, RankFailure, RanksInterrupted, RankTimeout
 from utils.ranks.locate import nowhere
-from utils.ranks.output import label, text_table
+from utils.ranks.output import label, said_alike, text_table
 
 KEPT = "The ranks live on with all their variables."
 REMADE = (
@@ -24,6 +24,8 @@ DEVICE_LOST = (
     "%%ranks cell starts a new one, without the variables of the former."
 )
 LOST = "This world has ended: the next %%ranks cell starts a new one, without the variables of the former."
+
+MOST_EQUAL_ROWS = 8  # of a table; what more ranks have in common is said once
 
 _CONNECTION_WORDS = ("connection closed by peer", "connection reset", "gloo", "nccl", "socket", "broken pipe")
 
@@ -88,7 +90,14 @@ def how_it_ended(exit_status: int | None, in_sentence: bool = False) -> str:
     if exit_status is not None:
         names = {one.value: one.name for one in signal.Signals}
         how = f"killed by {names.get(-exit_status, f'signal {-exit_status}')}"
-    return f"was {how}" if in_sentence else how
+    return with_verb(how) if in_sentence else how
+
+
+def with_verb(how: str, several: bool = False) -> str:
+    """``killed by SIGKILL`` after its subject: ``was killed by SIGKILL``. (``ended with …`` has a verb of its own.)"""
+    if not how.startswith(("killed", "lost")):
+        return how
+    return f"{'were' if several else 'was'} {how}"
 
 
 def failure_of(outcome: Outcome) -> RankFailure:
@@ -130,7 +139,7 @@ def rank_error(outcomes: Sequence[Outcome], what_survives: str) -> RankError:
     failures = [failure_of(outcome) for outcome in failed]
     first = failures[0]
     same = [f.rank for f in failures if (f.ename, f.message, f.line) == (first.ename, first.message, first.line)]
-    sentence = f"{label(same)} {_what(first)}"
+    sentence = f"{label(same)} {_what(first, len(same) > 1)}"
 
     lines = []
     if first.traceback:
@@ -158,11 +167,17 @@ def rank_error(outcomes: Sequence[Outcome], what_survives: str) -> RankError:
 
 def hang_report(outcomes: Sequence[Outcome], what_survives: str) -> str:
     """The table of a cell that was stopped: who was where, and who was waiting for whom."""
-    rows = [("rank", "state", "line", "code")]
+    by_row: dict[tuple[str, ...], list[int]] = {}
     for outcome in outcomes:
         place = outcome.where()
-        rows.append((str(outcome.rank), _state(outcome), str(place["line"] or ""), (place["code"] or "")[:80]))
-    return "\n".join([*text_table(rows), "", *who_waits_for_whom(outcomes), what_survives]).rstrip()
+        row = (_state(outcome), str(place["line"] or ""), (place["code"] or "")[:80])
+        by_row.setdefault(row, []).append(outcome.rank)
+    rows = []
+    for row, ranks in by_row.items():
+        together = [ranks] if len(ranks) > MOST_EQUAL_ROWS else [[rank] for rank in ranks]
+        rows += [(some[0], (label(some).split(" ", 1)[1], *row)) for some in together]
+    table = text_table([("rank", "state", "line", "code"), *(row for _, row in sorted(rows))])
+    return "\n".join([*table, "", *who_waits_for_whom(outcomes), what_survives]).rstrip()
 
 
 def who_waits_for_whom(outcomes: Sequence[Outcome]) -> list[str]:
@@ -210,6 +225,22 @@ def who_waits_for_whom(outcomes: Sequence[Outcome]) -> list[str]:
             f"ranks and with no collective begun: {what}."
         )
     return sentences
+
+
+def meanwhile(outcomes: Sequence[Outcome], asks: int, waiting: set[int]) -> str:
+    """One line while a rank asks the reader: what the others do, of whom some (``waiting``) have a question too."""
+    said = []
+    for outcome in outcomes:
+        place = outcome.where()
+        does = f"is {_state(outcome)}" + (f", line {place['line']}" if place["line"] else "")
+        if outcome.rank in waiting:
+            does = "has a question too"
+        elif outcome.state != "stopped":
+            does = "is done" if outcome.state == "finished" else f"has ended: {_state(outcome)}"
+        if outcome.rank != asks and outcome.state != "absent":
+            said.append((outcome.rank, does))
+    many = [f"{who} {_for_many(does) if who.startswith('ranks') else does}" for does, who in said_alike(said)]
+    return f"(meanwhile: {'; '.join(many)})" if many else ""
 
 
 def _in_same_call(one: Outcome, other: Outcome) -> bool:
@@ -260,9 +291,8 @@ def _was_doing(outcome: Outcome) -> str:
     return "stopped"
 
 
-def _what(failure: RankFailure) -> str:
-    if failure.ename == "Killed":
-        verb = "was " if failure.message.startswith(("killed", "lost")) else ""
-        return verb + failure.message
+def _what(failure: RankFailure, several: bool = False) -> str:
+    if failure.ename in ("Killed", "BdbQuit"):
+        return with_verb(failure.message, several)
     message = failure.message.split("\n")[0][:300]
     return f"failed: {failure.ename}: {message}" if message else f"failed: {failure.ename}"

@@ -10,9 +10,9 @@ import signal
 import time
 from typing import Any
 
-from utils.ranks.failures import Outcome
+from utils.ranks.failures import Outcome, meanwhile
 from utils.ranks.lifetimes import send_signal
-from utils.ranks.output import Transcript
+from utils.ranks.output import Quiet, Transcript, View
 from utils.ranks.processes import InterruptFlag, RankHandle
 from utils.ranks.wire import Listener
 
@@ -21,6 +21,11 @@ ANSWER_GRACE = 1.0  # … to say where they are
 FREE_GRACE = 0.4  # … to come back once they are interrupted, and again once they have no connections
 STOP_GRACE = 6.0  # … to come back at all, before they are killed
 TICK = 0.2
+
+NOBODY = (
+    "input() and breakpoint() ask the reader, and here nobody can be asked: the cell runs in the background, or the "
+    "notebook without a reader. Give values with `%ranks push NAME`; after a failure, `%ranks debug N` looks back."
+)
 
 
 class Gathering:
@@ -38,7 +43,7 @@ class Gathering:
         timeout: float | None,
         transcript: Transcript,
         flag: InterruptFlag,
-        on_output: Any = None,
+        view: View | None = None,
     ) -> None:
         self._handles = handles
         self._pending = set(busy)
@@ -46,13 +51,16 @@ class Gathering:
         self._deadline = time.monotonic() + timeout if timeout else None
         self._transcript = transcript
         self._flag = flag
-        self._on_output = on_output or (lambda: None)
+        self._view = view or Quiet()
         self._handle_of: dict[Any, RankHandle] = {handle.channel: handle for handle in handles}
         starter = handles[0].starter.channel()
         sources = [*self._handle_of, *([starter] if starter is not None else []), flag]
         self._listener = Listener(source for source in sources if source.fileno() >= 0)
         self._looked_at = time.monotonic()  # whether ranks are alive
         self._places: dict[int, dict[str, Any] | None] = {}
+        self._times_asked = 0  # where they are
+        self._questions: dict[int, dict[str, Any]] = {}  # of ranks to the reader
+        self._answered = -1  # the rank whose question was the last
         self._stopped: set[int] = set()
         self.stopped_by: str | None = None
         self.groups_alive: dict[int, bool] = {}
@@ -76,6 +84,12 @@ class Gathering:
             now = time.monotonic()
             if self._flag.count:
                 return "interrupt"
+            if self._questions:
+                self._ask_reader()
+                stood = time.monotonic() - now
+                self._deadline = self._deadline and self._deadline + stood
+                failed_at = failed_at and time.monotonic()  # (whoever is asked in the debugger has its time, too)
+                continue
             if self._deadline is not None and now > self._deadline:
                 return "time-out"
             if failed_at is None and any(o.state in ("raised", "killed") for o in self.outcomes):
@@ -85,9 +99,8 @@ class Gathering:
         return None
 
     def _stop(self, reason: str) -> None:
-        for rank in self._pending:
-            self._tell(rank, {"do": "where", "ask": self._number})
-        self._listen_until(ANSWER_GRACE, lambda: self._pending <= set(self._places))
+        self._questions.clear()
+        self._ask_where(set(self._pending))
         self._stopped = set(self._pending)  # whoever has ended meanwhile did so by itself
         if reason == "failure":  # the others wait for the one that failed: interrupted and aborted, they end
             self._abort()
@@ -107,6 +120,38 @@ class Gathering:
         self._listen_until(STOP_GRACE, lambda: not self._pending)
         for rank in list(self._pending):  # cannot be killed (stuck in the kernel): give it up
             self._record(rank, Outcome(rank, "killed", time.monotonic(), code=-signal.SIGKILL))
+
+    def _ask_where(self, ranks: set[int]) -> None:
+        """Let these ranks say where they are; wait a moment for those that do not have a question themselves."""
+        self._places.clear()
+        self._times_asked += 1
+        for rank in ranks:
+            self._tell(rank, {"do": "where", "ask": [self._number, self._times_asked]})
+        known = self._places.keys()
+        self._listen_until(ANSWER_GRACE, lambda: ranks & self._pending <= known | self._questions.keys())
+
+    def _ask_reader(self) -> None:
+        """Put a rank's question to the reader. Ranks with questions take turns, in their order."""
+        self._ask_where(self._pending - self._questions.keys() if self._view.can_ask else set())
+        rank = min(self._questions, key=lambda rank: (rank <= self._answered, rank))
+        question = self._questions.pop(rank)
+        self._answered = rank
+        now = [
+            Outcome(rank, "stopped", place=self._places.get(rank)) if rank in self._pending else self.outcomes[rank]
+            for rank in range(len(self._handles))
+        ]
+        others = meanwhile(now, rank, set(self._questions))
+        answer: dict[str, Any] = {}
+        try:
+            with self._flag.raising():
+                answer = {"text": self._view.ask(rank, question["prompt"], others, self._transcript)}
+        except KeyboardInterrupt:
+            self._flag.count = self._flag.count or 1
+        except EOFError:
+            pass  # no text
+        except Exception:
+            answer = {"refused": NOBODY}
+        self._tell(rank, {"do": "answer", "number": question["number"], **answer})
 
     def _abort(self) -> None:
         for rank in self._pending:
@@ -134,7 +179,7 @@ class Gathering:
             self._looked_at = time.monotonic()
             for rank in list(self._pending):
                 self._check_alive(self._handles[rank])
-        self._on_output()
+        self._view.update(self._transcript)
 
     def _on_message(self, handle: RankHandle, message: dict[str, Any], blob: bytes) -> None:
         event, rank = message["event"], handle.rank
@@ -146,11 +191,14 @@ class Gathering:
             mine.show(message["data"], message["metadata"], message["display_id"], message["update"])
         elif event == "clear" and mine is not None:
             mine.clear()
-        elif event == "where" and message["ask"] == self._number:
+        elif event == "ask" and rank in self._pending:
+            self._questions[rank] = message
+        elif event == "where" and message["ask"] == [self._number, self._times_asked]:
             self._places[rank] = message["place"]
         elif event == "done" and message["cell"] == self._number and rank in self._pending:
             self.groups_alive[rank] = message["group"]
             handle.note = message.get("note", handle.note)
+            self._transcript.overwritten[rank] = tuple(message.get("overwritten", ()))
             if message["compiler"]:
                 handle.starter.preload("torch._dynamo")
             if message["ok"]:
@@ -177,6 +225,7 @@ class Gathering:
 
     def _record(self, rank: int, outcome: Outcome) -> None:
         self._pending.discard(rank)
+        self._questions.pop(rank, None)
         self.outcomes[rank] = outcome
 
     def _tell(self, rank: int, message: dict[str, Any]) -> None:

@@ -30,6 +30,27 @@ def kill_group(pid: int) -> None:
         pass
 
 
+def ended_child(pid: int | None = None) -> int:
+    """This child, or any, if it has ended and nobody has waited for it: its number is not free yet. 0: none.
+
+    Raises:
+        ChildProcessError: this child has been waited for.
+    """
+    if not hasattr(os, "waitid"):  # macOS before Python 3.13
+        import psutil
+
+        children = psutil.Process().children() if pid is None else [psutil.Process(pid)]
+        return next((child.pid for child in children if child.status() == psutil.STATUS_ZOMBIE), 0)
+    which = (os.P_ALL, 0) if pid is None else (os.P_PID, pid)
+    try:
+        found = os.waitid(*which, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        if pid is not None:
+            raise
+        return 0
+    return found.si_pid if found else 0
+
+
 def end_with(parent: int, number: int = signal.SIGTERM) -> None:
     """Ask Linux for a signal to this process when the one that started it dies; ends at once if it is dead already.
 

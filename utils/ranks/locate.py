@@ -75,7 +75,7 @@ def _with_code(found: dict[str, Any], file: str) -> dict[str, Any]:
 def _spot(frames: Frames) -> tuple[dict[str, Any], str]:
     """The place without its code, and the file in which that stands."""
     found, file = nowhere(), ""
-    mine = [index for index, (frame, _) in enumerate(frames) if _is_readers(frame.f_code.co_filename)]
+    mine = [index for index, (frame, _) in enumerate(frames) if is_readers(frame.f_code.co_filename)]
     if mine:
         frame, line = frames[mine[-1]]
         file = frame.f_code.co_filename
@@ -118,7 +118,8 @@ def imports_torch(frame: FrameType | None) -> bool:
     return False
 
 
-def _is_readers(file: str) -> bool:
+def is_readers(file: str) -> bool:
+    """Whether code of this file is the reader's own, not a library's or ours."""
     return not file.startswith(("<frozen", "<string", *_LIBRARY)) or f"{os.sep}ipykernel_" in file
 
 

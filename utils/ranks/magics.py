@@ -19,13 +19,14 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from utils.ranks import starters
 from utils.ranks.errors import BadRequest
+from utils.ranks.failures import with_verb
 from utils.ranks.options import OPTIONS, check_source, parse, rank_list, torch_modules
-from utils.ranks.output import Held, Status, Values, default_view, show
+from utils.ranks.output import Held, Status, Values, default_view, said_alike, show
 from utils.ranks.processes import check_gpus, check_shape
 from utils.ranks.provider import Options, provider
-from utils.ranks.world import DEFAULT_TIMEOUT, World
+from utils.ranks.world import DEFAULT_TIMEOUT, World, hidden_module
 
-COMMANDS = ("status", "pull", "push", "wait", "log", *provider().commands, "stop", "restart")
+COMMANDS = ("status", "pull", "push", "wait", "log", "debug", *provider().commands, "stop", "restart")
 DEFAULT_RANKS = 4
 Shape = tuple[int, int, str, Options | None]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -64,7 +65,7 @@ class RanksMagics(Magics):
     @argument(
         "command",
         nargs="*",
-        help="For %%ranks with one percent sign: status, pull NAME, push NAME, wait, log, stop, restart, "
+        help="For %%ranks with one percent sign: status, pull NAME, push NAME, wait, log, debug N, stop, restart, "
         + "".join(f"{command}, " for command in [*provider().commands][:1])
         + "…",
     )
@@ -79,13 +80,16 @@ class RanksMagics(Magics):
         EXAMPLES
         %%ranks --bg            in the background: other cells can run meanwhile in the notebook
 
-        In a rank these names exist: rank, world_size, local_rank, device, torch, dist, display.
+        In a rank these names exist: rank, world_size, local_rank, device, torch, dist, display. A cell may give them
+        other values; the next cell has them anew (but for a device that you have chosen). input() and breakpoint()
+        work: the prompt says which rank asks, and the time-out stands still.
 
         %ranks                  status: ranks, pids, backend, devices, memory
         %ranks pull NAME        NAME becomes a list here: its value on rank 0, on rank 1, …
         %ranks push NAME        every rank gets this notebook's NAME
         %ranks wait             wait for the cell in the background; shows its output and value, raises its error
         %ranks log              of a cell in the background, what it has printed so far; else the last failure again
+        %ranks debug N          Python's debugger, where rank N failed in the last cell
         COMMANDS
         %ranks stop             end the ranks
         %ranks restart          new ranks, without variables
@@ -139,7 +143,9 @@ class RanksMagics(Magics):
         former, note = self.world, ""
         if former is not None and former.open:
             if dead := former.dead_ranks():
-                how = "; ".join(f"rank {rank} was {reason}" for rank, reason in dead.items())
+                how = "; ".join(
+                    f"{who} {with_verb(how, who.startswith('ranks'))}" for how, who in said_alike(dead.items())
+                )
                 note = f"Since the last cell {how}: here are new ranks, without the variables of the former."
             elif shape == self._wanted:
                 return former
@@ -171,6 +177,10 @@ class RanksMagics(Magics):
             if len(names) != 1:
                 raise BadRequest(f"%ranks {command} takes one name, for example: %ranks {command} loss")
             return getattr(self, f"_{command}")(names[0])
+        if command == "debug":
+            if len(names) != 1 or not names[0].isdigit():
+                raise BadRequest("%ranks debug takes the number of one rank, for example: %ranks debug 2")
+            return self._living().debug(int(names[0]), default_view(live=True))
         if names:
             raise BadRequest(f"%ranks {command} takes nothing more; {' '.join(names)!r} is too much.")
         if command in provider().commands:
@@ -223,8 +233,10 @@ class RanksMagics(Magics):
         self._world_of(self._wanted)
 
     def _living(self) -> World:
-        if self.world is None or not self.world.open:
-            raise BadRequest("There are no ranks yet: run a cell that begins with %%ranks -n 4 first.")
+        if self.world is None:
+            raise BadRequest("There are no ranks now: run a cell that begins with %%ranks -n 4 first.")
+        if not self.world.open:
+            raise BadRequest("These ranks have ended: run a cell that begins with %%ranks, which starts new ones.")
         return self.world
 
     def close(self) -> None:
@@ -283,6 +295,8 @@ def load(shell: Any) -> None:
         _matcher = context_matcher()(lambda context: loaded.complete(context))
         shell.Completer.custom_matchers.append(_matcher)
     shell.register_magics(_loaded)
+    if note := hidden_module():
+        print(note)
 
 
 def unload(shell: Any) -> None:

@@ -9,6 +9,7 @@ import argparse
 import ast
 import difflib
 import re
+import warnings
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -19,6 +20,12 @@ from utils.ranks.output import label
 from utils.ranks.provider import provider
 
 OPTIONS = ("-n", "--nodes", "--only", "--backend", "--timeout", "--bg", *provider().arguments)
+_MEANT = {  # what launchers call it
+    **dict.fromkeys(("--ranks", "--np", "--nproc", "--nproc-per-node", "--num-processes", "--world-size"), "-n"),
+    **dict.fromkeys(("-N", "--nnodes", "--num-nodes"), "--nodes"),
+}
+#: help and commands of the notebook, whose line is no Python: ?len, len?, %time, !ls, files = !ls, took = %timeit …
+_OF_THE_NOTEBOOK = re.compile(r"[%!?]|[\w.]+\?\??$|[\w\s,.]+=\s*[%!]")
 
 
 def parse(magic: Any, line: str) -> argparse.Namespace:
@@ -26,7 +33,8 @@ def parse(magic: Any, line: str) -> argparse.Namespace:
     for word in line.split():
         name = word.split("=")[0]
         if re.match(r"--?[A-Za-z]", name) and name not in OPTIONS and not re.match(r"-n\d+$", name):
-            near = difflib.get_close_matches(name, OPTIONS, 1, 0.4)
+            meant = _MEANT.get(name.replace("_", "-"))
+            near = [meant] if meant else difflib.get_close_matches(name, OPTIONS, 1, 0.4)
             hint = f" Did you mean {near[0]}?" if near else ""
             raise BadRequest(
                 f"%%ranks has no option {name}.{hint} It has {', '.join(OPTIONS)}; %%ranks? explains them."
@@ -56,13 +64,21 @@ def rank_list(text: str, size: int) -> list[int]:
 def check_source(source: str) -> None:
     """Stop at what would fail on every rank before any rank is troubled."""
     try:
-        ast.parse(source, "<cell on ranks>")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the ranks show them
+            compile(source, "<cell on ranks>", "exec", dont_inherit=True)  # finds a return outside of a function, too
     except SyntaxError as error:
-        line = source.splitlines()[error.lineno - 1].lstrip() if error.lineno and source.strip() else ""
-        if line.startswith(("%", "!")):
+        line = source.splitlines()[error.lineno - 1].strip() if error.lineno and source.strip() else ""
+        if _OF_THE_NOTEBOOK.match(line):
             raise BadRequest(
                 f"Line {error.lineno} ({line[:40]!r}) is a command of the notebook, and ranks run Python only: "
                 "give it a cell of its own."
+            ) from None
+        error.text = error.text or line
+        if re.search(r"('await'|async.*) outside", error.msg):
+            raise BadRequest(
+                f"Line {error.lineno} ({line[:40]!r}) waits outside of a function, and on ranks no loop runs yet: "
+                "write async def main(): … and call asyncio.run(main())."
             ) from None
         raise CellSyntaxError(error) from None
 

@@ -154,6 +154,7 @@ class Transcript:
         for rank in ranks:
             hook = (lambda stream, text, rank=rank: on_line(rank, stream, text)) if on_line else None
             self.by_rank[rank] = RankTranscript(hook)
+        self.overwritten: dict[int, tuple[str, ...]] = {}  # names of ours that had another value when the cell ended
 
     def finish(self) -> None:
         for one in self.by_rank.values():
@@ -179,7 +180,20 @@ class Transcript:
                 else:
                     _append_text(outputs, "stdout", f"{name}:\n")
                     outputs.append({"output_type": "display_data", "data": entry.data, "metadata": entry.metadata})
+        for note in self.notes():
+            _append_text(outputs, "stderr", f"{note}\n")
         return _joined(outputs)
+
+    def notes(self) -> list[str]:
+        """What the reader should know of the cell, one line each."""
+        names = dict.fromkeys(name for _, names in sorted(self.overwritten.items()) for name in names)
+        if not names:
+            return []
+        these = " and ".join(f"`{name}`" for name in names)
+        return [
+            f"This cell has given {these} another meaning. The next cell on ranks has the usual one again: use other "
+            "names for your own."
+        ]
 
 
 def _append_text(outputs: list[Output], stream: str, text: str) -> None:
@@ -223,6 +237,15 @@ class View:
     def finish(self, transcript: Transcript) -> None:
         """The cell is done."""
 
+    @property
+    def can_ask(self) -> bool:
+        """Whether there is a reader who can answer questions."""
+        return False
+
+    def ask(self, rank: int, prompt: str, others: str, transcript: Transcript) -> str:
+        """The reader's answer to a rank's question. ``others``: what the other ranks do meanwhile."""
+        raise NotImplementedError
+
 
 class Quiet(View):
     """Shows nothing."""
@@ -238,6 +261,15 @@ class Terminal(View):
         for output in transcript.outputs():
             if output["output_type"] == "display_data":
                 print(output["data"].get("text/plain", "(a picture)"))
+        for note in transcript.notes():
+            print(note, file=sys.stderr)
+
+    can_ask = True
+
+    def ask(self, rank: int, prompt: str, others: str, transcript: Transcript) -> str:
+        if others:
+            print(others)
+        return input(_question(rank, prompt))
 
 
 class Notebook(View):
@@ -253,13 +285,8 @@ class Notebook(View):
         if not self._live or now < self._start + LIVE_AFTER or now < self._drawn_at + LIVE_EVERY:
             return
         outputs = transcript.outputs(last_lines=LIVE_LINES)
-        fingerprint = str(outputs)
-        if outputs and fingerprint != self._drawn:
-            self._clear(wait=True)
-            show(outputs)
-            sys.stdout.flush()
-            sys.stderr.flush()
-            self._drawn = fingerprint
+        if outputs and str(outputs) != self._drawn:
+            self._draw(outputs)
         self._drawn_at = time.monotonic()
 
     def finish(self, transcript: Transcript) -> None:
@@ -269,6 +296,25 @@ class Notebook(View):
                 return
             self._clear(wait=bool(outputs))
         show(outputs)
+
+    @property
+    def can_ask(self) -> bool:
+        return bool(getattr(sys.modules["IPython"].get_ipython().kernel, "_allow_stdin", True))
+
+    def ask(self, rank: int, prompt: str, others: str, transcript: Transcript) -> str:
+        self._draw(transcript.outputs(last_lines=LIVE_LINES))
+        if others:
+            print(others, flush=True)
+        answer = input(_question(rank, prompt))
+        transcript.by_rank[rank].text("stdout", f"{prompt}{answer}\n")  # (the next drawing clears the question away)
+        return answer
+
+    def _draw(self, outputs: list[Output]) -> None:
+        self._clear(wait=True)
+        show(outputs)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._drawn = str(outputs)
 
     def _clear(self, wait: bool) -> None:
         from IPython.display import clear_output
@@ -304,6 +350,10 @@ class Held(View):
             view.finish(self._transcript)
         else:
             show(self.outputs())
+
+
+def _question(rank: int, prompt: str) -> str:
+    return f"{label([rank])} asks: {prompt}"
 
 
 def live_wanted() -> bool:

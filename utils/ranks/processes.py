@@ -15,7 +15,7 @@ from typing import Any
 
 from utils.hardware.nvml import count_gpus
 from utils.ranks import starters
-from utils.ranks.errors import BadRequest
+from utils.ranks.errors import BadRequest, RanksInterrupted
 from utils.ranks.failures import how_it_ended
 from utils.ranks.groups import fitting_backend
 from utils.ranks.lifetimes import send_signal
@@ -57,6 +57,22 @@ class InterruptFlag(Wakeup):
     def strike(self, *_: Any) -> None:
         self.count += 1
         self.set()
+
+    @contextmanager
+    def raising(self) -> Iterator[None]:
+        """While this context lasts (a prompt, say), Ctrl-C also raises KeyboardInterrupt."""
+
+        def strike_and_raise(*_: Any) -> None:
+            self.strike()
+            raise KeyboardInterrupt
+
+        in_main = threading.current_thread() is threading.main_thread()
+        before = signal.signal(signal.SIGINT, strike_and_raise) if in_main else None
+        try:
+            yield
+        finally:
+            if in_main:
+                signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
@@ -151,7 +167,7 @@ class Processes:
     Raises:
         BadRequest: the ranks refuse what was asked for.
         RuntimeError: they could not start.
-        KeyboardInterrupt: the reader stopped it.
+        RanksInterrupted: the reader stopped it.
     """
 
     def __init__(
@@ -181,19 +197,25 @@ class Processes:
         starter.preload(*imports, *(("torch._dynamo", devices["module"]) if devices else ()))
         try:
             for rank in range(size):
-                self._start_one(starter, {"rank": rank, **config})
+                self._start_one(starter, {"rank": rank, **config}, flag)
             self._wait_until_up(flag)
         except BaseException:
             self.close()
             raise
 
-    def _start_one(self, starter: starters.Starter, config: dict[str, Any]) -> None:
+    def _start_one(self, starter: starters.Starter, config: dict[str, Any], flag: InterruptFlag) -> None:
         channel, theirs = pair()
         out, err = os.pipe(), os.pipe()
         handle = RankHandle(config["rank"], channel, (out[0], err[0]), starter)
         self.handles.append(handle)
         try:
-            handle.pid = starter.start([theirs.fileno(), *out, *err, self._store_fd])
+            fds = [theirs.fileno(), *out, *err, self._store_fd]
+            handle.pid = starter.start(fds, lambda: flag.count > 0)
+        except OSError as error:
+            raise BadRequest(
+                f"rank {config['rank']} of {config['size']} could not be started: {error.strerror}. Use fewer ranks, "
+                "or end programs that you no longer need (this user or container may have only so many processes)."
+            ) from None
         finally:
             theirs.close()
             os.close(out[1])
@@ -205,7 +227,7 @@ class Processes:
         deadline = time.monotonic() + START_TIMEOUT
         while waiting:
             if flag.count:
-                raise KeyboardInterrupt
+                raise RanksInterrupted("the start of the ranks was interrupted", "")
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{label(h.rank for h in waiting.values())} did not start in {START_TIMEOUT:.0f} s.")
             readable = wait_for([*waiting, flag], 0.2)

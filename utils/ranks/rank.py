@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import _thread
 import ast
+import bdb
 import builtins
 import contextlib
 import os
+import pdb
 import pickle
 import queue
 import signal
@@ -24,7 +26,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, NoReturn
 
-from utils.ranks import connections, groups, locate, provider
+from utils.ranks import connections, debugger, groups, locate, provider
 from utils.ranks.display import DisplayPublisher, remember_source, traceback_text
 from utils.ranks.errors import BadRequest
 from utils.ranks.iopub import IOPub, OutStream
@@ -32,10 +34,6 @@ from utils.ranks.values import dumps
 from utils.ranks.wire import Channel, Listener
 
 _LEAST_RECURSION = 500  # frames that this program's own work needs, and more
-_NO_INPUT = (
-    "input() cannot be used on ranks: several processes would ask at once. "
-    "Ask in an ordinary cell, then send the answer with `%ranks push NAME`."
-)
 
 
 def main(fds: list[int]) -> NoReturn:
@@ -100,6 +98,7 @@ class Rank:
         self._running = False
         self._interrupted = False
         self._cell: int | None = None
+        self._failed: types.TracebackType | None = None  # where the last cell failed, for ``%ranks debug``
         self._main_thread = threading.get_ident()
 
         module = types.ModuleType("__main__")
@@ -116,8 +115,9 @@ class Rank:
         )
         self.namespace.update(self.given)
         sys.stdout, sys.stderr = OutStream(iopub, "stdout", 1), OutStream(iopub, "stderr", 2)
-        builtins.input = refuse_input
-        sys.breakpointhook = refuse_input
+        self.questions = debugger.Questions(iopub)
+        builtins.input = self.questions.input
+        sys.breakpointhook = pdb.set_trace = debugger.breakpoint_here
         connections.watch_sockets()
         os.register_at_fork(after_in_child=in_forked_child)
         signal.signal(signal.SIGINT, self._on_interrupt)
@@ -133,6 +133,8 @@ class Rank:
 
     def _serve(self, message: dict[str, Any], blob: bytes) -> None:
         self._cell = message["cell"]
+        if message["do"] in ("cell", "call"):
+            self._failed = None
         signal.signal(signal.SIGINT, self._on_interrupt)  # a library may have put its own in place
         answer: dict[str, Any] = {"event": "done", "cell": message["cell"], "ok": True}
         result = b""
@@ -149,7 +151,11 @@ class Rank:
         except BaseException as error:
             self._running = False
             answer |= {"ok": False, "error": self._describe(error), "at": monotonic()}
+            if message["do"] in ("cell", "call"):
+                self._failed = error.__traceback__
             del error
+        if message["do"] == "cell":
+            answer["overwritten"] = self._try(lambda: [name for name in self.given if not self._is_own(name)], [])
         if sys.getrecursionlimit() < _LEAST_RECURSION:
             sys.setrecursionlimit(_LEAST_RECURSION)
         if recorded:
@@ -187,22 +193,39 @@ class Rank:
             return dumps(self.devices.recorded())
         elif what == "push":
             self.namespace[message["name"]] = pickle.loads(blob)
+        elif what == "debug" and self._failed is not None:
+            debugger.post_mortem(self._failed)
+            answer["value"] = "debugged"
         elif what == "remake":
             self.group.remake(message["generation"])
         return None
 
     def _run_cell(self, source: str, file: str) -> str | None:
         remember_source(file, source)
+        self.namespace.update({name: value for name, value in self.given.items() if not self._is_own(name)})
         tree = ast.parse(source, file)
         last = None
         if tree.body and isinstance(tree.body[-1], ast.Expr) and not source.rstrip().endswith(";"):
             last = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
-        exec(compile(tree, file, "exec"), self.namespace)
-        text = None
-        if last is not None:
-            text = self.publisher.value(eval(compile(last, file, "eval"), self.namespace))
+        value = None
+        try:
+            exec(compile(tree, file, "exec"), self.namespace)
+            if last is not None:
+                value = eval(compile(last, file, "eval"), self.namespace)
+        finally:
+            debugger.end_tracing()
+        text = self.publisher.value(value)
         self.publisher.figures()
         return text
+
+    def _is_own(self, name: str) -> bool:
+        """Whether a name of ours means what it should. (A device may be another one, of the reader's choice.)"""
+        own = self.given[name]
+        value = self.namespace.get(name)
+        if name == "device" and issubclass(type(value), type(own) | str):
+            with contextlib.suppress(RuntimeError):
+                return bool(type(own)(value))
+        return value is own or (type(value) is type(own) and bool(value == own))
 
     def _call(self, sources: dict[str, str], blob: bytes) -> bytes:
         for file, source in sources.items():
@@ -214,7 +237,10 @@ class Rank:
         else:
             for name, value in self.given.items():
                 getattr(function, "__globals__", {}).setdefault(name, value)
-        result = function(*args, **kwargs)
+        try:
+            result = function(*args, **kwargs)
+        finally:
+            debugger.end_tracing()
         self.publisher.figures()
         return dumps(result)
 
@@ -222,11 +248,15 @@ class Rank:
         """What the notebook shows of an exception: its text, and where in the cell it came from."""
         interrupted = issubclass(type(error), KeyboardInterrupt) and self._interrupted
         ename = type(error).__name__
+        left = issubclass(type(error), bdb.BdbQuit)  # its traceback leads through the debugger alone
         if issubclass(type(error), SystemExit):
             message = "sys.exit() was called: a rank ends with `%ranks stop`, not from inside"
+        elif left:
+            message = "left the debugger, which ends the cell"
         else:
             message = self._try(lambda: "".join([str(error)]), "(its text cannot be shown: __str__ raised or hung)")
-        text = self._try(lambda: traceback_text(error), f"{ename}: {message} (its traceback cannot be shown)")
+        whole = "" if left else self._try(lambda: traceback_text(error), None)
+        text = f"{ename}: {message} (its traceback cannot be shown)" if whole is None else whole
         return {
             "ename": ename,
             "message": message[:2000],
@@ -272,6 +302,8 @@ class Rank:
         what = message["do"]
         if what == "where":
             self.channel.send({"event": "where", "ask": message["ask"], "place": self._where()})
+        elif what == "answer":
+            self.questions.answers.put(message)
         elif what == "abort":
             if self._running:  # first the interrupt: NCCL, once aborted, may return as if nothing had happened
                 _thread.interrupt_main()
@@ -322,10 +354,6 @@ def draw_other_numbers() -> None:
         torch.default_generator.seed()
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
-
-
-def refuse_input(*_: Any, **__: Any) -> NoReturn:
-    raise RuntimeError(_NO_INPUT)
 
 
 def in_forked_child() -> None:

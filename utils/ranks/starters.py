@@ -9,11 +9,13 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from utils.ranks.lifetimes import kill_group, send_signal
-from utils.ranks.wire import Channel, pair, wait_for
+from utils.ranks.errors import RanksInterrupted
+from utils.ranks.lifetimes import ended_child, kill_group, send_signal
+from utils.ranks.wire import Channel, Message, pair, wait_for
 
 _PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
 _PROGRAM = "import sys; sys.path.insert(0, {parent!r}); from utils.ranks.{module} import {main}; {main}({argument})"
@@ -34,8 +36,13 @@ class CannotFork(RuntimeError):
 class Starter(Protocol):
     """Starts rank processes and knows how they ended."""
 
-    def start(self, fds: list[int]) -> int:
-        """Start one rank that owns these file descriptors; return its pid."""
+    def start(self, fds: list[int], interrupted: Callable[[], bool]) -> int:
+        """Start one rank that owns these file descriptors; return its pid.
+
+        Raises:
+            OSError: the system has no room for one more.
+            RanksInterrupted: ``interrupted()``, asked now and then, has become true.
+        """
 
     def exit_code(self, pid: int) -> int | None:
         """How the process ended (negative: the signal's number), None while it lives."""
@@ -60,8 +67,7 @@ class Zygote:
         theirs.close()
         self.pid = self._process.pid
         self.threads: int | None = None
-        self._forked: dict[int, int] = {}
-        self._refused: dict[int, str] = {}
+        self._answers: dict[int, Message] = {}  # to requests for a fork, by their tickets
         self._exits: dict[int, int] = {}
         self._tickets = 0
         self._preloaded: set[str] = set()
@@ -73,22 +79,27 @@ class Zygote:
     def channel(self) -> Channel:
         return self._channel
 
-    def start(self, fds: list[int]) -> int:
+    def start(self, fds: list[int], interrupted: Callable[[], bool]) -> int:
         self._tickets += 1
         ticket = self._tickets
         send_signal(self.pid, signal.SIGCONT)  # a rank may have stopped it: it is the ranks' parent
         self._channel.send_with_fds({"do": "fork", "ticket": ticket}, tuple(fds))
         deadline = time.monotonic() + 120
-        while ticket not in self._forked and ticket not in self._refused:
+        while ticket not in self._answers:
+            if interrupted():  # (a rank that comes later finds nobody at the other end, and goes)
+                raise RanksInterrupted("the start of the ranks was interrupted", "")
             wait_for([self._channel], 0.1)
             self._read()
             if not self.alive:
                 raise RuntimeError(f"The process that imports torch for the ranks ended. {self._last_words()}")
             if time.monotonic() > deadline:
                 raise RuntimeError("The process that imports torch for the ranks did not answer in 120 s.")
-        if ticket in self._refused:
-            raise CannotFork(self._refused.pop(ticket))
-        return self._forked.pop(ticket)
+        answer = self._answers.pop(ticket)
+        if answer["event"] == "refused":
+            raise CannotFork(answer["reason"])
+        if answer["event"] == "failed":
+            raise OSError(answer["errno"], os.strerror(answer["errno"]))
+        return int(answer["pid"])
 
     def exit_code(self, pid: int) -> int | None:
         self._read()
@@ -124,13 +135,11 @@ class Zygote:
         for message, _ in self._channel.take():  # (whole, also for two threads that look at their worlds)
             if message["event"] == "ready":
                 self.threads = message["threads"]
-            elif message["event"] == "forked":
-                self._forked[message["ticket"]] = message["pid"]
-                self._exits.pop(message["pid"], None)  # of another process that had this number before
-            elif message["event"] == "refused":
-                self._refused[message["ticket"]] = message["reason"]
             elif message["event"] == "exit":
                 self._exits[message["pid"]] = message["code"]
+            else:
+                self._answers[message["ticket"]] = message
+                self._exits.pop(message.get("pid"), None)  # of another process that had this number before
 
     def _last_words(self) -> str:
         self._errors.seek(0)
@@ -143,12 +152,13 @@ class Spawner:
 
     def __init__(self) -> None:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._lock = threading.Lock()
         self._guardian: tuple[Channel, subprocess.Popen[bytes]] | None = None
 
     def channel(self) -> None:
         return None
 
-    def start(self, fds: list[int]) -> int:
+    def start(self, fds: list[int], interrupted: Callable[[], bool]) -> int:
         process = _python("rank.main", repr(fds), fds, None)
         self._processes[process.pid] = process
         self._tell_guardian("guard", process.pid)
@@ -156,17 +166,27 @@ class Spawner:
 
     def exit_code(self, pid: int) -> int | None:
         process = self._processes.get(pid)
-        code = process.poll() if process else -signal.SIGKILL
-        if code is not None and process is not None:
-            kill_group(pid)  # what it left behind
-        return code
+        if process is None:
+            return -signal.SIGKILL
+        with self._lock:
+            try:
+                if process.returncode is None and ended_child(pid):
+                    self._end(process)
+            except ChildProcessError:
+                process.poll()  # somebody else has waited for it
+        return process.returncode
 
     def forget(self, pid: int) -> None:
         process = self._processes.pop(pid, None)
-        if process is not None:
-            kill_group(pid)
-            process.wait()
-            self._tell_guardian("forget", pid)
+        with self._lock:
+            if process is not None and process.returncode is None:
+                self._end(process)
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        """End it and what it leaves behind, and let go of its number: once, for then that may be a stranger's."""
+        kill_group(process.pid)
+        process.wait()
+        self._tell_guardian("forget", process.pid)
 
     def preload(self, *modules: str) -> None:
         pass  # each spawned rank imports for itself
@@ -185,7 +205,7 @@ class Spawner:
             process = _python("lifetimes.guard", str(theirs.fileno()), [theirs.fileno()], None)
             theirs.close()
             self._guardian = channel, process
-            for known in self._processes:
+            for known in [pid for pid, process in self._processes.items() if process.returncode is None]:
                 channel.send({"do": "guard", "pid": known})
         self._guardian[0].send({"do": what, "pid": pid})
 

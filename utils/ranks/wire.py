@@ -214,6 +214,7 @@ class Wakeup:
 
     def __init__(self) -> None:
         self._read_end, self._write_end = os.pipe()
+        self._open, self._lock = True, threading.RLock()  # (a signal may strike the thread that holds it)
         os.set_blocking(self._read_end, False)
         os.set_blocking(self._write_end, False)
 
@@ -221,10 +222,12 @@ class Wakeup:
         return self._read_end
 
     def set(self) -> None:
-        try:
-            os.write(self._write_end, b"!")
-        except BlockingIOError:
-            pass
+        with self._lock:
+            if self._open:
+                try:
+                    os.write(self._write_end, b"!")
+                except BlockingIOError:
+                    pass
 
     def clear(self) -> None:
         try:
@@ -233,8 +236,11 @@ class Wakeup:
             pass
 
     def close(self) -> None:
-        os.close(self._read_end)
-        os.close(self._write_end)
+        """From here on, waking does nothing: the numbers of the pipe's ends may be somebody else's."""
+        with self._lock:
+            self._open = False
+            os.close(self._read_end)
+            os.close(self._write_end)
 
 
 class Listener:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import itertools
 import os
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from utils.ranks import provider, starters
 from utils.ranks.errors import BadRequest
@@ -24,9 +25,11 @@ from utils.ranks.values import dumps_plain, sources_of
 from utils.ranks.wire import packed
 
 DEFAULT_TIMEOUT = float(os.environ.get("COURSE_CELL_SECONDS", 60))  # that a cell may take, unless told otherwise
+GIVEN = ("rank", "world_size", "local_rank", "torch", "dist", "display")
 AS_WORLD, REMAKE_TIMEOUT, END_TIMEOUT = -1.0, 20.0, 10.0
-T = TypeVar("T")
-_PACKAGE = Path(__file__).resolve().parents[1]
+P, T = ParamSpec("P"), TypeVar("T")
+_ROOT = Path(__file__).resolve().parents[2]
+_COURSE = {found.parent.name for found in _ROOT.glob("*/__init__.py")}  # this package and its like
 
 
 @dataclass
@@ -129,8 +132,8 @@ class World:
 
     def interrupt(self) -> None:
         """Stop what runs in the background, as the stop button does with a cell."""
-        if self._flag is not None:
-            self._flag.strike()
+        if flag := self._flag:
+            flag.strike()
 
     def __enter__(self) -> World:
         return self
@@ -199,12 +202,20 @@ class World:
         return _values(outcome for outcome in outcomes if outcome.state == "finished")
 
     def push(self, name: str, value: Any) -> None:
-        """Give a value to every rank under this name. Raises BadRequest if it cannot be sent."""
+        """Give a value to every rank under this name. Raises BadRequest if it cannot be sent, or the name is taken."""
+        if name in GIVEN:
+            raise BadRequest(f"On ranks, {name!r} has a meaning of its own, anew for each cell: take another name.")
         try:
             blob = dumps_plain(value)
         except Exception as error:
             raise BadRequest(f"{name!r} cannot be sent to the ranks: {error}") from None
         self._do(self._command({"do": "push", "name": name}, blob))
+
+    def debug(self, rank: int, view: View) -> None:
+        """Open the debugger where this rank failed in its last cell. Raises BadRequest if it has not."""
+        outcomes = self._do(self._command({"do": "debug"}, only=[rank], timeout=None), view)
+        if outcomes[rank].value is None:
+            raise BadRequest(f"rank {rank} has not failed in the last cell: there is nothing to debug.")
 
     __getitem__ = pull
     __setitem__ = push
@@ -292,9 +303,7 @@ class World:
         number = next(self._numbers)
         transcript = Transcript(range(self.size), view.line)
         handles, message = self._processes.handles, command.message
-        gathering = Gathering(
-            handles, command.ranks, number, command.timeout, transcript, flag, lambda: view.update(transcript)
-        )
+        gathering = Gathering(handles, command.ranks, number, command.timeout, transcript, flag, view)
         parts = packed({"cell": number, "notes": [h.note for h in handles], **message}, command.blob)
         for rank in command.ranks:
             with contextlib.suppress(OSError):  # dead: the gathering finds out how
@@ -354,6 +363,30 @@ def _values(outcomes: Iterable[Outcome]) -> list[Any]:
     return [pickle.loads(outcome.blob) for outcome in outcomes]
 
 
+def _tells_its_options_apart(launch: Callable[P, T]) -> Callable[P, T]:
+    """``launch``, but an option by whose name the function has a parameter too, still without a value, is refused."""
+    options = {p.name for p in inspect.signature(launch).parameters.values() if p.kind is p.KEYWORD_ONLY}
+
+    @functools.wraps(launch)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            function, *given = args
+            takes = inspect.signature(function)  # type: ignore[arg-type]
+            named = {p.name for p in takes.parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+            has = {*takes.bind_partial(*given).arguments, *getattr(function, "keywords", ())}
+        except (TypeError, ValueError):  # what is wrong with it, if anything, is said further on
+            named = has = set()
+        for name in sorted(options & kwargs.keys() & (named - has)):
+            raise TypeError(
+                f"{name}= is an option of launch() and a parameter of the function too. For the function, write "
+                f"functools.partial(function, {name}=…); launch's own can then stay beside it."
+            )
+        return launch(*args, **kwargs)
+
+    return checked
+
+
+@_tells_its_options_apart
 def launch(
     function: Callable[..., Any],
     *args: Any,
@@ -383,13 +416,6 @@ def launch(
         RankTimeout: the time-out passed; ``report`` says which rank waited where, for whom.
         RanksInterrupted: the reader stopped it.
     """
-    given = {"ranks": ranks != 4, "nodes": nodes != 1, "backend": backend != "auto"}
-    given |= {"timeout": timeout != DEFAULT_TIMEOUT, "show_output": not show_output}
-    for name in _parameters(function) & {name for name, is_given in given.items() if is_given}:
-        raise TypeError(
-            f"{name}= is an option of launch() and a parameter of the function too. For the function, write "
-            f"functools.partial(function, {name}=…); launch's own can then stay beside it."
-        )
     view = default_view(live=False) if show_output else Quiet()
     with World(ranks, nodes, backend, timeout=timeout) as world:
         return world.run_last(function, args, kwargs, view)
@@ -400,27 +426,19 @@ def preload(*modules: str) -> None:
     starters.starter(starters.default_method()).preload(*modules)
 
 
-def _parameters(function: Callable[..., Any]) -> set[str]:
-    """Names of the parameters that a caller may still give by name."""
-    try:
-        names = set(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return set()
-    return names - set(getattr(function, "keywords", ()))  # those that functools.partial has given
-
-
 def hidden_module(folder: Path | None = None) -> str:
-    """One sentence where this folder's own ``utils`` cannot be imported on ranks; "" where there is none.
+    """One sentence where a module or package of this folder has a name of the course's; "" where there is none.
 
     Args:
         folder: where the notebook runs.
     """
     folder = folder or Path(os.getcwd())
-    for own in (folder / f"{_PACKAGE.name}.py", folder / _PACKAGE.name / "__init__.py"):
-        if own.exists() and own.parent.resolve() != _PACKAGE:
-            what = own.relative_to(folder) if own.name != "__init__.py" else f"{own.parent.name}/"
-            return (
-                f"On ranks `import {_PACKAGE.name}` gives the package that makes them, not the {what} of this folder: "
-                "give yours another name."
-            )
+    for course in sorted(_COURSE, key=lambda package: package != "utils"):
+        for own in (folder / f"{course}.py", folder / course / "__init__.py"):
+            if own.exists() and own.parent.resolve() != _ROOT / course:
+                what = own.name if own.name != "__init__.py" else f"{course}/"
+                return (
+                    f"The {what} of this folder has the name of a package of this course, and `import {course}` finds "
+                    "only one of them: give yours another name, then restart the kernel."
+                )
     return ""

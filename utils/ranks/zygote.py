@@ -17,10 +17,11 @@ import os
 import signal
 import socket
 import sys
+import time
 import traceback
 from typing import NoReturn
 
-from utils.ranks.lifetimes import adopt_orphans, end_with, kill_group, send_signal
+from utils.ranks.lifetimes import adopt_orphans, end_with, ended_child, kill_group, send_signal
 from utils.ranks.wire import Channel, wait_for
 
 
@@ -60,7 +61,13 @@ def main(channel_fd: int) -> NoReturn:
                     for fd in fds:
                         os.close(fd)
                     continue
-                pid = os.fork()
+                try:
+                    pid = os.fork()
+                except OSError as error:  # too many processes, say: this rank cannot be, and the others live on
+                    channel.send({"event": "failed", "ticket": request["ticket"], "errno": error.errno})
+                    for fd in fds:
+                        os.close(fd)
+                    continue
                 if pid == 0:
                     _become_rank(channel, fds, (wake_read, wake_write))
                 ranks.add(pid)
@@ -70,7 +77,12 @@ def main(channel_fd: int) -> NoReturn:
     except (EOFError, OSError):
         for pid in ranks:
             kill_group(pid)
-        _kill_adopted(set())
+        end = time.monotonic() + 5
+        while _children() and time.monotonic() < end:  # what a rank leaves behind becomes our child as the rank ends
+            _kill_adopted(set())
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(-1, os.WNOHANG)
+            time.sleep(0.002)
         os._exit(0)
 
 
@@ -106,6 +118,7 @@ def _become_rank(channel: Channel, fds: list[int], not_mine: tuple[int, ...]) ->
             os.close(fd)
         os.setpgid(0, 0)  # a group of its own: its data-loader workers end with it
         end_with(parent, signal.SIGKILL)
+        adopt_orphans()  # what this rank leaves behind is its own until it ends, so others' ends do not concern it
         from utils.ranks.rank import main as rank_main
 
         rank_main(fds)
@@ -117,34 +130,29 @@ def _become_rank(channel: Channel, fds: list[int], not_mine: tuple[int, ...]) ->
 
 def _reap(ranks: set[int], channel: Channel) -> None:
     """Tell the notebook which ranks have ended, and end what they left behind."""
-    ended = False
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            break
-        if pid == 0:
-            break
+    while pid := ended_child():
         if pid in ranks:
-            ended = True
+            kill_group(pid)  # (while its number is not free yet for somebody else)
+        _, status = os.waitpid(pid, 0)
+        if pid in ranks:
             ranks.discard(pid)
-            kill_group(pid)
             channel.send({"event": "exit", "pid": pid, "code": os.waitstatus_to_exitcode(status)})
-    if ended:
         _kill_adopted(ranks)
 
 
 def _kill_adopted(ranks: set[int]) -> None:
     """End grandchildren that came to us because their rank died (they may have left its process group)."""
-    if sys.platform != "linux":
-        return
+    for pid in _children() - ranks:
+        send_signal(pid, signal.SIGKILL)
+
+
+def _children() -> set[int]:
+    """Our children; empty where the system does not say."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children") as children:
-            pids = {int(pid) for pid in children.read().split()}
+            return {int(pid) for pid in children.read().split()}
     except OSError:
-        return
-    for pid in pids - ranks:
-        send_signal(pid, signal.SIGKILL)
+        return set()
 
 
 def _why_not_fork() -> str:
