@@ -23,6 +23,10 @@ JOBS    ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 4 ? 2 *
 NB      ?= $(sort $(wildcard notebooks/*.ipynb solutions/*.ipynb))
 # A Markdown file, such as the page on which JupyterLab opens, is shown and not its text.
 SHOW_MARKDOWN := {"@jupyterlab/docmanager-extension:plugin": {"defaultViewers": {"markdown": "Markdown Preview"}}}
+# What JupyterLab's file browser leaves out: a learner works with the rest. (Its own list first.)
+HIDDEN := __pycache__ *.pyc *.pyo .DS_Store *~ *.egg-info benchmarks book build checks course lessons simgpu tests utils \
+    wheels CITATION.cff CONTRIBUTING.md CHANGELOG.md LICENSE Makefile environment.yml pyproject.toml requirements.lock
+HIDE_GLOBS = --ContentsManager.hide_globs="[$(foreach one,$(HIDDEN),'$(one)',)]"
 LAB_SETTINGS   = $(VENV)/share/jupyter/lab/settings
 LAB_ARGS ?= $(if $(filter 0,$(shell id -u)),--allow-root,)
 # A cell that takes longer than this fails (seconds); it also bounds the wait for a kernel that died. One on ranks ends
@@ -89,7 +93,7 @@ $(VENV)/.ready: pyproject.toml $(if $(LOCKED),$(LOCK))
 lab: setup  ## set up and open JupyterLab on the map of the course and your progress
 	@$(RUN) -m checks.start_page START.md
 	@mkdir -p $(LAB_SETTINGS) && echo '$(SHOW_MARKDOWN)' > $(LAB_SETTINGS)/overrides.json
-	$(VENV)/bin/jupyter lab --ServerApp.root_dir="$(CURDIR)" $(LAB_ARGS) START.md
+	$(VENV)/bin/jupyter lab --ServerApp.root_dir="$(CURDIR)" $(HIDE_GLOBS) $(LAB_ARGS) START.md
 
 # (It needs no environment: what that needs is renewed by the next `make lab`.)
 update:  ## take the course's newest version; what you have written stays

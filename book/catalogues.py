@@ -17,6 +17,8 @@ from babel.messages.pofile import read_po, write_po
 from course import outline
 
 STORED = Path(__file__).resolve().parent / "locale"
+THEME = "sphinx.po"
+"""Beside the pages: words of Sphinx and its theme that they have not translated themselves."""
 
 
 def _page(file: Path) -> str:
@@ -30,13 +32,14 @@ def _page(file: Path) -> str:
 def _stored() -> Iterator[tuple[str, str, Path]]:
     """Every stored catalogue: its language, its page, its file."""
     for folder in sorted(path for path in STORED.iterdir() if path.is_dir()):
-        for file in sorted(folder.rglob("*.po")):
+        for file in sorted(path for path in folder.rglob("*.po") if path.name != THEME):
             yield folder.name, _page(file), file
 
 
 def places(folder: Path) -> dict[Path, Path]:
     """Where Sphinx looks for each stored catalogue."""
-    return {folder / language / "LC_MESSAGES" / f"{page}.po": file for language, page, file in _stored()}
+    pages = {folder / language / "LC_MESSAGES" / f"{page}.po": file for language, page, file in _stored()}
+    return pages | {folder / file.parent.name / "LC_MESSAGES" / THEME: file for file in STORED.glob(f"*/{THEME}")}
 
 
 def update(strings: Path) -> list[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
 
 from course.outline import Lecture, lectures
 from utils.draw import palette
@@ -47,12 +48,7 @@ def course_map(course: Sequence[Lecture] | None = None, done: Mapping[str, tuple
         for index, lecture in enumerate(members):
             row, column = divmod(index, CARDS_IN_A_ROW)
             left, top = LEFT + STAGE_WIDTH + 16 + column * (CARD_WIDTH + GAP), y + row * (card_height + GAP)
-            canvas.box(left, top, CARD_WIDTH, card_height, fill=palette.PROCESS)
-            _card(canvas, left, top, lecture)
-            right, there = done.get(lecture.slug, (0, 0))
-            for number in range(there):
-                colour = palette.GREEN if number < right else palette.PANEL
-                canvas.box(left + 10 + 20 * number, top + CARD_HEIGHT, 16, 8, fill=colour, radius=2)
+            _card(canvas, left, top, lecture, card_height, done.get(lecture.slug, (0, 0)))
         y += height + STAGE_GAP
     return canvas.picture()
 
@@ -61,10 +57,41 @@ def _count(done: tuple[int, int] | None) -> str:
     return f" ({done[0]} of {done[1]} exercises done)" if done else ""
 
 
-def _card(canvas: Canvas, x: float, y: float, lecture: Lecture) -> None:
+def linked_map(
+    link: Callable[[Lecture], str],
+    course: Sequence[Lecture] | None = None,
+    done: Mapping[str, tuple[int, int]] | None = None,
+) -> str:
+    """The same map as HTML for pages: a row for each stage, in which every card is a picture and a link.
+
+    (One picture cannot be clicked in parts: JupyterLab shows an SVG as ``<img>`` only.)
+
+    Args:
+        link: the address of a lecture. For the others, see ``course_map``.
+    """
+    course = lectures() if course is None else course
+    card_height, done = CARD_HEIGHT + (BAR_HEIGHT if done else 0), done or {}
+    rows: dict[str, list[str]] = {}
+    for lecture in course:
+        count = done.get(lecture.slug, (0, 0))
+        alt = f"{lecture.number:02d} {lecture.title}{_count(done.get(lecture.slug))}"
+        canvas = Canvas(CARD_WIDTH, card_height, alt, alt, heading=False)
+        _card(canvas, 0, 0, lecture, card_height, count)
+        rows.setdefault(lecture.stage, []).append(f'<a href="{escape(link(lecture))}">{canvas.picture().html}</a>')
+    body = "".join(
+        f'<tr><th scope="row">{escape(name)}</th><td>{" ".join(row)}</td></tr>' for name, row in rows.items()
+    )
+    return f"<table>{body}</table>"
+
+
+def _card(canvas: Canvas, x: float, y: float, lecture: Lecture, height: float, done: tuple[int, int]) -> None:
+    canvas.box(x, y, CARD_WIDTH, height, fill=palette.PROCESS)
     canvas.text(x + 10, y + 24, f"{lecture.number:02d}", size=17, anchor="start", bold=True, colour=palette.BLUE)
     under = canvas.paragraph(x + 38, y + 22, lecture.title, CARD_WIDTH - 44, size=14, bold=True)
     top = max(under + 2, y + 50)
     below = canvas.paragraph(x + 10, top, lecture.card, CARD_WIDTH - 14, size=12.5, colour=palette.MUTED)
     if below > y + CARD_HEIGHT + 10:
         raise ValueError(f"the title and the card of lecture {lecture.slug} are too long for the course map")
+    for number in range(done[1]):
+        colour = palette.GREEN if number < done[0] else palette.PANEL
+        canvas.box(x + 10 + 20 * number, y + CARD_HEIGHT, 16, 8, fill=colour, radius=2)

@@ -12,6 +12,8 @@ LANGUAGES = {"en": "English", "ko": "한국어"}
 """The first one is that of the notebooks; each other has its folder of .po files in locale/."""
 JUPYTERLAB = "http://localhost:8888"
 BRANCH = "main"
+NOT_TRANSLATED = {"ko": "아직 번역되지 않았습니다. 아래는 영어 원문입니다."}
+"""What a page says in a language into which nobody has translated it yet."""
 ROOT = Path(__file__).parents[2]
 
 
@@ -46,7 +48,7 @@ def _tell(app: Sphinx, page: str, template: str, context: dict[str, Any], doctre
     ]
     context["book_citation"] = app.config.book_citation
     if file and here != "en" and not Path(app.srcdir, "locale", here, "LC_MESSAGES", f"{page}.po").is_file():
-        context["body"] = f'<div lang="en">{context["body"]}</div>'
+        context["body"] = f'<p class="not-translated">{NOT_TRANSLATED[here]}</p><div lang="en">{context["body"]}</div>'
 
 
 def _cite(app: Sphinx, config: Any) -> None:

@@ -13,6 +13,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from course import outline
+from course.map import linked_map
 
 ROOT = outline.ROOT
 
@@ -50,6 +51,15 @@ class Lectures(SphinxDirective):
             lab = f"[lab](labs/{one.name}.ipynb)" if one.lab else "–"
             rows.append(f"| [{one.number:02d} · {one.title}](notebooks/{one.name}.ipynb) | {lab} | {one.teaches} |")
         return self.parse_text_to_nodes("\n".join(rows))
+
+
+class CourseMap(SphinxDirective):
+    """``{course-map}``: the map of the course, each card a link to its lecture (for pages on the first floor)."""
+
+    def run(self) -> list[nodes.Node]:
+        suffix = getattr(self.env.app.builder, "out_suffix", ".html")  # (a builder of catalogues has none)
+        html = linked_map(lambda one: f"notebooks/{one.name}{suffix}")
+        return [_classed("course-map", nodes.raw(html, html, format="html"))]
 
 
 class Report(SphinxDirective):
@@ -122,6 +132,7 @@ def _table(lines: list[str]) -> nodes.table:
 
 
 def setup(app: Sphinx) -> None:
-    directives = {"cells": Cells, "lectures": Lectures, "report": Report, "magic-help": MagicHelp, "start": Start}
+    directives: dict[str, type[SphinxDirective]] = {"cells": Cells, "lectures": Lectures, "course-map": CourseMap}
+    directives |= {"report": Report, "magic-help": MagicHelp, "start": Start}
     for name, directive in directives.items():
         app.add_directive(name, directive)

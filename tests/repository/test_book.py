@@ -262,6 +262,16 @@ def test_addresses_come_from_one_setting(book: Path) -> None:
     assert 'rel="next"' in text and 'rel="prev"' in text and REPOSITORY in text.split('class="cite"')[1]
 
 
+@pytest.mark.parametrize("language", ["", "ko/"])
+def test_a_card_of_the_map_leads_to_its_lecture(address: str, reader: Any, language: str) -> None:
+    page, problems = reader
+    page.goto(f"{address}{language}index.html")
+    expect(page.locator(".course-map a")).to_have_count(len(LECTURES))
+    page.locator(".course-map a").nth(1).click()
+    expect(page).to_have_url(f"{address}{language}notebooks/{list(LECTURES.values())[1]}.html")
+    assert problems == []
+
+
 def test_pages_in_another_language_say_so(book: Path, address: str, reader: Any) -> None:
     page, problems = reader
     page.goto(address + "notebooks/00_start_here.html")
@@ -273,6 +283,10 @@ def test_pages_in_another_language_say_so(book: Path, address: str, reader: Any)
     expect(page.locator("h1")).to_contain_text("Start here")
     page.goto(address + "ko/glossary.html")
     assert page.locator("article > [lang]").get_attribute("lang") == "en", "what is not translated is English"
+    expect(page.locator("article .not-translated")).to_contain_text("아직 번역되지 않았습니다")
+    page.goto(address + "ko/notebooks/00_start_here.html")
+    expect(page.locator("article .not-translated")).to_have_count(0)
+    assert "On this page" not in page.content()
     assert problems == []
 
 

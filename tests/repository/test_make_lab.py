@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from browser_support import SECONDS, find_browser, start_browser
 from ranks_support import descendants, eventually, gone
 
 from course import outline
@@ -20,41 +24,81 @@ ROOT = Path(__file__).parents[2]
 VENV = Path(sys.prefix)
 
 
-def test_make_lab_serves_the_course_and_opens_the_map_with_ones_progress(tmp_path):
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """What JupyterLab says of itself, as `make lab` has started it, and the page that it opens."""
     if not (VENV / ".ready").exists():
         pytest.skip("these tests do not run in an environment that `make setup` has made")
-    options = ["--no-browser", "--ServerApp.ip=127.0.0.1", "--port=0", "--allow-root"]
+    state = tmp_path_factory.mktemp("lab")
+    options = ["--no-browser", "--ServerApp.ip=127.0.0.1", "--port=0", "--allow-root", "--expose-app-in-browser"]
+    folders = {f"JUPYTERLAB_{name}_DIR": str(state / name) for name in ("SETTINGS", "WORKSPACES")}
     server = subprocess.Popen(
         ["make", "--silent", "lab", f"VENV={VENV}", f"LAB_ARGS={' '.join(options)}"],
         cwd=ROOT,
-        env={**os.environ, "JUPYTER_RUNTIME_DIR": str(tmp_path), "COURSE_PROGRESS": str(tmp_path / "progress")},
+        env={**os.environ, **folders, "JUPYTER_RUNTIME_DIR": str(state), "COURSE_PROGRESS": str(state / "progress")},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
     try:
-        assert eventually(lambda: list(tmp_path.glob("jpserver-*-open.html")), 120), "JupyterLab did not start"
-        (state,) = (path for path in tmp_path.glob("jpserver-*.json"))
-        info = json.loads(state.read_text())
-        assert Path(info["root_dir"]) == ROOT
-
-        def contents(path: str) -> list[str]:
-            request = urllib.request.Request(
-                f"{info['url']}api/contents/{path}", headers={"Authorization": f"token {info['token']}"}
-            )
-            try:
-                with urllib.request.urlopen(request, timeout=30) as reply:
-                    return [item["name"] for item in json.load(reply)["content"]]
-            except urllib.error.URLError:  # it writes its address before it listens there
-                return []
-
-        assert eventually(lambda: "00_start_here.ipynb" in contents("notebooks"), 60)
-        assert outline.notebook("single_vs_multi_node", "labs").name in contents("labs")
-        opened = "".join(page.read_text() for page in tmp_path.glob("jpserver-*-open.html"))
-        assert "/lab/tree/START.md" in opened
-        assert "](notebooks/00_start_here.ipynb)" in (ROOT / "START.md").read_text(encoding="utf-8")
+        assert eventually(lambda: list(state.glob("jpserver-*-open.html")), 120), "JupyterLab did not start"
+        (about,) = (path for path in state.glob("jpserver-*.json"))
+        info = json.loads(about.read_text())
+        assert eventually(lambda: "START.md" in contents(info, ""), 60)  # it writes its address before it listens
+        yield info | {"opened": "".join(page.read_text() for page in state.glob("jpserver-*-open.html"))}
     finally:
         pids = [server.pid, *descendants(server.pid)]
         os.killpg(server.pid, signal.SIGTERM)
         server.wait(60)
     assert eventually(lambda: gone(pids))
+
+
+def contents(info: dict[str, Any], path: str) -> set[str]:
+    """What the file browser shows of a folder."""
+    request = urllib.request.Request(
+        f"{info['url']}api/contents/{path}", headers={"Authorization": f"token {info['token']}"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=30) as reply:
+            return {item["name"] for item in json.load(reply)["content"]}
+    except urllib.error.URLError:
+        return set()
+
+
+def test_make_lab_serves_the_course_and_opens_the_map_with_ones_progress(lab: dict[str, Any]) -> None:
+    assert Path(lab["root_dir"]) == ROOT and "/lab/tree/START.md" in lab["opened"]
+    assert "00_start_here.ipynb" in contents(lab, "notebooks")
+    assert outline.notebook("single_vs_multi_node", "labs").name in contents(lab, "labs")
+    assert "](notebooks/00_start_here.ipynb)" in (ROOT / "START.md").read_text(encoding="utf-8")
+
+
+def test_the_file_browser_shows_what_a_learner_works_with(lab: dict[str, Any]) -> None:
+    shown = contents(lab, "")
+    learners = {"notebooks", "labs", "solutions", "scripts", "docs", "README.md", "START.md"}
+    assert learners <= shown
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("this is no git checkout, so which other files are the course's is unknown")
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert shown & {name.partition("/")[0] for name in listed.splitlines()} == learners - {"START.md"}
+    assert not [name for name in shown if name.endswith(".egg-info")]
+
+
+@pytest.mark.extras
+def test_a_card_of_the_map_leads_to_its_lecture(lab: dict[str, Any]) -> None:
+    sync_api = pytest.importorskip("playwright.sync_api")
+    if (executable := find_browser()) is None:
+        pytest.skip("no Chromium or Chrome is installed here, so the map was not clicked")
+    lecture = outline.lectures()[1]
+    with sync_api.sync_playwright() as playwright:
+        browser = start_browser(playwright, executable)
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.set_default_timeout(SECONDS * 1000)
+        page.goto(f"{lab['url']}lab/tree/START.md?token={lab['token']}")
+        cards = page.locator(".jp-MarkdownViewer table a:has(img)")
+        sync_api.expect(cards).to_have_count(len(outline.lectures()), timeout=SECONDS * 1000)
+        if folder := os.environ.get("SCREENSHOTS"):
+            page.wait_for_timeout(2000)
+            page.screenshot(path=Path(folder, "start-page.png"))
+        page.get_by_role("link", name=f"{lecture.number:02d} {lecture.title}").first.click()
+        sync_api.expect(page.locator(".jp-Notebook h1").first).to_contain_text(lecture.title, timeout=SECONDS * 1000)
+        browser.close()

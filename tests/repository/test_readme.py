@@ -44,7 +44,7 @@ def test_it_has_two_cells_and_no_code_that_is_not_tried() -> None:
 @pytest.mark.parametrize("number", range(len(CELLS)))
 def test_cells_run_as_they_stand_there_and_show_what_is_shown(kernel: Kernel, number: int) -> None:
     cell, output = CELLS[number]
-    shown = kernel.text(cell)
+    shown = kernel.text(cell, 240)
     assert shown.strip().splitlines()[-len(output.splitlines()) :] == output.splitlines(), shown
     assert "Error" not in shown
 
@@ -53,7 +53,7 @@ def test_code_on_the_page_of_simulated_gpus_runs_as_it_stands_there(kernel: Kern
     page = (outline.ROOT / "docs/simulated_gpus.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 2
-    with_gpus_of_its_own, on_ranks = map(kernel.text, blocks)
+    with_gpus_of_its_own, on_ranks = (kernel.text(block, 240) for block in blocks)
     assert "picture: Timeline" in with_gpus_of_its_own and "Error" not in on_ranks
 
 
