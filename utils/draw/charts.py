@@ -66,8 +66,9 @@ def lines(
     elif from_zero:
         axes.set_ylim(bottom=0)
     if len(curves) > 1:
-        look = {"ncols": 3 if len(curves) == 3 else 2, "frameon": False, "fontsize": 10, "handlelength": 3.2}
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), **look)
+        columns = 3 if len(curves) == 3 else 2
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=columns, frameon=False, fontsize=10,
+                    handlelength=3.2)  # fmt: skip
     axes.grid(True, color="#DDDDDD", linewidth=0.8)
     told = "; ".join(f"{name}: from {y[0]:.3g} to {y[-1]:.3g}" for name, (_, y) in curves.items() if len(y))
     return from_figure(figure, alt or f"{title}. {y_label} over {x_label}. {told}.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Any
 
 from utils.draw import palette
 from utils.draw.frame import caption_clause
@@ -242,7 +243,7 @@ def _node(
 def _device(canvas: Canvas, x: float, y: float, kind: str, rank: int, local: int, marked: bool) -> None:
     canvas.box(x, y, DEVICE_WIDTH, DEVICE_HEIGHT)
     canvas.text(x + DEVICE_WIDTH / 2, y + 18, f"{kind} {local}", size=13)
-    look = {"stroke": palette.VERMILION, "stroke_width": 3.5} if marked else {}
+    look: dict[str, Any] = {"stroke": palette.VERMILION, "stroke_width": 3.5} if marked else {}
     canvas.box(x + 5, y + 25, DEVICE_WIDTH - 10, DEVICE_HEIGHT - 30, fill=palette.PROCESS, **look)
     canvas.text(x + DEVICE_WIDTH / 2, y + 44, f"rank {rank}", size=15, bold=True)
     canvas.text(x + DEVICE_WIDTH / 2, y + 63, f"local rank {local}", size=12, colour=palette.MUTED)

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from utils.draw import palette
 from utils.draw.frame import (
@@ -97,7 +98,7 @@ class ByteScale:
         return nbytes / self.top
 
     def shows(self, capacity: int | None) -> bool:
-        return bool(capacity) and capacity <= self.top
+        return capacity is not None and 0 < capacity <= self.top
 
     def words(self) -> list[str]:
         unit, factor = unit_for(self.ticks[-1], SIZES)
@@ -124,7 +125,7 @@ def held_text(nbytes: float, capacity: int | None) -> str:
 
 
 def too_much(held: Mapping[str, int], capacity: int | None) -> bool:
-    return bool(capacity) and sum(held.values()) > capacity
+    return capacity is not None and 0 < capacity < sum(held.values())
 
 
 def legend_of(held: Iterable[Mapping[str, int]]) -> list[palette.Role]:
@@ -357,7 +358,9 @@ def memory_at_peak(
     canvas = frame.canvas(sum(heights.values()) + 22, alt, "Memory at the fullest moment")
     y, bottom = frame.top, frame.top + sum(heights.values())
     limit = left + wide * scale.part(capacity or 0) if scale.shows(capacity) else None
-    on_the_line = []  # texts that the line of the capacity crosses: they are written last, with white around them
+    on_the_line: list[
+        dict[str, Any]
+    ] = []  # texts that the line of the capacity crosses: they are written last, with white around them
     for tick, word in zip(scale.ticks, scale.words(), strict=True):
         x = left + wide * scale.part(tick)
         canvas.line([(x, y), (x, bottom + 4)], GRID, 1)
@@ -380,7 +383,14 @@ def memory_at_peak(
         canvas.text(x + 8, y + tall / 2 + 4.5, ends[name], size=13, anchor="start", bold=True, colour=colour)
         if small[name]:
             words = "and " + ", ".join(f"{size_text(held[kind])} {kind}" for kind in small[name])
-            at = {"x": left, "y": y + tall + 14, "text": words, "size": 12, "anchor": "start", "colour": palette.MUTED}
+            at: dict[str, Any] = {
+                "x": left,
+                "y": y + tall + 14,
+                "text": words,
+                "size": 12,
+                "anchor": "start",
+                "colour": palette.MUTED,
+            }
             if limit and limit < left + text_width(words, 12) + 4:
                 on_the_line.append(at)
             else:

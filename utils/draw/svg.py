@@ -8,6 +8,7 @@ not a picture.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 from utils.draw import palette
@@ -156,8 +157,8 @@ class Canvas:
             ValueError: if the text does not fit into the box.
         """
         lines = [lines] if isinstance(lines, str) else list(lines)
-        shape = {"x": x, "y": y, "width": width, "height": height, "rx": radius}
-        outline = {"stroke": stroke, "stroke_width": stroke_width, "stroke_dasharray": dash}
+        shape: dict[str, Any] = {"x": x, "y": y, "width": width, "height": height, "rx": radius}
+        outline: dict[str, Any] = {"stroke": stroke, "stroke_width": stroke_width, "stroke_dasharray": dash}
         self._add("rect", **shape, fill=role.colour if role else fill, **outline)
         if role:
             self._hatches.add(role.hatch)
@@ -178,7 +179,7 @@ class Canvas:
 
     def area(self, path: str, role: Role, outline: float = 0) -> None:
         """The inside of an SVG path (many rectangles, say) in a role's colour and hatch."""
-        stroke = {"stroke": palette.INK, "stroke_width": outline} if outline else {}
+        stroke: dict[str, Any] = {"stroke": palette.INK, "stroke_width": outline} if outline else {}
         self._hatches.add(role.hatch)
         self._add("path", d=path, fill=role.colour, **stroke)
         self._add("path", d=path, fill=f"url(#{HATCHES[role.hatch][0]})")

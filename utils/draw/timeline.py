@@ -271,8 +271,8 @@ def timeline(
     for span in spans:
         of_lane[span.lane].append(span)
     inside = {name: inside_window(of_lane[name], name, first, last) for name in names}
-    ends = until if isinstance(until, Mapping) else dict.fromkeys(names, until)
-    over_at = {name: last if ends.get(name) is None else min(ends[name], last) for name in names}
+    ends: Mapping[str, float | None] = until if isinstance(until, Mapping) else dict.fromkeys(names, until)
+    over_at = {name: last if (over := ends.get(name)) is None else min(over, last) for name in names}
     busy = {name: busy_seconds(inside[name]) / (over_at[name] - first) for name in names if lane_kind(name) == 0}
     if alt is None:
         alt = (f"{title.rstrip('.')}. " if title else "") + _alt_text(names, busy, first, last, caption)
@@ -340,7 +340,7 @@ def _draw(
     for i, lane in enumerate(lanes):
         if i:
             y += 7 if lane_kind(lane) == lane_kind(lanes[i - 1]) else 14
-        height = max(tall if lane_kind(lane) == 0 else ROW, ROW * len(rows[lane]))
+        height: float = max(tall if lane_kind(lane) == 0 else ROW, ROW * len(rows[lane]))
         places[lane] = (y, height)
         y += height
     y_end = y

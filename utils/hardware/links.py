@@ -30,6 +30,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,12 @@ def _pcie(generation: int, gigatransfers: float, year: int, reached: float, wher
     source = f"PCI-SIG, PCI Express Base Specification {generation}.0: {gigatransfers:g} GT/s, 128b/130b, 16 lanes"
     speed = gigatransfers * 1e9 * 128 / 130 * 16 / 8
     found = f"copies: {reached:g} GB/s, {where}; rings: assumed, the same"
-    shares = {"family": "PCIe", "share": reached * 1e9 / speed, "share_source": found, "channels": _CHANNELS["PCIe"]}
+    shares: dict[str, Any] = {
+        "family": "PCIe",
+        "share": reached * 1e9 / speed,
+        "share_source": found,
+        "channels": _CHANNELS["PCIe"],
+    }
     return Link(f"PCIe {generation}.0 x16", 5.7e-6, speed, year, source, _NCCL, **shares)
 
 
@@ -186,15 +192,19 @@ def _nvlink(
     """
     speed = links * each
     source = f"{source}: {links} links × {each:g} GB/s per direction = {2 * speed:,g} GB/s in both directions together"
-    shares = {"share": copy / speed, "collective_share": ring / speed, "switch_bytes_per_s": switch * 1e9}
+    shares: dict[str, Any] = {
+        "share": copy / speed,
+        "collective_share": ring / speed,
+        "switch_bytes_per_s": switch * 1e9,
+    }
     name = f"NVLink {generation} ({gpu})"
-    known = {"family": "NVLink", "share_source": where, "channels": channels}
+    known: dict[str, Any] = {"family": "NVLink", "share_source": where, "channels": channels}
     return Link(name, 3.4e-6, speed * 1e9, year, source, _NCCL, **known, **shares)
 
 
 def _network(name: str, gigabits: float, alpha_s: float, year: int, source: str, alpha_source: str) -> Link:
     speed = gigabits * 1e9 / 8
-    known = {"family": "network", "share": 0.95, "channels": _CHANNELS["network"]}
+    known: dict[str, Any] = {"family": "network", "share": 0.95, "channels": _CHANNELS["network"]}
     return Link(name, alpha_s, speed, year, source, alpha_source, in_bits=True, **known)
 
 
@@ -254,7 +264,7 @@ ALL: tuple[Link, ...] = (
 # --- How long messages and collectives take ---
 
 
-def _check(nbytes: float, ranks: int) -> None:
+def _check(nbytes: float, ranks: float) -> None:
     if nbytes < 0:
         raise ValueError(f"nbytes must be at least 0, not {nbytes}")
     if ranks < 1:

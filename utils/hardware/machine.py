@@ -106,13 +106,15 @@ def look(root: Path = Path("/"), run: Callable[[Sequence[str]], str] | None = No
     affinity = _safe(lambda: len(os.sched_getaffinity(0)), logical)
     quota = _safe(lambda: cgroup_cpus(root), None)
     limits = [n for n in (affinity, quota) if n is not None]
-    total, available = _safe(_memory, (None, None))
-    limit, used = _safe(lambda: cgroup_memory(root), (None, None))
+    unknown: tuple[int | None, int | None] = (None, None)
+    total, available = _safe(_memory, unknown)
+    limit, used = _safe(lambda: cgroup_memory(root), unknown)
     if limit is not None and (total is None or limit < total):
         total = limit
         if used is not None:
             available = min(available if available is not None else limit, max(0, limit - used))
-    gpus = _safe(nvml.gpus, ())
+    no_gpus: tuple[Gpu, ...] = ()
+    gpus = _safe(nvml.gpus, no_gpus)
     return Machine(
         cpu=_safe(lambda: _cpu_name(root, run), UNKNOWN) or UNKNOWN,
         usable_cpus=min(limits) if limits else None,

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pynvml
@@ -57,7 +58,7 @@ def interconnect() -> dict[tuple[int, int], str]:
     try:
         with _nvml() as handles:
             links = [_nvlinks(handle) for handle in handles]
-            numbers = [_known(lambda handle=handle: _bus_id(pynvml.nvmlDeviceGetPciInfo(handle))) for handle in handles]
+            numbers = [_known(partial(_bus_id, pynvml.nvmlDeviceGetPciInfo, handle)) for handle in handles]
             pairs = {}
             for a, b in itertools.combinations(range(len(handles)), 2):
                 through_switch = min(links[a][_SWITCH], links[b][_SWITCH])
@@ -124,13 +125,13 @@ def _nvlinks(handle: Any) -> Counter[str]:
     """How many active NVLinks lead to whom: the PCI bus number of a GPU, or a switch."""
     found: Counter[str] = Counter()
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-        if _known(lambda link=link: pynvml.nvmlDeviceGetNvLinkState(handle, link)) != pynvml.NVML_FEATURE_ENABLED:
+        if _known(partial(pynvml.nvmlDeviceGetNvLinkState, handle, link)) != pynvml.NVML_FEATURE_ENABLED:
             continue
-        kind = _known(lambda link=link: pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link))
+        kind = _known(partial(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link))
         if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
             found[_SWITCH] += 1
         else:
-            other = _known(lambda link=link: _bus_id(pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link)))
+            other = _known(partial(_bus_id, pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link))
             found[other or "unknown"] += 1
     return found
 
@@ -147,8 +148,8 @@ def _path(one: Any, other: Any) -> str:
     return codes.get(_known(lambda: pynvml.nvmlDeviceGetTopologyCommonAncestor(one, other)), "unknown")
 
 
-def _bus_id(pci: Any) -> str:
-    text = pci.busId
+def _bus_id(ask: Callable[..., Any], *of: Any) -> str:
+    text = ask(*of).busId
     return text.decode() if isinstance(text, bytes) else str(text)
 
 

@@ -70,7 +70,8 @@ def endless_batches(sampler: ResumableSampler, batch_size: int) -> Iterator[Any]
 
 def random_state() -> dict[str, Any]:
     """The states of all of this rank's generators, as tensors and plain values."""
-    kind, keys, *rest = numpy.random.get_state()
+    state: Any = numpy.random.get_state()  # a tuple, if nobody asks for another form
+    kind, keys, *rest = state
     gpu = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
     return {
         "python": random.getstate(),

@@ -110,7 +110,7 @@ class GPT(nn.Module):
             elif isinstance(module, nn.Linear | nn.Embedding):
                 adds = name.endswith((".out", ".down"))
                 nn.init.normal_(module.weight, std=0.02 / math.sqrt(2 * self.config.layers) if adds else 0.02)
-                if getattr(module, "bias", None) is not None:
+                if isinstance(module, nn.Linear) and module.bias is not None:
                     nn.init.zeros_(module.bias)
 
     def pieces(self) -> list[nn.Module]:
