@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -63,6 +64,21 @@ def test_modules_import_each_other_in_one_direction() -> None:
     graph[next(iter(others))].add(one)
     with pytest.raises(CycleError):
         TopologicalSorter(graph).prepare()
+
+
+def _unmapped(init: Path) -> list[str]:
+    """Modules and folders of a package that its ``__init__`` does not name."""
+    text = init.read_text(encoding="utf-8")
+    beside = {path.stem for path in init.parent.glob("*.py")} | {
+        path.parent.name for path in init.parent.glob("*/*.py")
+    }
+    return sorted(name for name in beside if not name.startswith("__") and not re.search(rf"\b{name}\b", text))
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_the_init_of_each_package_is_a_map_of_its_modules(package: str) -> None:
+    inits = [path for path in modules(package) if path.name == "__init__.py"]
+    assert {str(init.relative_to(ROOT)): missing for init in inits if (missing := _unmapped(init))} == {}
 
 
 @pytest.mark.parametrize("packages", BUDGETS, ids=" and ".join)
