@@ -72,12 +72,19 @@ from simgpu.tensor import SimTensor
 from simgpu.torch_module import on, stream, synchronize
 from simgpu.transfers import pin
 
-_OF_RANKS = {"join": "joining", "one_of": "joining"}
+_ON_DEMAND = {
+    "join": "distributed.joining",  # needs torch.distributed
+    "one_of": "distributed.joining",
+    "MemorySeries": "memory_pictures",
+    "memory_at_peak": "memory_pictures",
+    "memory_over_time": "memory_pictures",
+}
+"""Names whose modules take time to import, for which others need not wait."""
 
 
 def __getattr__(name: str) -> Any:
-    if name in _OF_RANKS:  # they need torch.distributed, which others need not wait for
-        return getattr(import_module(f"simgpu.distributed.{_OF_RANKS[name]}"), name)
+    if name in _ON_DEMAND:
+        return getattr(import_module(f"simgpu.{_ON_DEMAND[name]}"), name)
     raise AttributeError(f"module 'simgpu' has no attribute {name!r}")
 
 
@@ -85,6 +92,7 @@ __all__ = [
     "GPU",
     "Cluster",
     "Event",
+    "MemorySeries",
     "Profile",
     "Race",
     "RaceError",
@@ -100,6 +108,8 @@ __all__ = [
     "device",
     "gpu",
     "join",
+    "memory_at_peak",
+    "memory_over_time",
     "on",
     "one_of",
     "pin",

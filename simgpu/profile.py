@@ -15,8 +15,8 @@ from simgpu.phases import COMMUNICATION
 from simgpu.work import Work
 
 if TYPE_CHECKING:
+    from simgpu.memory_pictures import MemorySeries
     from utils.draw import Picture
-    from utils.draw.memory import MemorySeries
     from utils.draw.timeline import Span
 
 
@@ -214,8 +214,8 @@ class Profile:
         return max((held for _, held in self._history(gpu)), key=lambda held: sum(held.values()))
 
     def memory_series(self, gpus: Sequence[int] | None = None) -> list[MemorySeries]:
-        """Bytes by kind over time, for ``draw.memory_over_time``."""
-        from utils.draw.memory import MemorySeries
+        """Bytes by kind over time, for ``memory_over_time``."""
+        from simgpu.memory_pictures import MemorySeries
 
         series = []
         for gpu in [gpu.index for gpu in self.cluster.own] if gpus is None else gpus:
@@ -230,14 +230,14 @@ class Profile:
         Args:
             at: "time": over time; "peak": at each GPU's peak.
         """
-        from utils import draw
+        from simgpu import memory_pictures
 
         if at == "time":
-            return draw.memory_over_time(self.memory_series(), title=title, caption=self.caption)
+            return memory_pictures.memory_over_time(self.memory_series(), title=title, caption=self.caption)
         if at != "peak":
             raise ValueError(f'at must be "time" or "peak", not {at!r}')
         peaks = {gpu.name: self.memory_at_peak(gpu.index) for gpu in self.cluster.own}
-        return draw.memory_at_peak(peaks, title=title, caption=self.caption)
+        return memory_pictures.memory_at_peak(peaks, title=title, caption=self.caption)
 
 
 def _remove(lists: list, one: object) -> None:

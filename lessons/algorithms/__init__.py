@@ -4,5 +4,4 @@
 - ``pipelines``: stages, schedules of micro-batches, a training step. ``refcounts``: two threads and no lock.
 - ``ddp``: DistributedDataParallel, and the buckets of what is reduced together.
 - ``overlap``: how much communication hides behind the backward pass, also over a network that is as slow as you like.
-- ``recorder``: every collective that a function starts, with its bytes.
 """

@@ -104,8 +104,8 @@ def picture(kind: str, recorded: list[dict[str, Any] | None]) -> Any:
     Raises:
         ValueError: nothing has happened on the simulated GPUs.
     """
+    from simgpu.memory_pictures import MemorySeries, memory_over_time
     from utils import draw
-    from utils.draw.memory import MemorySeries
     from utils.draw.timeline import Span
 
     ranks = [one for one in recorded if one is not None]
@@ -119,7 +119,7 @@ def picture(kind: str, recorded: list[dict[str, Any] | None]) -> Any:
         for one in ranks:
             times, by_kind = one["memory"]
             series.append(MemorySeries(one["name"], [time + shifts[one["name"]] for time in times], by_kind))
-        return draw.memory_over_time(series, caption=caption)
+        return memory_over_time(series, caption=caption)
     spans = [
         Span(lane, start + shifts[lane], end + shifts[lane], role, label)
         for one in ranks

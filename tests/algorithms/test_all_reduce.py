@@ -151,7 +151,7 @@ def test_hand_counted_times_of_halving() -> None:
 
 
 def recorded_bytes() -> dict[str, tuple[int, int]]:
-    from lessons.algorithms.recorder import record_collectives
+    from utils.ranks.recorder import record_collectives
 
     found = {}
     for name in ALGORITHMS:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from lessons.algorithms.ddp import BucketedDDP
-from lessons.algorithms.recorder import record_collectives
+from utils.ranks.recorder import record_collectives
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the functions here run on ranks
 

@@ -16,7 +16,7 @@ from ddp_support import SMALL, Wire, averaged, close, gradients, inputs, on_rank
 from torch import Tensor, nn
 
 from lessons.algorithms.ddp import BucketedDDP, plan_buckets
-from lessons.algorithms.recorder import record_collectives
+from utils.ranks.recorder import record_collectives
 
 pytestmark = pytest.mark.numeric
 

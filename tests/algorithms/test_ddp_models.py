@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from lessons.algorithms.ddp import BucketedDDP
-from lessons.algorithms.recorder import record_collectives
+from utils.ranks.recorder import record_collectives
 
 pytestmark = pytest.mark.numeric
 

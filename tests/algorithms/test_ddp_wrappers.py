@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from lessons.algorithms.ddp import MB, BucketedDDP, Ranks, plan_buckets
-from lessons.algorithms.recorder import record_collectives
 from utils.ranks.failures import RankError
+from utils.ranks.recorder import record_collectives
 
 pytestmark = pytest.mark.numeric
 

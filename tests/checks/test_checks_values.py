@@ -12,7 +12,7 @@ import pytest
 
 from checks import Opaque, run
 from checks.plain import from_bytes, to_bytes
-from lessons.algorithms.recorder import Collective, Record, record_collectives
+from utils.ranks.recorder import Collective, Record, record_collectives
 
 lock = threading.Lock()
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as if these functions stood in a notebook

@@ -10,6 +10,7 @@ import matplotlib.pyplot as plt
 import pytest
 from PIL import Image
 
+import simgpu
 from lessons import pictures
 from lessons.pictures import diagram
 from lessons.pictures.all_reduce import all_reduce_on_nodes, who_talks_over_what
@@ -49,7 +50,7 @@ PIPELINE = [
     )
 ]
 WIRES = [draw.Span(f"GPU {i} → GPU {i + 1}", i * 1e-3, i * 1e-3 + 1e-4, "communication", "x") for i in range(20)]
-MEMORY = draw.MemorySeries(
+MEMORY = simgpu.MemorySeries(
     "GPU 0",
     [0, 1, 1, 2],
     {"parameters": [4 * 10**9] * 4, "activations": [0, 9 * 10**9, 5 * 10**9, 0], "other": [1000, 0, 0, 0]},
@@ -59,10 +60,10 @@ DIAGRAMS = {
     "timeline": lambda: draw.timeline(PIPELINE, title="A pipeline", caption="simulated: 4 × H100"),
     "timeline_many_lanes": lambda: draw.timeline(PIPELINE + WIRES, lanes=None),
     "timeline_late": lambda: draw.timeline([draw.Span("host", 10, 10.00001, "compute", "a label")], title="Word " * 40),
-    "memory_over_time": lambda: draw.memory_over_time([MEMORY], title="Over time"),
-    "memory_over_time_11": lambda: draw.memory_over_time([MEMORY] * 11),
-    "memory_at_peak": lambda: draw.memory_at_peak({"GPU 0": MEMORY.peak(), "GPU 1": {}}, capacity=10**10),
-    "memory_at_peak_20": lambda: draw.memory_at_peak({f"GPU {i}": {"other": i, "gradients": 9} for i in range(20)}),
+    "memory_over_time": lambda: simgpu.memory_over_time([MEMORY], title="Over time"),
+    "memory_over_time_11": lambda: simgpu.memory_over_time([MEMORY] * 11),
+    "memory_at_peak": lambda: simgpu.memory_at_peak({"GPU 0": MEMORY.peak(), "GPU 1": {}}, capacity=10**10),
+    "memory_at_peak_20": lambda: simgpu.memory_at_peak({f"GPU {i}": {"other": i, "gradients": 9} for i in range(20)}),
     "cluster_topology": lambda: draw.cluster_topology(1, 2, "H100", links.NVLINK4, None, links.PCIE5),
     "cluster_topology_large": lambda: draw.cluster_topology(
         128, 16, "A GPU with a very long name", links.NVLINK4, links.INFINIBAND_NDR, links.PCIE5

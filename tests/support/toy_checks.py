@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from checks import Wrong, exercise, run
-from lessons.algorithms.recorder import record_collectives
+from utils.ranks.recorder import record_collectives
 
 LAB = "toy"
 SECONDS = 20  # for each launch; a test of what never ends takes less

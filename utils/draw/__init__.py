@@ -6,21 +6,19 @@
 - ``series``: every picture that sliders can choose, in one piece that needs no kernel.
 - ``charts`` (PNG): ``lines``, ``bars``, ``stacked_bars``, ``loss_curves``.
 - ``clusters`` (SVG): ``topology`` of ranks on nodes, ``cluster_topology`` of simulated GPUs.
-- ``timeline`` of ``Span``s; ``memory``: ``memory_over_time`` of ``MemorySeries``, ``memory_at_peak`` (SVG).
+- ``timeline`` of ``Span``s (SVG).
 
-What one lecture alone draws is in ``lessons.pictures``.
+What one lecture alone draws is in ``lessons.pictures``, and the memory of simulated GPUs in ``simgpu``.
 """
 
 from utils.draw import palette
 from utils.draw.charts import bars, lines, loss_curves, stacked_bars
 from utils.draw.clusters import cluster_topology, topology
-from utils.draw.memory import MemorySeries, memory_at_peak, memory_over_time
 from utils.draw.picture import Picture, from_figure, show
 from utils.draw.series import Series, series
 from utils.draw.timeline import Span, timeline
 
 __all__ = [
-    "MemorySeries",
     "Picture",
     "Series",
     "Span",
@@ -29,8 +27,6 @@ __all__ = [
     "from_figure",
     "lines",
     "loss_curves",
-    "memory_at_peak",
-    "memory_over_time",
     "palette",
     "series",
     "show",

@@ -6,7 +6,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from utils.draw import MemorySeries, memory_at_peak, memory_over_time, palette
+from simgpu import MemorySeries, memory_at_peak, memory_over_time
+from utils.draw import palette
 from utils.draw.picture import Picture
 
 NS = "{http://www.w3.org/2000/svg}"
