@@ -41,28 +41,21 @@ AGAIN   ?=
 DURATIONS ?=
 # Where the course is on GitHub, for the book's "open in", "edit" and "clone": https://github.com/OWNER/NAME
 REPOSITORY ?=
-PYTEST   = $(RUN) tests/again.py $(if $(AGAIN),--again) $(if $(DURATIONS),--store-durations)
-DEALT    = -n $(JOBS) --dist loadfile --no-loadscope-reorder
-NBVAL    = -q $(DEALT) --nbval --nbval-current-env --nbval-cell-timeout=$(CELL_TIMEOUT) \
+PYTEST   = tests/once_more $(RUN) -m pytest -n $(JOBS) --dist loadfile $(if $(DURATIONS),--store-durations)
+NBVAL    = $(PYTEST) -q --nbval --nbval-current-env --nbval-cell-timeout=$(CELL_TIMEOUT) \
     --nbval-sanitize-with tests/nbval_sanitize.cfg
 # (Its own place for progress: what a learner has done must not change what a notebook shows here.)
 notebooks notebooks-frameworks: export COURSE_PROGRESS = $(abspath $(VENV))/progress-of-tests.json
-notebooks notebooks-frameworks extras: export COURSE_CELL_SECONDS = $(shell expr $(CELL_TIMEOUT) - 60)
+notebooks notebooks-frameworks extras tests-and-extras: export COURSE_CELL_SECONDS = $(shell expr $(CELL_TIMEOUT) - 60)
 
-# Set by CI, whose time is limited: stages that would begin after so many minutes are left out, and listed.
-MINUTES ?=
-
-# Stages run one after another, also after one has failed; at the end stands what failed and what each took.
-STAGES     = $(RUN) tests/stages.py $(if $(MINUTES),--minutes $(MINUTES))
-CORE       := lint tests notebooks
-EXTRAS     := extras
 FRAMEWORKS := frameworks notebooks-frameworks tests-frameworks
 # Ways to make this machine compute as another one does: other kernels of MKL, of torch, of oneDNN, or none of oneDNN.
-BY_CI      := MKL_CBWR=COMPATIBLE ATEN_CPU_CAPABILITY=default COURSE_WITHOUT_ONEDNN=1
-NUMERIC    := $(BY_CI) MKL_CBWR=AVX2 ONEDNN_MAX_CPU_ISA=SSE41
-stages_of   = $(patsubst %,'numeric %',$(1))
+# They are kernels of different operators, so CI changes them all at once.
+PLAIN      := MKL_CBWR=COMPATIBLE ATEN_CPU_CAPABILITY=default COURSE_WITHOUT_ONEDNN=1
+NUMERIC    := $(PLAIN) MKL_CBWR=AVX2 ONEDNN_MAX_CPU_ISA=SSE41
 
-.PHONY: help setup lab update test test-frameworks test-numeric test-all test-gpu size lint tests notebooks extras answers numeric frameworks \
+.PHONY: help setup lab update test test-frameworks test-numeric test-all test-gpu size lint tests notebooks extras \
+    tests-and-extras answers numeric frameworks \
     tests-frameworks notebooks-frameworks execute labs grade mutants new-lab durations lock benchmarks \
     book book-epub book-strings clean
 
@@ -71,10 +64,8 @@ help:
 
 setup: $(VENV)/.ready  ## make the environment and install everything into it (LOCKED= takes the newest versions)
 
-# (A comma would end an argument of make's call, so lists of extras have names.)
-WITH_FRAMEWORKS := .[test,frameworks,tune]
-WITH_BENCHMARKS := .[test,benchmarks]
-WITH_BOOK       := .[test,book]
+# (A comma would end an argument of make's call, so this list of extras has a name.)
+WITH_FRAMEWORKS := .[frameworks,tune]
 # $(call install,PACKAGES): with pip's progress bar on a terminal, else a line for each package.
 define install
 @echo "Installing $(1) into $(VENV): torch and its company are large, this takes minutes"
@@ -86,8 +77,8 @@ $(VENV)/.ready: pyproject.toml $(if $(LOCKED),$(LOCK))
 	@"$(PYTHON)" -c '$(FITS)' || { \
 	    echo "This course needs Python 3.11 to 3.14 with its venv (torch has builds for no other)," \
 	        "and $(or $(PYTHON),none of $(PYTHONS)) is that: install one, then type: make $(or $(MAKECMDGOALS),setup) PYTHON=python3.13"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(call install,--editable '.[test]')
+	$(PYTHON) -m venv --upgrade-deps $(VENV)
+	$(call install,--editable . --group test)
 	@touch $@
 
 lab: setup  ## set up and open JupyterLab on the map of the course and your progress
@@ -100,16 +91,16 @@ update:  ## take the course's newest version; what you have written stays
 	@$(PYTHON) -m course.update
 
 test: setup  ## set up and run every test (but those that take long) and every notebook
-	@$(STAGES) $(CORE)
+	@tests/stages lint tests notebooks
 
 test-frameworks: setup  ## set up and test the lectures and labs that need them
-	@$(STAGES) $(FRAMEWORKS)
+	@tests/stages $(FRAMEWORKS)
 
 test-numeric: setup  ## run the numeric tests as processors of other kinds would compute them
-	@$(STAGES) $(call stages_of,$(NUMERIC))
+	@tests/stages $(NUMERIC:%='numeric %')
 
 test-all: setup  ## all of these, as CI does
-	@$(STAGES) $(CORE) $(call stages_of,$(BY_CI)) $(FRAMEWORKS) $(EXTRAS)
+	@tests/stages lint tests-and-extras notebooks 'numeric $(PLAIN)' $(FRAMEWORKS)
 
 test-gpu: setup  ## on a machine with GPUs: NCCL, notebooks, simulated against measured; stores a report
 	$(RUN) benchmarks/gpu.py
@@ -120,37 +111,41 @@ lint: setup  ## ruff: format and lint; mypy: types of utils and simgpu
 	$(RUN) -m mypy
 
 tests: setup  ## tests of utils, of the checks and of the repository's habits
-	$(PYTEST) tests -- $(DEALT) -m "not frameworks and not extras"
+	$(PYTEST) tests -m "not frameworks and not extras"
 
 notebooks: setup  ## execute every lecture and solution, and compare with what is stored
-	$(PYTEST) $(filter-out $(EXTRA:%=notebooks/%),$(wildcard notebooks/*.ipynb)) \
-	    $(filter-out $(EXTRA:%=solutions/%),$(wildcard solutions/*.ipynb)) -- $(NBVAL)
+	$(NBVAL) $(filter-out $(EXTRA:%=notebooks/%),$(wildcard notebooks/*.ipynb)) \
+	    $(filter-out $(EXTRA:%=solutions/%),$(wildcard solutions/*.ipynb))
 
 extras: $(VENV)/.book  ## what takes long: browser, web book, Slurm, torchrun, benchmarks, more known answers
-	$(PYTEST) tests -- $(DEALT) -m "extras and not frameworks"
+	$(PYTEST) tests -m "extras and not frameworks"
+
+# At once, as what both need (worlds, jobs, pages) is made once, and one waits while the other computes.
+tests-and-extras: $(VENV)/.book  ## both
+	$(PYTEST) tests -m "not frameworks"
 
 numeric: setup  ## the numeric tests once: make numeric MKL_CBWR=COMPATIBLE
-	$(PYTEST) $$(grep -rl mark.numeric tests --include='test_*.py') -- -q $(DEALT) -m "numeric and not frameworks"
+	$(PYTEST) -q $$(grep -rl mark.numeric tests --include='test_*.py') -m "numeric and not frameworks"
 
 answers: setup  ## judge all known answers of the labs (but those that need the frameworks): half an hour on two cores
-	COURSE_ALL_ANSWERS=1 $(PYTEST) tests/checks/test_labs.py -- $(DEALT) -m "not frameworks"
+	COURSE_ALL_ANSWERS=1 $(PYTEST) tests/checks/test_labs.py -m "not frameworks"
 
 frameworks: $(VENV)/.frameworks  ## add MPI, Horovod, TensorFlow and Ray, for the lectures and labs that need them
 
 # No pin of theirs clashes with the core's, so they share its environment; Horovod's wheel is kept outside it.
 $(VENV)/.frameworks: $(VENV)/.ready scripts/frameworks/horovod_wheel.py
-	$(call install,--editable '$(WITH_FRAMEWORKS)')
+	$(call install,--editable '$(WITH_FRAMEWORKS)' --group test)
 	$(RUN) scripts/frameworks/horovod_wheel.py $(WHEELS)
 	@touch $@
 
 tests-frameworks: frameworks  ## tests that need what `make frameworks` installs
 	$(RUN) -m pip check
-	$(PYTEST) tests -- $(DEALT) -m frameworks
+	$(PYTEST) tests -m frameworks
 
 # TensorFlow and Ray start many processes each.
 tests-frameworks notebooks-frameworks: JOBS = 2
 notebooks-frameworks: frameworks  ## execute the lectures and solutions that need it
-	$(PYTEST) $(EXTRA:%=notebooks/%) $(EXTRA:%=solutions/%) -- $(NBVAL)
+	$(NBVAL) $(EXTRA:%=notebooks/%) $(EXTRA:%=solutions/%)
 
 execute: setup  ## run notebooks and store their outputs: make execute NB=notebooks/00_start_here.ipynb
 	$(RUN) -m course execute $(NB)
@@ -175,11 +170,15 @@ mutants: setup  ## try a check with changed right answers: make mutants EXERCISE
 	@$(RUN) tests/mutants.py $(EXERCISE)
 
 durations: setup  ## run everything and store how long each file takes, so that the longest are begun first
-	@$(STAGES) 'tests DURATIONS=1' 'extras DURATIONS=1' 'notebooks DURATIONS=1' 'tests-frameworks DURATIONS=1' 'notebooks-frameworks DURATIONS=1'
+	@DURATIONS=1 tests/stages tests-and-extras notebooks notebooks-frameworks tests-frameworks
 
+# (Each build of torch pins the CUDA packages that it needs itself.)
+lock: GROUPS = test book benchmarks
 lock: setup  ## take the newest versions that pyproject.toml allows into requirements.lock
-	$(RUN) -m pip install --quiet --dry-run --ignore-installed --report - \
-	    --editable '.[test,frameworks,tune,benchmarks,book]' | $(RUN) .ci/lock.py > $(LOCK).new
+	$(call install,--group lock)
+	@set -o pipefail; { echo "# What was tested, made by \`make lock\`. \`make setup\` takes these versions, \`make setup LOCKED=\` the newest."; \
+	    $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-header pyproject.toml \
+	    --all-extras $(GROUPS:%=--group %) | grep -v -E '^(cuda|nvidia-[^m]|triton)'; } > $(LOCK).new
 	@mv $(LOCK).new $(LOCK)
 
 book: $(VENV)/.book  ## build the web book from what is stored: build/book/html (SOLUTIONS=1 adds the solutions)
@@ -192,11 +191,11 @@ book-strings: $(VENV)/.book  ## let the translations in book/locale follow their
 	$(RUN) book/build.py strings
 
 $(VENV)/.book: $(VENV)/.ready
-	$(call install,--editable '$(WITH_BOOK)')
+	$(call install,--editable . --group test --group book)
 	@touch $@
 
 benchmarks: setup  ## print this project's figures beside its peers'
-	$(call install,--editable '$(WITH_BENCHMARKS)')
+	$(call install,--editable . --group benchmarks)
 	$(RUN) benchmarks/launcher.py
 	$(RUN) benchmarks/all_reduce.py
 	$(RUN) benchmarks/ddp.py
@@ -205,5 +204,6 @@ benchmarks: setup  ## print this project's figures beside its peers'
 	$(RUN) benchmarks/simgpu_vs_published.py
 	$(RUN) benchmarks/simgpu_vs_hardware.py
 
-clean:  ## remove the environment
-	rm -rf $(VENV)
+clean:  ## remove all that make has made: the environment, what was built, caches (never what you wrote, nor your progress)
+	rm -rf $(VENV) $(WHEELS) build screenshots START.md *.egg-info .pytest_cache .ruff_cache .mypy_cache
+	find . -name .git -prune -o \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +

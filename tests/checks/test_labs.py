@@ -29,22 +29,19 @@ each_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda item: 
 each_lab = pytest.mark.parametrize("lab", LABS)
 
 
-FEW = {"right": 0, "wrong": 1}
-"""So many answers of an exercise are judged in each `make test` (a right one in its solution); more are `extras`."""
-
 ALL = bool(os.environ.get("COURSE_ALL_ANSWERS"))
-"""One right and one wrong answer of each exercise are judged; `make answers` judges all, in a workflow each night."""
+"""`make answers`, in a workflow each night. Else: of each exercise the official answer, in its executed solution, and a
+wrong one; of each lab's first exercise also a right one that is written differently, which is one of the `extras`."""
 
 
 def _dealt(item: Any, kind: str, answers: Sequence[Any], name: Callable[[Any], str]) -> list[Any]:
-    """Parameters of a test: all answers of a kind to an exercise. (The official one is judged in its notebook too.)"""
-    answers = sorted(answers, key=lambda answer: name(answer) == "right")
-    return [
-        pytest.param(
-            answer, item, id=f"{item.lab}-{item.name}-{name(answer)}", marks=[pytest.mark.extras] * (n >= FEW[kind])
-        )
-        for n, answer in enumerate(answers if ALL else answers[:1])
-    ]
+    """Parameters of a test: answers of a kind to an exercise."""
+    if not ALL:
+        first = next(one for one in EXERCISES if one.lab == item.lab)
+        others = [answer for answer in answers if name(answer) != "right"]
+        answers = others[:1] if kind == "wrong" or item is first else []
+    marks = [pytest.mark.extras] * (kind == "right")
+    return [pytest.param(answer, item, id=f"{item.lab}-{item.name}-{name(answer)}", marks=marks) for answer in answers]
 
 
 def each_known_answer(kind: str) -> pytest.MarkDecorator:

@@ -19,7 +19,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-pytest.importorskip("playwright.sync_api", reason="the JupyterLab test needs playwright: pip install -e .[test]")
+pytest.importorskip("playwright.sync_api", reason="the JupyterLab test needs playwright: pip install --group test")
 from browser_support import LabPage, LabServer, LabWindow, find_browser, seen_text, start_browser, still_alive
 from playwright.sync_api import Browser, expect, sync_playwright
 

@@ -1,4 +1,4 @@
-"""Every script under scripts/ runs under the launcher that it is written for: here, or in the tests of its topic.
+"""Every script under scripts/ runs under the launcher that it is written for: here, in a lecture, or in other tests.
 
 Batch scripts of Slurm run in test_slurm.py, and those in scripts/failures fail as they should in test_failures.py.
 """
@@ -19,7 +19,6 @@ import pytest
 import torch
 
 from lessons.launchers import processes, torchrun
-from utils.ranks.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = 240.0  # seconds; a machine that does much else at the same time is slow
@@ -52,15 +51,6 @@ def with_torchrun(script: str, *args: str) -> str:
     return start(torchrun_program, "--standalone", "--nproc-per-node=2", f"scripts/{script}", *args)
 
 
-def what_torchrun_sets(folder: Path) -> None:
-    said = with_torchrun("what_torchrun_sets.py")
-    ranks = [json.loads(line) for line in re.findall(r"\{[^{}]*\}", said)]
-    assert sorted((told["RANK"], told["LOCAL_RANK"], told["WORLD_SIZE"]) for told in ranks) == [
-        ("0", "0", "2"),
-        ("1", "1", "2"),
-    ]
-
-
 def elastic_steps(folder: Path) -> None:
     (folder / "step.txt").write_text("3")  # where an earlier start has stopped
     (folder / "stop").touch()  # all ranks see it in their first step
@@ -73,21 +63,6 @@ def all_reduce_clock(folder: Path) -> None:
     with torchrun.agents(ROOT / "scripts" / "all_reduce_clock.py", nodes=1) as run:  # it never ends by itself
         run.start(0)
         assert 0 < float(run.wait_for(".", LONG)) < LONG
-
-
-def both_ways(folder: Path) -> None:
-    port = str(free_ports(1)[0])
-    for said in with_torchrun("both_ways.py"), start(sys.executable, "scripts/both_ways.py", "--port", port):
-        *started, result = said.strip().splitlines()
-        assert sorted(started) == ["rank 0 of 2 starts", "rank 1 of 2 starts"]
-        assert result == "2 ranks, 32 of 64 samples each; loss small"
-
-
-def hello_ranks(folder: Path) -> None:
-    said = with_torchrun("hello_ranks.py")
-    assert sorted(said.strip().splitlines()) == [
-        f"I am rank {rank} of 2, local rank {rank}; the sum is 1" for rank in range(2)
-    ]
 
 
 def first_ddp(folder: Path) -> None:
@@ -114,12 +89,11 @@ def train(folder: Path) -> None:
 
 
 RUNS: dict[str, Callable[[Path], None]] = {
-    f"{run.__name__}.py": run
-    for run in (what_torchrun_sets, elastic_steps, all_reduce_clock, hello_ranks, both_ways, first_ddp, train)
+    f"{run.__name__}.py": run for run in (elastic_steps, all_reduce_clock, first_ddp, train)
 }
 
 
-LONGEST = ("train.py", "both_ways.py", "first_ddp.py")  # up to seven processes that import DistributedDataParallel
+LONGEST = ("train.py", "first_ddp.py")  # up to seven processes that import DistributedDataParallel
 
 
 @pytest.mark.parametrize(
@@ -138,10 +112,21 @@ def test_whatever_the_number_of_ranks_an_epoch_has_every_sample_once():
         assert dealt[:10].tolist() != dealt[10:20].tolist(), "each epoch has an order of its own"
 
 
-def test_every_script_is_run_by_a_test():
+RUN_BY_LECTURES = ("hello_ranks.py", "what_torchrun_sets.py", "both_ways.py")
+"""With an output that nbval compares."""
+
+
+def test_every_script_is_run_by_a_test_or_a_lecture():
+    cells = [cell for file in (ROOT / "notebooks").glob("*.ipynb") for cell in json.loads(file.read_text())["cells"]]
+    compared = [cell for cell in cells if "nbval-ignore-output" not in cell["metadata"].get("tags", ())]
+    code = "".join("".join(cell["source"]) for cell in compared if cell["cell_type"] == "code")
+    for script in RUN_BY_LECTURES:
+        assert re.search(rf"torchrun .*{script}|= .*\"{script}\"\n", code), f"no lecture runs scripts/{script}"
     other_tests = {path.name: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
     del other_tests[Path(__file__).name]
-    for script in (path for path in (ROOT / "scripts").iterdir() if path.is_file() and path.name not in RUNS):
+    for script in (
+        path for path in (ROOT / "scripts").iterdir() if path.is_file() and path.name not in (*RUNS, *RUN_BY_LECTURES)
+    ):
         assert any(script.name in text for text in other_tests.values()), f"no test runs scripts/{script.name}"
 
 

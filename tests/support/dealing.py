@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 STORED = ROOT / "tests" / "durations.json"
-"""Seconds of each group in each stage (as pytest's -m names it), written by `make durations`."""
+"""Seconds of each group, its `extras` among them, written by `make durations`."""
 
 
 def group(test: str) -> str:
@@ -26,9 +26,9 @@ def group(test: str) -> str:
     return f"{file}::{lab[1]}" if lab else file
 
 
-def stored(stage: str) -> dict[str, float]:
-    """Of the groups of a stage: what pytest selects with ``-m``, "" for notebooks."""
-    return _all().get(stage, {})
+def stored() -> dict[str, float]:
+    """Seconds of each group, as they were measured last."""
+    return json.loads(STORED.read_text(encoding="utf-8")) if STORED.exists() else {}
 
 
 def length(test: str, seconds: Mapping[str, float]) -> float:
@@ -36,12 +36,8 @@ def length(test: str, seconds: Mapping[str, float]) -> float:
     return seconds.get(group(test), float("inf"))
 
 
-def store(stage: str, seconds: Mapping[str, float]) -> None:
+def store(seconds: Mapping[str, float]) -> None:
     """Keep what was measured now, and of what was stored only what still exists."""
-    kept = {name: value for name, value in stored(stage).items() if (ROOT / name.partition("::")[0]).exists()}
+    kept = {name: value for name, value in stored().items() if (ROOT / name.partition("::")[0]).exists()}
     kept.update({name: round(value, 1) for name, value in seconds.items()})
-    STORED.write_text(json.dumps({**_all(), stage: kept}, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def _all() -> dict[str, dict[str, float]]:
-    return json.loads(STORED.read_text(encoding="utf-8")) if STORED.exists() else {}
+    STORED.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")

@@ -1,20 +1,38 @@
-"""How the tests are dealt out to processes, and which of them need more than the course's core."""
+"""How tests and notebooks are dealt out to processes, and which tests need more than the course's core."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
+from collections import defaultdict
 from typing import Any
 
 import pytest
-from dealing import group, length, stored
+from dealing import group, length, store, stored
 from xdist.scheduler import LoadScopeScheduling
 
 from course import outline
 
 EXTRA = re.compile("|".join(lecture.slug for lecture in outline.lectures() if lecture.needs) or "(?!)")
 """Checks of these labs are marked `frameworks`, as are the files that say so: `make test-frameworks` runs them."""
+
+
+_seconds: dict[str, float] = defaultdict(float)
+"""What each group took."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--store-durations", action="store_true", help="store how long each file took (make durations)")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _seconds[group(report.nodeid)] += report.duration
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.config.option.store_durations and not hasattr(session.config, "workerinput"):
+        store(_seconds)
 
 
 class InGroups(LoadScopeScheduling):
@@ -53,5 +71,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if sys.platform == "linux" and "tests/ranks/" in item.nodeid and "spawn" in _parameters(item):
             item.add_marker(pytest.mark.extras)  # ranks are forked here, and spawned elsewhere
     if hasattr(config, "workerinput"):  # one process alone keeps the order of the files
-        seconds = stored(config.option.markexpr)
+        seconds = stored()
         items.sort(key=lambda item: -length(item.nodeid, seconds))
