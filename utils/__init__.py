@@ -1,4 +1,8 @@
-"""The small package behind the notebooks: cells on ranks, pictures, checks.
+"""The small package behind the notebooks.
+
+- ``ranks``: cells and functions on several processes; ``simulated``: what they take and say of simulated GPUs.
+- ``draw``: pictures with one palette. ``hardware``: this machine, and links by their data sheets.
+- ``training``: models, data and checkpoints that scripts and learners' cells import.
 
 ``%load_ext utils`` gives a notebook the magics ``%%ranks`` and ``%ranks``; ``utils.launch`` runs a function on ranks.
 Nothing heavy is imported here: a notebook's first cell should not wait for what it may never use.

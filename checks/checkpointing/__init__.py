@@ -3,6 +3,7 @@
 saves.py       saving: killed at every step with files; save_verdicts.py judges it
 resuming.py    resumed and on_ranks: kills.py plays their lives, watched.py is in them, saved_files.py damages files;
                life_verdicts.py and file_verdicts.py judge
+resume_task.py the training that is resumed: given to who does the exercise
 lives.py       processes that are watched and killed; folder_events.py tells what happens to names
 """
 

@@ -1,5 +1,5 @@
-"""What this machine has, what hardware can do by its data sheets, and how long things take.
+"""What this machine has, and what hardware can do by its data sheets.
 
-- ``machine``: processors, memory, GPUs, networks of this machine.
-- ``links``: links with their sources, and the α–β formulas. ``timing``: the best of several rounds.
+- ``machine``: processors, memory, GPUs, networks of this machine; ``nvml``: its NVIDIA GPUs, asked without CUDA.
+- ``links``: links with their sources, and the α–β formulas.
 """

@@ -6,7 +6,7 @@ import threading
 import time
 
 import utils
-from utils.hardware.timing import best_of, seconds_in_threads, seconds_on_ranks
+from lessons.training.timing import best_of, seconds_in_threads, seconds_on_ranks
 
 
 def test_cases_take_turns_and_the_shortest_time_of_each_counts():
