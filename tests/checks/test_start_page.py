@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import checks
 from checks.framework import all_exercises
 from checks.start_page import page
 from course import outline
@@ -67,3 +70,13 @@ def test_an_update_of_the_course_leaves_progress_alone():
     command = ["git", "check-ignore", ".progress.json", "START.md"]
     ignored = subprocess.run(command, cwd=outline.ROOT, capture_output=True, text=True, check=False).stdout.split()
     assert ignored == [".progress.json", "START.md"]
+
+
+def test_a_learners_own_module_that_would_hide_the_courses_is_named_as_make_lab_begins(tmp_path):
+    (tmp_path / "labs").mkdir()
+    (tmp_path / "labs/utils.py").touch()
+    command = [sys.executable, "-m", "checks.start_page", "START.md"]
+    environment = os.environ | {"PYTHONPATH": str(Path(checks.__file__).parents[1])}
+    said = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stderr
+    assert "labs/: The utils.py of this folder has the name of a package of this course" in said
+    assert (tmp_path / "START.md").exists()

@@ -53,12 +53,11 @@ def test_what_the_others_do_is_said_while_one_asks(kernel):
 
 
 def test_the_time_out_stands_still_while_a_rank_asks(kernel):
-    request = kernel.start("%%ranks -n 2 --timeout 2\nif rank == 0: x = input()\ndist.barrier()\nrank", can_ask=True)
+    request = kernel.start("%%ranks -n 2 --timeout 5\nif rank == 0: x = input()\ndist.barrier()\nrank", can_ask=True)
     kernel.question()
-    time.sleep(4)
+    time.sleep(7)
     kernel.client.input("late")
     assert as_text(kernel.finish(request)) == "rank 0: late\nrank 0: 0\nrank 1: 1\n"
-    kernel.run("%%ranks --timeout 2\nimport time; time.sleep(100)")  # else it counts
     assert "did not end within 2 s" in kernel.text("%%ranks --timeout 2\nimport time; time.sleep(100)")
 
 
