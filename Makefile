@@ -46,7 +46,7 @@ NBVAL    = $(PYTEST) -q --nbval --nbval-current-env --nbval-cell-timeout=$(CELL_
     --nbval-sanitize-with tests/nbval_sanitize.cfg
 # (Its own place for progress: what a learner has done must not change what a notebook shows here.)
 notebooks notebooks-frameworks: export COURSE_PROGRESS = $(abspath $(VENV))/progress-of-tests.json
-notebooks notebooks-frameworks extras tests-and-extras: export COURSE_CELL_SECONDS = $(shell expr $(CELL_TIMEOUT) - 60)
+notebooks notebooks-frameworks extras tests-and-extras: export RANKS_TIMEOUT = $(shell expr $(CELL_TIMEOUT) - 60)
 
 FRAMEWORKS := frameworks notebooks-frameworks tests-frameworks
 # Ways to make this machine compute as another one does: other kernels of MKL, of torch, of oneDNN, or none of oneDNN.

@@ -17,7 +17,7 @@ from kernel_support import Kernel, as_text
 from nbclient import NotebookClient
 from ranks_support import descendants, eventually, gone
 
-from utils.ranks.options import torch_modules
+from utils.ranks.options import parsed, torch_modules
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,9 @@ def test_parts_of_torch_that_the_first_cell_imports_are_imported_once_and_not_by
     ],
 )
 def test_which_parts_of_torch_a_cell_will_import_is_read_in_its_source(source, modules):
-    assert torch_modules(source) == [re.sub("^fsdp", "torch.distributed.fsdp", module) for module in modules]
+    assert torch_modules(source, parsed(source)) == [
+        re.sub("^fsdp", "torch.distributed.fsdp", module) for module in modules
+    ]
 
 
 def test_a_failing_cell_fails_the_kernel_and_the_next_one_works(kernel):

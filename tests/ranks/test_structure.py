@@ -10,8 +10,10 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import utils.ranks
+from course.size import FLOORS
 
 FOLDER = Path(utils.ranks.__file__).parent
+VARIABLE = re.compile(r"\b((?:COURSE|RANKS)_[A-Z_]+)=")
 
 
 def imports_of(file: Path) -> set[str]:
@@ -50,3 +52,18 @@ def test_loading_the_magics_imports_no_torch():
     code = "import sys, utils.ranks.magics; print(sorted({'torch', 'simgpu'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_it_reads_no_variable_of_the_course():
+    assert {file.name for file in FOLDER.glob("*.py") if "COURSE_" in file.read_text()} == set()
+
+
+def test_variables_that_readers_are_told_of_are_read_somewhere():
+    root = FOLDER.parents[1]
+    told = {
+        name for file in [root / "README.md", *root.glob("docs/*.md")] for name in VARIABLE.findall(file.read_text())
+    }
+    code = [root / "Makefile", *(file for name in FLOORS for file in root.glob(f"{name}/**/*.py"))]
+    read = {name for file in code for name in re.findall(r"\w+", file.read_text())}
+    assert "RANKS_TIMEOUT" in told
+    assert told - read == set()

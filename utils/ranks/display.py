@@ -51,7 +51,7 @@ class DisplayPublisher:
             return None
         return plain(value)
 
-    def display(self, *objects: Any, display_id: Any = None, raw: bool = False, **options: Any) -> None:
+    def display(self, *objects: Any, display_id: Any = None, raw: bool = False, **options: Any) -> Any:
         """Stands in for IPython's display() in a rank."""
         if display_id is True:
             self._display_ids += 1
@@ -144,7 +144,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         if name != self._name:
             return None
         sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        spec: Any = importlib.machinery.PathFinder.find_spec(name, path)
         run = spec.loader.exec_module
 
         def run_then(module: Any) -> None:
@@ -175,8 +175,8 @@ def plain(value: Any) -> str:
 
 def traceback_text(error: BaseException) -> str:
     """The traceback as Python prints it, without the frames of this package."""
-    whole: traceback.TracebackException | None = traceback.TracebackException.from_exception(error)
-    one = whole
+    whole = traceback.TracebackException.from_exception(error)
+    one: traceback.TracebackException | None = whole
     while one is not None:
         one.stack = traceback.StackSummary.from_list(
             [frame for frame in one.stack if not frame.filename.startswith(HERE)]

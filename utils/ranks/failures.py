@@ -170,7 +170,7 @@ def hang_report(outcomes: Sequence[Outcome], what_survives: str) -> str:
     by_row: dict[tuple[str, ...], list[int]] = {}
     for outcome in outcomes:
         place = outcome.where()
-        row = (_state(outcome), str(place["line"] or ""), (place["code"] or "")[:80])
+        row: tuple[str, ...] = (_state(outcome), str(place["line"] or ""), (place["code"] or "")[:80])
         by_row.setdefault(row, []).append(outcome.rank)
     rows = []
     for row, ranks in by_row.items():
@@ -189,12 +189,12 @@ def who_waits_for_whom(outcomes: Sequence[Outcome]) -> list[str]:
         if not outcome.waiting or outcome.collective is None:
             continue
         if place["peer"] is not None:
-            others = [place["peer"]]
+            others: tuple[int, ...] = (place["peer"],)
         else:
             group = place["ranks"] or list(by_rank)
-            others = [r for r in group if r in by_rank and not _in_same_call(by_rank[r], outcome)]
+            others = tuple(r for r in group if r in by_rank and not _in_same_call(by_rank[r], outcome))
         what = place["call"] or f"line {place['line']} for {place['begun']}, which was begun before,"
-        waits.setdefault((what, tuple(others)), []).append(outcome.rank)
+        waits.setdefault((what, others), []).append(outcome.rank)
     sentences = []
     for (what, others), ranks in waits.items():
         verb = "waits" if len(ranks) == 1 else "wait"

@@ -9,9 +9,9 @@ import argparse
 import atexit
 import difflib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class
@@ -20,7 +20,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from utils.ranks import starters
 from utils.ranks.errors import BadRequest
 from utils.ranks.failures import with_verb
-from utils.ranks.options import OPTIONS, check_source, parse, rank_list, torch_modules
+from utils.ranks.options import OPTIONS, parse, parsed, rank_list, torch_modules
 from utils.ranks.output import Held, Status, Values, default_view, said_alike, show
 from utils.ranks.processes import check_gpus, check_shape
 from utils.ranks.provider import Options, provider
@@ -28,13 +28,21 @@ from utils.ranks.world import DEFAULT_TIMEOUT, World, hidden_module
 
 COMMANDS = ("status", "pull", "push", "wait", "log", "debug", *provider().commands, "stop", "restart")
 DEFAULT_RANKS = 4
-Shape = tuple[int, int, str, Options | None]
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Shape(NamedTuple):
+    """Of a world: how many ranks, on how many nodes, over which backend, with which devices from elsewhere."""
+
+    size: int = DEFAULT_RANKS
+    nodes: int = 1
+    backend: str = "auto"
+    devices: Options | None = None
 
 
 def _provided(function: F) -> F:
     """Give the magic the provider's arguments, and lines of its help."""
-    for flag, how in reversed(provider().arguments.items()):
+    for flag, how in reversed([*provider().arguments.items()]):
         argument(flag, **how)(function)
     commands = [f"%ranks {command:<16} {line}" for command, line in provider().commands.items() if line]
     for place, lines in (("EXAMPLES", provider().examples), ("COMMANDS", commands)):
@@ -47,10 +55,12 @@ def _provided(function: F) -> F:
 class RanksMagics(Magics):
     """Holds the notebook's world, so that ranks and their variables live on from cell to cell."""
 
+    shell: Any
+
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
         self.world: World | None = None
-        self._wanted: Shape = (DEFAULT_RANKS, 1, "auto", None)
+        self._wanted = Shape()
         self._background: tuple[World, Future[dict[int, str]], Held] | None = None
         atexit.register(self.close)
 
@@ -106,13 +116,13 @@ class RanksMagics(Magics):
         if options.command:
             extra = " ".join(options.command)
             raise BadRequest(f"%%ranks takes options only, not {extra!r}; the code belongs on the lines below.")
-        check_source(source)
+        imports = torch_modules(source, parsed(source))
         if self._in_background():
             raise BadRequest("A cell still runs in the background: %ranks wait waits for it, %ranks stop ends it.")
         shape = self._shape(options)
         check_shape(*shape[:3])
-        only = None if options.only is None else rank_list(options.only, shape[0])
-        world = self._world_of(shape, source)
+        only = None if options.only is None else rank_list(options.only, shape.size)
+        world = self._world_of(shape, imports)
         timeout = DEFAULT_TIMEOUT if options.timeout is None else options.timeout
         if timeout < 0:
             raise BadRequest("--timeout takes seconds: a positive number, or 0 for no limit.")
@@ -136,10 +146,11 @@ class RanksMagics(Magics):
             # Another number of ranks begins afresh: the former shape's nodes may not even divide it.
             nodes = nodes if options.n == size else 1
             size = options.n
-        return size, options.nodes or nodes if options.nodes != 0 else 0, options.backend or backend, given
+        nodes = nodes if options.nodes is None else options.nodes
+        return Shape(size, nodes, options.backend or backend, given)
 
-    def _world_of(self, shape: Shape, source: str = "") -> World:
-        """The ranks that live already, or new ones, whose first cell has this source."""
+    def _world_of(self, shape: Shape, imports: Sequence[str] = ()) -> World:
+        """The ranks that live already, or new ones, whose first cell imports these parts of torch."""
         former, note = self.world, ""
         if former is not None and former.open:
             if dead := former.dead_ranks():
@@ -154,8 +165,7 @@ class RanksMagics(Magics):
                 note += "variables begin anew."
         check_gpus(*shape[:3])  # what can be refused is refused while the former world is still there …
         self.close()  # … and its memory is free before the new one takes its own
-        *processes, given = shape
-        self.world = World(*processes, devices=given, imports=torch_modules(source))
+        self.world = World(*shape[:3], devices=shape.devices, imports=imports)
         self._wanted = shape
         for line in (note, self.world.note):
             if line:

@@ -61,12 +61,14 @@ def rank_list(text: str, size: int) -> list[int]:
     return sorted(ranks)
 
 
-def check_source(source: str) -> None:
-    """Stop at what would fail on every rank before any rank is troubled."""
+def parsed(source: str) -> ast.Module:
+    """The cell, parsed once in the notebook: what would fail on every rank stops here, before any rank is troubled."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the ranks show them
-            compile(source, "<cell on ranks>", "exec", dont_inherit=True)  # finds a return outside of a function, too
+            tree = ast.parse(source, "<cell on ranks>")
+            compile(tree, "<cell on ranks>", "exec", dont_inherit=True)  # finds a return outside of a function, too
+            return tree
     except SyntaxError as error:
         line = source.splitlines()[error.lineno - 1].strip() if error.lineno and source.strip() else ""
         if _OF_THE_NOTEBOOK.match(line):
@@ -83,13 +85,13 @@ def check_source(source: str) -> None:
         raise CellSyntaxError(error) from None
 
 
-def torch_modules(source: str) -> list[str]:
+def torch_modules(source: str, tree: ast.AST) -> list[str]:
     """Parts of torch that this code will import: imported once before ranks are forked, each need not import them.
 
     The first optimizer and DDP import torch's compiler (torch 2.13: 800 modules, a second), so their names count too.
     """
     wanted = {"torch._dynamo"} if re.search(r"\boptim\b|DistributedDataParallel", source) else set()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             wanted |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

@@ -82,7 +82,7 @@ class Rank:
         draw_other_numbers()
         rank, size, nodes = config["rank"], config["size"], config["nodes"]
         groups.set_environment(rank, size, nodes, config["port"])
-        self.devices = provider.in_rank(config["devices"]) if config["devices"] else None
+        self.devices: Any = provider.in_rank(config["devices"]) if config["devices"] else None
         if self.devices is None:
             backend, note = groups.choose_backend(config["backend"], size)
             device = groups.take_device(backend, rank, size // nodes)
@@ -141,7 +141,7 @@ class Rank:
         self._try(self.iopub.begin, None)
         recorded = self.devices is not None and message["do"] in ("cell", "call")
         if recorded:
-            self._try(lambda notes=message["notes"]: self.devices.begin(notes), None)
+            self._try(lambda: self.devices.begin(message["notes"]), None)
         try:
             self._running = True
             try:

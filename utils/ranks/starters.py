@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from utils.ranks.errors import RanksInterrupted
 from utils.ranks.lifetimes import ended_child, kill_group, send_signal
@@ -139,7 +139,7 @@ class Zygote:
                 self._exits[message["pid"]] = message["code"]
             else:
                 self._answers[message["ticket"]] = message
-                self._exits.pop(message.get("pid"), None)  # of another process that had this number before
+                self._exits.pop(message.get("pid", 0), None)  # of another process that had this number before
 
     def _last_words(self) -> str:
         self._errors.seek(0)
@@ -253,13 +253,13 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_parents_processes)
 
 
-def _python(function: str, argument: str, fds: list[int], stderr: object) -> subprocess.Popen[bytes]:
+def _python(function: str, argument: str, fds: list[int], stderr: IO[bytes] | None) -> subprocess.Popen[bytes]:
     module, main = function.split(".")
     program = _PROGRAM.format(parent=_PACKAGE_PARENT, module=module, main=main, argument=argument)
     return subprocess.Popen(
         [sys.executable, "-c", program],
         pass_fds=fds,
         stdin=subprocess.DEVNULL,
-        stderr=stderr,  # type: ignore[arg-type]
+        stderr=stderr,
         start_new_session=True,  # a terminal's Ctrl-C goes to the notebook, which passes it on
     )

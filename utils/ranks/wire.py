@@ -171,7 +171,7 @@ class Channel:
         self._unfinished = (message, blob, come + count)
         if come + count == len(blob):
             self._unfinished = None
-            messages.append((message, blob))
+            messages.append((message, blob))  # type: ignore[arg-type]  # (as good as bytes, which would be a copy)
         return count
 
     def _parse(self, messages: list[tuple[Message, bytes]]) -> None:

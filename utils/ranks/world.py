@@ -24,10 +24,11 @@ from utils.ranks.processes import InterruptFlag, Processes, check_shape, interru
 from utils.ranks.values import dumps_plain, sources_of
 from utils.ranks.wire import packed
 
-DEFAULT_TIMEOUT = float(os.environ.get("COURSE_CELL_SECONDS", 60))  # that a cell may take, unless told otherwise
+DEFAULT_TIMEOUT = float(os.environ.get("RANKS_TIMEOUT", 60))  # seconds that a cell may take, unless told otherwise
 GIVEN = ("rank", "world_size", "local_rank", "torch", "dist", "display")
 AS_WORLD, REMAKE_TIMEOUT, END_TIMEOUT = -1.0, 20.0, 10.0
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 _ROOT = Path(__file__).resolve().parents[2]
 _COURSE = {found.parent.name for found in _ROOT.glob("*/__init__.py")}  # this package and its like
 
@@ -108,7 +109,7 @@ class World:
         """What ``%ranks`` shows."""
         dead = self.dead_ranks()
         per_node = self.size // self.nodes
-        rows = []
+        rows: list[tuple[str, ...]] = []
         for rank, (pid, device) in enumerate(zip(self.pids, self.devices, strict=True)):
             memory = dead.get(rank) or own_memory(pid)
             rows.append((str(rank), str(rank // per_node), str(rank % per_node), str(pid), device, memory))
