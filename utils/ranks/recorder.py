@@ -122,9 +122,9 @@ def record_collectives() -> Iterator[Record]:
 
     run_thread = threading.Thread.run
 
-    def run_recorded(thread: threading.Thread) -> None:
+    def run_recorded(self: threading.Thread) -> None:
         with Listener():
-            run_thread(thread)
+            run_thread(self)
 
     threading.Thread.run = run_recorded  # type: ignore[method-assign]
     try:
@@ -162,13 +162,13 @@ def _collective(func: Any, args: Any, kwargs: dict[str, Any]) -> Collective | No
 def _ranks(given: dict[str, Any]) -> tuple[int, ...]:
     import torch.distributed as dist
     from torch._C._distributed_c10d import ProcessGroup
+    from torch.distributed.distributed_c10d import GroupName
 
+    group: Any = given.get("group_name")
     if (boxed := given.get("process_group")) is not None:
         group = ProcessGroup.unbox(boxed)
-    else:
-        group = given.get("group_name")
-        if isinstance(group, str):
-            group = dist.distributed_c10d._resolve_process_group(group)
+    elif isinstance(group, str):
+        group = dist.distributed_c10d._resolve_process_group(GroupName(group))
     return tuple(dist.get_process_group_ranks(group))
 
 
