@@ -45,7 +45,8 @@ def gather(source: Path, solutions: bool = False) -> None:
         for folder in folders:
             path = ROOT / folder / f"{lecture.name}.ipynb"
             wanted |= {source / folder / path.name: path} if path.exists() else {}
-    for folder in ("scripts", "benchmarks/results", "docs"):  # what pages link to, and pictures of the README
+    folders = ("scripts", "benchmarks/results", "docs", "lessons/pictures/diagrams")
+    for folder in folders:  # what pages link to, and pictures of the README
         for path in (ROOT / folder).rglob("*"):
             if path.is_file() and path.suffix not in (".md", ".pyc"):
                 wanted[source / path.relative_to(ROOT)] = path
