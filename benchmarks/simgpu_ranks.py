@@ -21,7 +21,7 @@ import torch
 from torch.distributed.fsdp import fully_shard
 
 import simgpu
-from simgpu import line
+from simgpu_overhead import line
 from utils.ranks import World
 from utils.training import models
 from utils.training.models import GPTConfig

@@ -208,7 +208,7 @@ def test_make_finds_a_python_that_fits(tmp_path: Path, fitting: str) -> None:
         (tmp_path / name).write_text(f"#!/bin/sh\n[ {name} = {fitting} ]\n")
         (tmp_path / name).chmod(0o755)
     done = _make("--dry-run", "setup", f"VENV={tmp_path / 'venv'}", PATH=f"{tmp_path}:{os.environ['PATH']}")
-    assert f"{fitting} -m venv {tmp_path / 'venv'}" in done.stdout, done.stderr
+    assert f"{fitting} -m venv --upgrade-deps {tmp_path / 'venv'}" in done.stdout, done.stderr
 
 
 def test_the_bounds_of_python_agree() -> None:
@@ -446,7 +446,7 @@ def test_a_cell_finds_torchrun_of_its_own_python(monkeypatch: pytest.MonkeyPatch
     import utils
     from utils.ranks import magics
 
-    monkeypatch.setattr(magics, "load", lambda shell, provider: None)
+    monkeypatch.setattr(magics, "load", lambda shell: None)
     monkeypatch.setenv("PATH", "/usr/bin")
     utils.load_ipython_extension(None)
     assert shutil.which("torchrun") == str(Path(sys.executable).with_name("torchrun"))
