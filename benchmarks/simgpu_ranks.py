@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 
 import here
 import torch
+from simgpu_overhead import line
 from torch.distributed.fsdp import fully_shard
 
 import simgpu
-from simgpu_overhead import line
 from utils.ranks import World
 from utils.training import models
 from utils.training.models import GPTConfig
