@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 
 LINES, LENGTH = 20, 200  # of what is kept in a rank: so many lines, so many characters of each
+_OF_RAY = re.compile(r"(\x1b\[\d+m)?\((raylet|autoscaler|[^()]* pid=\d+)")  # it passes on what its processes say
 _shown: ContextVar[list[str] | None] = ContextVar("shown", default=None)
 
 
@@ -40,7 +42,8 @@ class Printed(io.TextIOBase):
 
     def take(self) -> str:
         """What has been printed since the last time."""
-        lines = [line if len(line) <= LENGTH else f"{line[:LENGTH]}…" for line in self._lines]
+        own = [line for line in self._lines if not _OF_RAY.match(line)]
+        lines = [line if len(line) <= LENGTH else f"{line[:LENGTH]}…" for line in own]
         text = "\n".join(lines[:LINES]).rstrip()
         if self._more:
             text += f"\n… ({self._more:,} more line{'s' if self._more > 1 else ''})"
