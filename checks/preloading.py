@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from checks.answers import Answer
+from course.size import PREFIXES
 
 _ALWAYS = (
     "cloudpickle",
@@ -29,6 +30,6 @@ def _modules(values: Sequence[Any]) -> Iterator[str]:
             yield from _modules(value)
         elif not isinstance(value, Answer) and callable(value):
             module = getattr(value, "__module__", None) or ""
-            if module.startswith(("checks.", "lessons.", "simgpu.", "utils.")):
+            if module.startswith(PREFIXES):
                 yield module
                 yield from getattr(sys.modules[module], "PRELOAD", ())

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from checks.overview import Progress, progress
 from checks.verdicts import RIGHT
-from course.map import linked_map
+from course.map import course_map
 from course.outline import FIRST, Lecture, lectures
 from utils.ranks.world import hidden_module
 
@@ -33,7 +33,7 @@ def page(done: Progress | None = None) -> str:
         if not right
         else f"**{done.summary}. Go on:** {_link(following)}, {_lab(following, counts)}",
         "",
-        linked_map(lambda one: f"notebooks/{one.name}.ipynb", course, counts),
+        course_map(lambda one: f"notebooks/{one.name}.ipynb", course, counts),
         "",
         "| lecture | lab | what it teaches |",
         "|---|---|---|",

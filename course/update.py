@@ -8,6 +8,7 @@ name if the lecture has another number now. Outputs alone are no change. What ca
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -44,28 +45,32 @@ class _Update:
         self.root = root
         self.kept = root / MINE / time.strftime("%Y-%m-%d_%H-%M-%S")
 
-    def git(self, *arguments: str) -> bytes:
+    def git(self, *arguments: str, or_nothing: bool = False) -> bytes:
+        """What git prints. ``or_nothing``: b"" if it has no answer."""
         environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
         done = subprocess.run(["git", *arguments], cwd=self.root, env=environment, capture_output=True, check=False)
-        if done.returncode:
+        if done.returncode and not or_nothing:
             said = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines() or ["no reason given"]
             raise Refused(f"git {arguments[0]} failed: {said[0]}")
-        return done.stdout
+        return done.stdout if not done.returncode else b""
 
     def ask(self, *arguments: str) -> str:
-        """Git's answer, or "" if it has none."""
-        try:
-            return self.git(*arguments).decode().strip()
-        except Refused:
-            return ""
+        return self.git(*arguments, or_nothing=True).decode().strip()
+
+    def names(self, *arguments: str) -> list[str]:
+        """The paths that git lists."""
+        return [name for name in self.git(*arguments, "-z").decode().split("\0") if name]
 
     def files(self, commit: str) -> dict[str, str]:
         """The blob of each file of a commit, by its path."""
-        lines = self.git("ls-tree", "-r", "-z", commit).decode().split("\0")
-        return {path: about.split()[2] for about, _, path in (line.partition("\t") for line in lines if line)}
+        lines = (line.partition("\t") for line in self.names("ls-tree", "-r", commit))
+        return {path: about.split()[2] for about, _, path in lines}
 
     def run(self) -> list[str]:
-        self.refuse_what_is_half_done()
+        folder = self.root / self.ask("rev-parse", "--git-dir")
+        for name, what in (("MERGE_HEAD", "merge"), ("rebase-merge", "rebase"), ("rebase-apply", "rebase")):
+            if (folder / name).exists():
+                raise Refused(f"A {what} of git is half done: finish it or type `git {what} --abort`; then update.")
         tracked = self.fetch()
         head, new = self.ask("rev-parse", "HEAD"), self.ask("rev-parse", "FETCH_HEAD")
         if not (number := self.ask("rev-list", "--count", f"{head}..{new}").strip("0")):
@@ -77,31 +82,27 @@ class _Update:
             raise Refused(
                 "Your commits and the course have none in common, so nothing was changed: merge them with git."
             )
+        committed = set(self.names("diff", "--name-only", "--no-renames", base, head))
         said, results, spare = self.put_together(base, new)
-        committed = self.names("diff", "--name-only", "-z", "--no-renames", base, head)
         self.git("reset", "--hard", "--quiet", new)
-        for path, content in results.items():
-            (self.root / path).parent.mkdir(parents=True, exist_ok=True)
-            (self.root / path).write_bytes(content)
-        if own:
-            places = {_place(path, self.files(new)) or path for path in committed}
-            self.keep_commits(head, new, sorted(places & set(results)))
+        for place, (_, content) in results.items():
+            (self.root / place).parent.mkdir(parents=True, exist_ok=True)
+            (self.root / place).write_bytes(content)
+        if own:  # one more commit, of both parents: the course's files, and theirs where they had committed them
+            if paths := [place for place, (path, _) in results.items() if path in committed]:
+                self.git("add", "--force", "--", *paths)
+            tree, message = self.ask("write-tree"), "Merge the course's update"
+            merged = self.git("commit-tree", tree, "-p", head, "-p", new, "-m", message).decode().strip()
+            self.git("reset", "--soft", merged)
             said.append(f"Your commits ({len(own)}) and the course's are merged in one more.")
-        self.tidy_up(spare)
+        for copy in spare:
+            copy.unlink()
+            with contextlib.suppress(OSError):  # until a folder is not empty
+                os.removedirs(copy.parent)
         if self.kept.exists():
             said.append(f"What you had is also in {self.kept.relative_to(self.root).as_posix()}/.")
         said.append("Reload the pages that JupyterLab shows now; `make lab` installs what the course needs anew.")
         return [f"The course is new (commits: {number}).", *said]
-
-    def names(self, *arguments: str) -> list[str]:
-        """The paths that git lists."""
-        return [name for name in self.git(*arguments).decode().split("\0") if name]
-
-    def refuse_what_is_half_done(self) -> None:
-        folder = self.root / self.ask("rev-parse", "--git-dir")
-        for name, what in (("MERGE_HEAD", "merge"), ("rebase-merge", "rebase"), ("rebase-apply", "rebase")):
-            if (folder / name).exists():
-                raise Refused(f"A {what} of git is half done: finish it or type `git {what} --abort`; then update.")
 
     def fetch(self) -> str:
         """Get the course's newest commit as FETCH_HEAD. Returns what was the newest one before, or ""."""
@@ -118,14 +119,15 @@ class _Update:
             raise Refused(f"The course's home cannot be reached, so nothing was changed ({reason}).") from None
         return before
 
-    def put_together(self, base: str, new: str) -> tuple[list[str], dict[str, bytes], list[Path]]:
+    def put_together(self, base: str, new: str) -> tuple[list[str], dict[str, tuple[str, bytes]], list[Path]]:
         """Copy all that the learner has changed to ``mine/``, and work out what stands where afterwards.
 
         Returns:
-            Sentences; what to write on top of the course's new files; copies that nobody needs when that is done.
+            Sentences; what to write on top of the course's new files (place → path until now, content); copies that
+            nobody needs when that is done.
         """
         before, after = self.files(base), self.files(new)
-        changed = self.names("diff", "--name-only", "-z", "--no-renames", base)
+        changed = self.names("diff", "--name-only", "--no-renames", base)
         said, results, spare = [], {}, []
         for path in changed + [path for path in after if path not in before and path not in changed]:
             file, place = self.root / path, _place(path, after)
@@ -137,7 +139,7 @@ class _Update:
             if place is None and path in before:
                 said.append(f"{path} is no longer part of the course.")
             elif place is None or before.get(path) == after[place]:
-                results[place or path] = mine
+                results[place or path] = path, mine
                 spare.append(copy)
             elif mine == (theirs := self.git("show", f"{new}:{place}")):
                 spare.append(copy)
@@ -152,29 +154,9 @@ class _Update:
                 if merged is None:
                     spare.append(copy)
                 else:
-                    results[place] = merged
+                    results[place] = path, merged
                     said.append(f"{place} is new, and has what you had written in it.")
         return said, results, spare
-
-    def keep_commits(self, head: str, new: str, paths: list[str]) -> None:
-        """One more commit, of both parents: the course's files, and the learner's where they had committed theirs."""
-        if paths:
-            self.git("add", "--force", "--", *paths)
-        tree, message = self.git("write-tree").decode().strip(), "Merge the course's update"
-        merged = self.git("commit-tree", tree, "-p", head, "-p", new, "-m", message).decode().strip()
-        self.git("reset", "--soft", merged)
-
-    def tidy_up(self, spare: list[Path]) -> None:
-        """Remove copies that nobody needs, and the folders that are empty then."""
-        for copy in spare:
-            copy.unlink()
-        for folder in sorted((path for path in self.kept.rglob("*") if path.is_dir()), reverse=True):
-            if not any(folder.iterdir()):
-                folder.rmdir()
-        if self.kept.exists() and not any(self.kept.iterdir()):
-            self.kept.rmdir()
-            if not any(self.kept.parent.iterdir()):
-                self.kept.parent.rmdir()
 
 
 def _place(path: str, after: dict[str, str]) -> str | None:

@@ -13,7 +13,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from course import outline
-from course.map import linked_map
+from course.map import course_map
 
 ROOT = outline.ROOT
 
@@ -58,7 +58,7 @@ class CourseMap(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         suffix = getattr(self.env.app.builder, "out_suffix", ".html")  # (a builder of catalogues has none)
-        html = linked_map(lambda one: f"notebooks/{one.name}{suffix}")
+        html = course_map(lambda one: f"notebooks/{one.name}{suffix}")
         return [_classed("course-map", nodes.raw(html, html, format="html"))]
 
 

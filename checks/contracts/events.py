@@ -15,12 +15,13 @@ import sysconfig
 import threading
 import types
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from checks.verdicts import Wrong
+from course.outline import ROOT
+from course.size import FLOORS, PREFIXES
 
 Event = tuple[str, str]  # its kind and what it was: ("starts", "a process")
 _STARTS = {
@@ -40,8 +41,7 @@ _FILES = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate", "os.l
 _WRITES = os.O_WRONLY | os.O_RDWR
 _GIVEN = ("checks.contracts.launches", "simgpu")  # what an answer gets from collectives; the GPUs
 _WIRE = "checks.contracts.wire"
-PACKAGES = ("checks.", "lessons.", "simgpu.", "course.", "utils.")
-_COURSE = [str(Path(__file__).resolve().parents[2] / name[:-1]) for name in PACKAGES]
+_COURSE = [str(ROOT / name) for name in FLOORS]
 _LIBRARY = (*{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}, *_COURSE, "<frozen")
 # Types of these modules are mere places to keep things in: deques, namespaces, queues, stacks, generators, iterators.
 _KEEPERS = ("builtins", "collections", "types", "queue", "_queue", "contextlib", "itertools", "_thread")
@@ -104,7 +104,7 @@ def _audit(event: str, details: tuple[Any, ...]) -> None:
     elif event.startswith(_FILES) and not (event == "os.mkdir" and is_torchs_folder(str(details[0]))):
         _heard.append(("writes", str(details[0])[-60:]))
     elif event == "import":
-        if str(details[0]).startswith(PACKAGES) and not str(details[0]).startswith(_GIVEN):
+        if str(details[0]).startswith(PREFIXES) and not str(details[0]).startswith(_GIVEN):
             _heard.append(("course", str(details[0])))
     elif event == "mmap.__new__":
         global mapped
@@ -191,7 +191,7 @@ def held_by(*things: Any) -> tuple[int, set[str]]:
             tensors.add(id(thing))  # (or numpy's array)
             continue
         module = thing.__name__ if isinstance(thing, types.ModuleType) else getattr(thing, "__module__", None)
-        if isinstance(module, str) and module.startswith(PACKAGES):
+        if isinstance(module, str) and module.startswith(PREFIXES):
             # (What a check has made inside a function of its own is nothing to import: it was given.)
             given = module.startswith(_GIVEN) or "<locals>" in getattr(thing, "__qualname__", "")
             if isinstance(thing, types.ModuleType | types.FunctionType | type) and not given:
@@ -200,7 +200,7 @@ def held_by(*things: Any) -> tuple[int, set[str]]:
                 tensors.add(id(thing))
             continue
         if isinstance(thing, types.FunctionType) and not thing.__code__.co_filename.startswith(_LIBRARY):
-            course |= {word for word in _words(thing) if word.startswith(PACKAGES) and word not in _GIVEN}
+            course |= {word for word in _words(thing) if word.startswith(PREFIXES) and word not in _GIVEN}
         todo += parts_of(thing)
     return len(tensors), course
 

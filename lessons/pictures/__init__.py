@@ -1,9 +1,9 @@
 """Pictures that one lecture alone shows; what several draw with (palette, frame, charts, timelines) is ``utils.draw``.
 
 - ``diagram(name)``: one of the files in ``diagrams``, which are drawn once and for all.
-- ``start_here``: this machine, a step of data parallelism. ``model_on_gpus``: AlexNet's columns, DataParallel's graph.
+- ``start_here``: this machine, a step of data parallelism. ``autograd_graph``: what is behind DataParallel's output.
 - ``all_reduce``: chunks step by step, rings, times by the α–β model. ``filling``: buckets while gradients arrive.
-- ``dealing``: samples dealt to ranks, rows cut anew. ``moments``: what a crash would leave, what to ask after one.
+- ``dealing``: samples dealt to ranks, rows cut anew.
 - ``side_by_side``: two programs, line by line. ``search``: what a search for good settings has tried.
 """
 

@@ -14,12 +14,12 @@ from course_copy import copy_course, run_there
 from course import outline, readme
 from course.__main__ import main
 from course.renumber import renumber, renumber_notebook
+from course.size import FLOORS
 
 pytestmark = pytest.mark.extras  # a tool of authors
 
 ROOT = outline.ROOT
-PACKAGES = ("utils", "simgpu", "checks", "lessons", "course")
-PARTS = ("notebooks", "labs", "solutions", "docs", "scripts", *PACKAGES, "benchmarks/results")
+PARTS = ("notebooks", "labs", "solutions", "docs", "scripts", *FLOORS, "benchmarks/results")
 TESTS = ("repository", "support")
 SLUGS = {0: "start_here", 1: "one", 2: "two", 3: "three", 10: "ten"}
 UP = {0: 0, 1: 1, 2: 3, 3: 4, 10: 11}

@@ -14,7 +14,6 @@ import simgpu
 from lessons import pictures
 from lessons.pictures import diagram
 from lessons.pictures.all_reduce import all_reduce_on_nodes, who_talks_over_what
-from lessons.pictures.moments import decisions
 from lessons.pictures.start_here import machine
 from utils import draw
 from utils.draw import palette, svg
@@ -70,7 +69,6 @@ DIAGRAMS = {
     ),
     "cluster_topology_3x1": lambda: draw.cluster_topology(3, 1, "A100", None, links.ETHERNET_25),
     **{file.stem: lambda name=file.stem: diagram(name) for file in pictures.FILES.glob("*.svg")},
-    "decisions": lambda: decisions("Who was it?", [("Is one gone?", "It was that one.")] * 3, "Run it again."),
     "topology": draw.topology,
     "topology_1x1": lambda: draw.topology(1, 1),
     "topology_4x8": lambda: draw.topology(4, 8, links.PCIE3, links.INFINIBAND_HDR, highlight=[0, 31]),
@@ -91,7 +89,15 @@ CHARTS = {
     ),
     "bars": lambda: draw.bars({"a": 1.0, "b": 2.5}, "seconds", "Two bars", note="simulated"),
 }
-TINTS = {"#F7F7F7", "#D8F0E8", "#CFE3F5", "#FBE3C0", "#CDEBDF", "#F3D9E8"}  # light ones, for areas with words on them
+TINTS = {
+    "#F7F7F7",
+    "#D8F0E8",
+    "#CFE3F5",
+    "#FBE3C0",
+    "#CDEBDF",
+    "#F3D9E8",
+    "#DDDDDD",
+}  # light: areas, a grid
 
 
 @pytest.fixture(scope="module")

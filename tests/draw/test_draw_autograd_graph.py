@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import simgpu
-from lessons.pictures.model_on_gpus import autograd_graph, walk
+from lessons.pictures.autograd_graph import autograd_graph, walk
 from utils.draw.picture import Picture
 
 NS = "{http://www.w3.org/2000/svg}"

@@ -105,12 +105,12 @@ def test_the_readmes_table_is_what_the_notebooks_give() -> None:
 
 def test_the_lecture_that_shows_the_course_map_shows_todays() -> None:
     shown = [
-        output.data["text/plain"]
+        output.data["text/html"]
         for cell in _read(outline.notebook(outline.FIRST)).cells
         if "course_map()" in cell.source
         for output in cell.get("outputs", [])
     ]
-    assert shown == [repr(course_map())], f"make execute NB=notebooks/00_{outline.FIRST}.ipynb"
+    assert shown == [course_map()], f"make execute NB=notebooks/00_{outline.FIRST}.ipynb"
 
 
 # ---------------------------------------------------------------------- the rules themselves
