@@ -229,6 +229,12 @@ def test_the_last_words_of_a_dying_rank_are_shown(world):
     assert "rank 0: last words of C++" in view.text("stderr")
 
 
+def test_a_killed_rank_comes_before_those_that_speak_of_its_connection(world):
+    killed = "import os, signal, time\nif rank == 1:\n    time.sleep(0.2)\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    error = fails(world, f"{killed}raise RuntimeError('Read error [127.0.0.1]:4: Connection reset by peer')")
+    assert str(error).startswith("rank 1 was killed by SIGKILL")
+
+
 def test_a_rank_killed_between_cells_is_noticed(world):
     os.kill(world.pids[2], signal.SIGKILL)
     assert eventually(lambda: world.dead_ranks() == {2: "killed by SIGKILL"})

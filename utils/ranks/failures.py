@@ -51,12 +51,15 @@ class Outcome:
     place: dict[str, Any] | None = None
 
     @property
+    def speaks_of_connection(self) -> bool:
+        """Whether it raised an error in the words of a broken connection."""
+        message = self.error["message"].lower() if self.state == "raised" and self.error else ""
+        return any(word in message for word in _CONNECTION_WORDS)
+
+    @property
     def lost_connection(self) -> bool:
         """Whether its error only says that another rank has gone from a collective."""
-        if self.state != "raised" or self.error is None or self.error["place"]["call"] is None:
-            return False
-        message = self.error["message"].lower()
-        return any(word in message for word in _CONNECTION_WORDS)
+        return self.speaks_of_connection and self.where()["call"] is not None
 
     @property
     def waiting(self) -> bool:
@@ -134,8 +137,10 @@ def failure(
 def rank_error(outcomes: Sequence[Outcome], what_survives: str) -> RankError:
     """The exception for a cell in which at least one rank failed."""
     failed = [outcome for outcome in outcomes if outcome.state in ("raised", "killed")]
-    # A broken connection is an echo of another rank's failure, also when its message is quicker.
-    failed.sort(key=lambda outcome: (outcome.lost_connection, outcome.at, outcome.rank))
+    # A broken connection is an echo of another rank's failure, also when its message is quicker; where a rank was
+    # killed, also outside of a collective: in a library's thread, say.
+    killed = any(outcome.state == "killed" for outcome in failed)
+    failed.sort(key=lambda o: (o.speaks_of_connection if killed else o.lost_connection, o.at, o.rank))
     failures = [failure_of(outcome) for outcome in failed]
     first = failures[0]
     same = [f.rank for f in failures if (f.ename, f.message, f.line) == (first.ename, first.message, first.line)]
