@@ -55,7 +55,7 @@ PLAIN      := MKL_CBWR=COMPATIBLE ATEN_CPU_CAPABILITY=default COURSE_WITHOUT_ONE
 NUMERIC    := $(PLAIN) MKL_CBWR=AVX2 ONEDNN_MAX_CPU_ISA=SSE41
 
 .PHONY: help setup lab update test test-frameworks test-numeric test-all test-gpu size lint tests notebooks extras \
-    tests-and-extras answers numeric frameworks \
+    tests-and-extras nightly answers numeric frameworks \
     tests-frameworks notebooks-frameworks execute labs grade mutants new-lab durations lock benchmarks \
     book book-epub book-strings clean
 
@@ -111,21 +111,24 @@ lint: setup  ## ruff: format and lint; mypy: types of utils and simgpu
 	$(RUN) -m mypy
 
 tests: setup  ## tests of utils, of the checks and of the repository's habits
-	$(PYTEST) tests -m "not frameworks and not extras"
+	$(PYTEST) tests -m "not frameworks and not extras and not nightly"
 
 notebooks: setup  ## execute every lecture and solution, and compare with what is stored
 	$(NBVAL) $(filter-out $(EXTRA:%=notebooks/%),$(wildcard notebooks/*.ipynb)) \
 	    $(filter-out $(EXTRA:%=solutions/%),$(wildcard solutions/*.ipynb))
 
 extras: $(VENV)/.book  ## what takes long: browser, web book, Slurm, torchrun, benchmarks, more known answers
-	$(PYTEST) tests -m "extras and not frameworks"
+	$(PYTEST) tests -m "extras and not frameworks and not nightly"
 
 # At once, as what both need (worlds, jobs, pages) is made once, and one waits while the other computes.
 tests-and-extras: $(VENV)/.book  ## both
-	$(PYTEST) tests -m "not frameworks"
+	$(PYTEST) tests -m "not frameworks and not nightly"
 
 numeric: setup  ## the numeric tests once: make numeric MKL_CBWR=COMPATIBLE
-	$(PYTEST) -q $$(grep -rl mark.numeric tests --include='test_*.py') -m "numeric and not frameworks"
+	$(PYTEST) -q $$(grep -rl mark.numeric tests --include='test_*.py') -m "numeric and not frameworks and not nightly"
+
+nightly: setup  ## tests that a workflow runs each night: benchmarks' programs, and what CI proves in another way
+	$(PYTEST) tests -m "nightly and not frameworks"
 
 answers: setup  ## judge all known answers of the labs (but those that need the frameworks): half an hour on two cores
 	COURSE_ALL_ANSWERS=1 $(PYTEST) tests/checks/test_labs.py -m "not frameworks"
@@ -140,7 +143,7 @@ $(VENV)/.frameworks: $(VENV)/.ready scripts/frameworks/horovod_wheel.py
 
 tests-frameworks: frameworks  ## tests that need what `make frameworks` installs
 	$(RUN) -m pip check
-	$(PYTEST) tests -m frameworks
+	$(PYTEST) tests -m "frameworks and not nightly"
 
 # TensorFlow and Ray start many processes each.
 tests-frameworks notebooks-frameworks: JOBS = 2

@@ -1,4 +1,7 @@
-"""Each program of scripts/failures fails in the way that its lecture says, and the tools that look at it say so."""
+"""Programs of scripts/failures fail in the way that their lecture says, and the tools that look at them say so.
+
+Most of them run in the lecture itself, where nbval compares how they end; here are the others.
+"""
 
 from __future__ import annotations
 
@@ -8,127 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from course import outline
 from lessons.launchers import torchrun
 from lessons.launchers.failures import diagnose, isolation
-from lessons.launchers.failures.diagnose import Case, Endings
+from lessons.launchers.failures.diagnose import Case
 from lessons.launchers.torchrun import elastic
 
 ROOT = Path(__file__).resolve().parents[2]
 FAILURES = ROOT / "scripts" / "failures"
-DETAIL = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
-NOBODY = {"MASTER_ADDR": "192.0.2.1"}  # reserved for documentation (RFC 5737)
-TIMED_OUT = (
-    "Timed out waiting",
-    "Connection closed by peer",
-)  # the first one whose time is over closes its connections
-
-# Programs that the tests below run, each in one of them.
-CASES = {
-    "never_arrives": Case(FAILURES / "never_arrives.py"),
-    "one_barrier": Case(FAILURES / "one_barrier.py"),
-    "missing": Case(FAILURES / "missing.py", ranks=4),
-    "mismatched": Case(FAILURES / "mismatched.py"),
-    "mismatched in DETAIL": Case(FAILURES / "mismatched.py", env=DETAIL),
-    "silent_mismatch": Case(FAILURES / "silent_mismatch.py"),
-    "silent_mismatch in DETAIL": Case(FAILURES / "silent_mismatch.py", env=DETAIL),
-    "uneven_steps": Case(FAILURES / "uneven_steps.py", history=True),
-    "uneven_steps with barriers": Case(FAILURES / "uneven_steps.py", ("--barriers",), history=True),
-    "stuck": Case(FAILURES / "stuck.py"),
-    "port_in_use": Case(FAILURES / "port_in_use.py", ranks=1),
-    "wrong address": Case(FAILURES / "rendezvous.py", ("1",), ranks=1, env=NOBODY),
-    "different_settings": Case(
-        FAILURES / "different_settings.py", nodes=2, env=[{"LEARNING_RATE": "0.5"}, {"LEARNING_RATE": "0.25"}]
-    ),
-}
 
 
-@pytest.fixture(scope="module")
-def ended() -> dict[str, Endings]:
-    return dict(zip(CASES, diagnose.run_all(list(CASES.values())), strict=True))
-
-
-def where(end: diagnose.Ending) -> tuple[str, str]:
-    return end.how, end.code
-
-
-# ---------------------------------------------------------------------- programs that need no launcher of their own
-def test_a_rank_that_never_arrives_is_named_by_the_key_of_the_one_that_waits(ended):
-    first, second = ended["never_arrives"].ranks
-    assert first.how == "DistStoreError"
-    assert first.words == "wait timeout after 3000ms, keys: /default_pg/0//cpu//0/1"
-    assert (second.how, second.words) == ("ended with exit code 1", "no space left on this node")
-
-
-def test_a_barrier_on_one_rank_only_leaves_both_waiting_in_different_lines(ended):
-    first, second = ended["one_barrier"].ranks
-    assert where(first) == ("RuntimeError", "dist.barrier()")
-    assert second.code.startswith("dist.monitored_barrier()")
-    assert first.words.startswith(TIMED_OUT)
-    assert "Please check rank 0 logs" in second.words
-    assert "rank 0 printed: saved the model" in repr(ended["one_barrier"])
-
-
-def test_monitored_barrier_names_the_missing_rank(ended):
-    assert ended["missing"][0].words == "[Rank 0]: Ranks 2 failed to pass monitoredBarrier in 2000 ms"
-    assert ended["missing"][2].how == "finished"
-
-
-def test_mismatched_collectives_time_out_and_detail_names_both(ended):
-    assert [end.code for end in ended["mismatched"].ranks] == ["dist.all_reduce(loss)", "dist.broadcast(loss, src=0)"]
-    assert all(end.words.startswith(TIMED_OUT) for end in ended["mismatched"].ranks)
-    detail = ended["mismatched in DETAIL"]
-    assert detail[0].words.startswith("Detected mismatch between collectives on ranks. Rank 0 is running collective: ")
-    assert detail[0].words.endswith("Op type: ALLREDUCE vs BROADCAST")
-    assert "TensorOptions" not in detail[0].words
-
-
-def test_types_that_differ_give_nonsense_without_an_error(ended):
-    assert [(end.how, end.output) for end in ended["silent_mismatch"].ranks] == [
-        ("finished", "[1.0, 1.0]\n"),
-        ("finished", "[1065353216, 1065353216]\n"),
-    ]
-    assert "dtypes: Float vs Int" in ended["silent_mismatch in DETAIL"][0].words
-
-
-def test_uneven_steps_mix_a_gradient_into_the_accuracy_and_the_flight_recorder_shows_where(ended):
-    uneven = ended["uneven_steps"]
-    assert where(uneven[0]) == ("RuntimeError", "dist.all_reduce(accuracy, dist.ReduceOp.AVG)")
-    assert (uneven[1].how, uneven[1].output) == ("finished", "accuracy: 4.5\n")
-    rows = uneven.flight_recorder().splitlines()
-    differ = [row for row in rows if "they differ" in row]
-    assert rows[5] == differ[0] == " 5  line 17: all_reduce  line 20: all_reduce   ← they differ"
-    assert len(rows) == 7  # ranks; five steps and the accuracy
-
-
-def test_barriers_do_not_cure_it(ended):
-    barriers = ended["uneven_steps with barriers"]
-    assert [end.code for end in barriers.ranks] == ["dist.barrier()", "dist.all_reduce(accuracy, dist.ReduceOp.AVG)"]
-    assert "line 16: barrier     line 20: all_reduce   ← they differ" in barriers.flight_recorder()
-
-
-def test_both_ways_to_write_down_a_stack_give_the_line(ended):
-    busy, waiting = ("\n".join(end.log) for end in ended["stuck"].ranks)
-    assert 'stuck.py", line 19' in busy and "Timeout" in busy
-    assert "in barrier" in waiting and 'stuck.py", line 23' in waiting
-
-
-def test_a_port_that_is_taken_and_an_address_where_nobody_is(ended):
-    assert "name: EADDRINUSE" in ended["port_in_use"][0].words
-    words = "The client socket has timed out after 1000ms while trying to connect to (192.0.2.1, PORT)."
-    assert ended["wrong address"][0].words == words
-
-
-def test_settings_that_differ_are_no_error(ended):
-    outputs = [(end.how, end.output) for end in ended["different_settings"].ranks]
-    assert outputs == [("finished", "weight: 3.0234\n"), ("finished", "weight: 1.5117\n")]
-
-
-def test_ddp_dies_with_detail_and_not_without():
-    program = FAILURES / "ddp_detail.py"
-    assert diagnose.run(program, ranks=1)[0].how == "finished"
-    assert diagnose.run(program, ranks=1, env=DETAIL)[0].how == "killed by SIGSEGV"
-
-
+# ---------------------------------------------------------------------- what nbval does not compare
 def test_the_slow_rank_waits_the_least():
     output = diagnose.run(FAILURES / "straggler.py", ranks=4)[0].output
     assert output.endswith("waits the least: 2\n")
@@ -208,23 +101,6 @@ def test_a_restart_starts_all_ranks_anew():
     ]
 
 
-def test_a_process_can_abort_after_its_work_is_done():
-    with pytest.raises(torchrun.AgentsFailed, match=r"rank 0 .* was killed by SIGABRT") as caught:
-        torchrun.run_agents(FAILURES / "abort_at_exit.py", nodes=1, per_node=2)
-    assert caught.value.run.workers[0].output == "the model is saved\n"
-
-
-def test_a_package_that_one_node_lacks_ends_the_run_in_plain_words(tmp_path):
-    (tmp_path / "nice_plots.py").write_text("version = 1")
-    with torchrun.agents(FAILURES / "needs_package.py", per_node=1) as run:
-        run.env = {"PYTHONPATH": str(tmp_path)}
-        run.start(0)
-        run.env = {}
-        run.start(1)
-        with pytest.raises(torchrun.AgentsFailed, match=r"(?s)rank 1 \(node 1.*No module named 'nice_plots'"):
-            run.wait()
-
-
 def test_spawn_ends_the_others_and_starts_nobody_again():
     ended = subprocess.run(
         [sys.executable, ROOT / "scripts" / "spawned.py"], capture_output=True, text=True, timeout=240
@@ -234,9 +110,9 @@ def test_spawn_ends_the_others_and_starts_nobody_again():
 
 
 # ---------------------------------------------------------------------- the tools
-def test_every_program_is_in_a_test():
-    tested = Path(__file__).read_text() + "one_gpu.py"  # (which needs a GPU)
-    assert [file.name for file in FAILURES.glob("*.py") if file.name not in tested] == []
+def test_every_program_is_run_by_the_lecture_or_a_test():
+    run = Path(__file__).read_text() + outline.notebook("failures_and_hangs").read_text()
+    assert [file.name for file in FAILURES.glob("*.py") if file.stem not in run] == []
 
 
 def test_a_program_that_does_not_exist_is_refused(tmp_path):

@@ -77,7 +77,7 @@ def test_torchrun_under_slurm_trains_and_goes_on_after_a_worker_was_killed(clust
 
 @needs_slurm
 def test_a_job_whose_time_is_nearly_over_saves_goes_back_into_the_queue_and_goes_on(cluster, tmp_path):
-    words = ("scripts/train.sbatch", "--folder", str(tmp_path), "--steps", "3000", "--every", "3000")
+    words = ("scripts/train.sbatch", "--folder", str(tmp_path), "--steps", "1000", "--every", "1000")
     number = cluster.submit(*words)
     output, end = "", time.monotonic() + LONG
     while "start at step 0" not in output and time.monotonic() < end:
@@ -87,9 +87,9 @@ def test_a_job_whose_time_is_nearly_over_saves_goes_back_into_the_queue_and_goes
     job = cluster.wait(number, LONG)
     assert (job.state, job.exit_code) == ("COMPLETED", 0), job
     stopped = re.findall(r"stopped after step (\d+)", job.output)
-    assert len(stopped) == 1 and 0 < int(stopped[0]) < 3000
+    assert len(stopped) == 1 and 0 < int(stopped[0]) < 1000
     assert re.findall(r"4 ranks start at step (\d+)", job.output) == ["0", *stopped]
-    assert len(re.findall(r"^step 3000: loss \d\.\d+$", job.output, re.MULTILINE)) == 1
+    assert len(re.findall(r"^step 1000: loss \d\.\d+$", job.output, re.MULTILINE)) == 1
 
 
 @needs_slurm

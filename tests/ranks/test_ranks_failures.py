@@ -20,7 +20,8 @@ SOON = 15.0  # seconds: a bound on hanging, not a measurement
 LEFT = "finished the cell, without that call or with one that did not fit"
 
 
-@pytest.fixture(params=["fork", "spawn"], scope="module")
+# (What differs where ranks are spawned, their starts, signals and ends, is also tested in the other files.)
+@pytest.fixture(params=["fork", pytest.param("spawn", marks=pytest.mark.nightly)], scope="module")
 def start(request):
     return request.param
 

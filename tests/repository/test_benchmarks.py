@@ -21,6 +21,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.nightly
 def test_the_launcher_benchmark_prints_figures_of_this_project(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     command = [sys.executable, str(PROGRAM), "--quick", "--only-ours", "--json", str(file)]
@@ -67,6 +68,7 @@ def test_the_launcher_benchmark_leaves_nothing_behind_when_it_is_ended(tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.nightly
 def test_the_benchmark_of_simulated_gpus_prints_its_three_ratios() -> None:
     command = [sys.executable, str(PROGRAM.parent / "simgpu_overhead.py"), "--quick"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1500)
@@ -76,6 +78,7 @@ def test_the_benchmark_of_simulated_gpus_prints_its_three_ratios() -> None:
         assert words in done.stdout
 
 
+@pytest.mark.nightly
 def test_the_benchmark_of_ranks_with_simulated_gpus_prints_its_figures() -> None:
     command = [sys.executable, str(PROGRAM.parent / "simgpu_ranks.py"), "--quick"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1500)
@@ -85,6 +88,7 @@ def test_the_benchmark_of_ranks_with_simulated_gpus_prints_its_figures() -> None
         assert words in done.stdout
 
 
+@pytest.mark.nightly
 def test_the_benchmark_of_our_ddp_prints_a_ratio_for_each_model_and_world() -> None:
     command = [sys.executable, str(PROGRAM.parent / "ddp.py"), "--quick"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1500)

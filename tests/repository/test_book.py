@@ -152,14 +152,17 @@ def test_cells_on_ranks_are_coloured_as_python(book: Path) -> None:
     assert len(cells) > 5 and [cell for cell in cells if '<span class="n' not in cell] == []
 
 
-def test_every_page_at_two_widths_and_in_both_themes(book: Path, address: str, reader: Any) -> None:
+def test_every_page_has_no_barriers_and_fits_on_a_phone(book: Path, address: str, reader: Any) -> None:
+    """On a wide screen what differs there is looked at on one page of each kind."""
     page, problems = reader
     barriers: dict[str, list[str]] = {}
     for name in _pages(book):
-        _open(page, address + name)
-        found = _barriers(page, WITHOUT_CODE)
+        found = []
+        if name.removesuffix(".html") in SHOWN:
+            _open(page, address + name)
+            found += _barriers(page, WITHOUT_CODE)
         _open(page, address + name, PHONE, "dark")
-        found += _barriers(page, WITHOUT_CODE, ["scrollable-region-focusable"])
+        found += _barriers(page, WITHOUT_CODE)
         if page.locator(OWN_COLOURS).count():
             found += _barriers(page, {"include": [[OWN_COLOURS]]}, ["color-contrast"])
         if (width := page.evaluate("document.documentElement.scrollWidth")) > PHONE["width"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -49,8 +50,11 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     finally:
         pids = [server.pid, *descendants(server.pid)]
         os.killpg(server.pid, signal.SIGTERM)
-        server.wait(60)
-    assert eventually(lambda: gone(pids))
+        ended = eventually(lambda: gone(pids), 60)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)  # what did not end by itself, or began meanwhile
+        server.wait()
+    assert ended
 
 
 def contents(info: dict[str, Any], path: str) -> set[str]:
