@@ -156,9 +156,15 @@ def test_make_lab_opens_the_start_page_and_make_test_runs_everything() -> None:
     everything = _dry_run("test-all")
     programs = [line for line in tested.splitlines() if re.search('ruff|mypy|nbval|-m "', line)]
     assert len(programs) >= 5 and set(programs) - set(everything.splitlines()) == {
-        line for line in programs if '-m "not frameworks and not extras"' in line
+        line for line in programs if '-m "not frameworks and not extras and not nightly"' in line
     }
-    assert '-m "not frameworks"' in everything, "both at once"
+    assert '-m "not frameworks and not nightly"' in everything, "both at once"
+
+
+def test_what_ci_leaves_to_the_night_is_run_each_night() -> None:
+    nightly = (ROOT / ".github" / "workflows" / "nightly.yml").read_text(encoding="utf-8")
+    assert re.search(r"cron:", nightly) and "run: make nightly " in nightly and "run: make answers " in nightly
+    assert '-m "nightly and not frameworks"' in _dry_run("nightly")
 
 
 def test_the_numeric_tests_run_as_several_processors_would_compute_them() -> None:
@@ -166,7 +172,7 @@ def test_the_numeric_tests_run_as_several_processors_would_compute_them() -> Non
     (by_ci,) = re.findall(r"'numeric (.+?)'", _dry_run("test-all"))
     assert {"MKL_CBWR=COMPATIBLE", "ATEN_CPU_CAPABILITY=default"} < set(by_ci.split()) < set(stages)
     for stage in (by_ci, *stages):
-        assert '-m "numeric and not frameworks"' in _dry_run(f"numeric {stage}")
+        assert '-m "numeric and not frameworks and not nightly"' in _dry_run(f"numeric {stage}")
 
 
 def test_every_lecture_and_solution_is_executed_once_and_compared() -> None:
