@@ -1,7 +1,7 @@
 """Several hosts on one machine: each with a name, an address and a network card of its own.
 
     with namespaces.hosts(2) as hosts:
-        print(hosts[0].run("hostname"), hosts[0].address)
+        print(hosts[0].name, hosts[0].address)
         hosts[1].slow_down("100mbit")
         print(torchrun.run_agents("scripts/who_am_i.py", hosts=hosts))
 
@@ -21,12 +21,10 @@ import contextlib
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import psutil
 
@@ -34,7 +32,7 @@ from lessons.launchers import processes
 from utils.ranks.failures import how_it_ended
 
 _PROGRAMS = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "tc": "iproute2", "mount": "mount"}
-_NEW = ("unshare", "--net", "--uts", "--mount")
+_NAMESPACES = ("--net", "--uts", "--mount")
 _RATE = re.compile(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)")
 _BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 _SMALLEST_BURST = 32_768  # bytes
@@ -67,51 +65,7 @@ class Host:
     def inside(self, command: Sequence[str]) -> list[str]:
         """The command line that runs ``command`` on this host, in the current folder. The process keeps its pid."""
         there = ("sh", "-c", 'cd "$0" && exec "$@"', os.getcwd())
-        return [*self._keeper.enter("--net", "--uts", "--mount"), *there, *command]
-
-    def popen(self, *command: str, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.Popen[Any]:
-        """Start a command on this host; it is killed when the hosts go, at the latest.
-
-        Its environment is this process's, without what a launcher has set, with this host's, and with this Python
-        first in PATH.
-
-        Args:
-            command: the program and its arguments.
-            env: more environment variables.
-            options: those of ``subprocess.Popen``.
-        """
-        environment = processes.clean_environment() | self.environment | (env or {})
-        return subprocess.Popen(self.inside(command), env=environment, start_new_session=True, **options)
-
-    def run(self, *command: str, env: Mapping[str, str] | None = None, timeout: float = 60.0) -> str:
-        """Run a command on this host (see ``popen``) and return what it has printed.
-
-        Args:
-            command: the program and its arguments.
-            env: more environment variables.
-            timeout: seconds.
-
-        Raises:
-            HostError: its exit code is not 0, or the time-out passed; with the last lines of stderr.
-        """
-        with (
-            tempfile.TemporaryFile("w+") as out,
-            tempfile.TemporaryFile("w+") as err,
-        ):  # (pipes may outlive the command)
-            process = self.popen(*command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
-            try:
-                code: int | None = process.wait(timeout)
-            except subprocess.TimeoutExpired:
-                code = None
-            finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-            out.seek(0), err.seek(0)
-            if code == 0:
-                return out.read()
-            how = f"was not finished after {timeout:g} s" if code is None else how_it_ended(code, in_sentence=True)
-            raise HostError(f"{command[0]} on {self.name} {how}.\n{processes.tail(err.read())}".strip())
+        return [*self._keeper.enter(*_NAMESPACES), *there, *command]
 
     def slow_down(self, rate: str) -> None:
         """Slow its network card down, in both directions; what goes on inside the host keeps its speed.
@@ -125,31 +79,20 @@ class Host:
         if not match or not float(match[1]):
             raise ValueError(f'a rate is a number and kbit, mbit or gbit, as in "100mbit", not {rate!r}')
         burst = max(_SMALLEST_BURST, round(float(match[1]) * _BITS[match[2]] / 8 / 1000))
-        bucket = ("root", "tbf", "rate", rate, "burst", str(burst), "latency", "400ms")
-        self._keeper.do("tc", "qdisc", "replace", "dev", "eth0", *bucket)
-        self._switch.do("tc", "qdisc", "replace", "dev", self._port, *bucket)
-
-    def full_speed(self) -> None:
-        """Undo ``slow_down``."""
-        for keeper, card in ((self._keeper, "eth0"), (self._switch, self._port)):
-            if "tbf" in keeper.do("tc", "qdisc", "show", "dev", card):
-                keeper.do("tc", "qdisc", "delete", "dev", card, "root")
+        bucket = f"root tbf rate {rate} burst {burst} latency 400ms"
+        self._keeper.do(f"tc qdisc replace dev eth0 {bucket}")
+        self._switch.do(f"tc qdisc replace dev {self._port} {bucket}")
 
     def cut_off(self) -> None:
         """Pull its cable out of the switch. Connections stay open and hear nothing: nobody is told."""
-        self._switch.do("ip", "link", "set", self._port, "down")
-
-    def reconnect(self) -> None:
-        """Put the cable back in."""
-        self._switch.do("ip", "link", "set", self._port, "up")
+        self._switch.do(f"ip link set {self._port} down")
 
     def hosts_file(self, text: str) -> None:
         """Give it another /etc/hosts, for all that is started there from now on."""
         with tempfile.NamedTemporaryFile("w", prefix="hosts-") as file:  # (where it is mounted it stays)
             file.write(text)
             file.flush()
-            self._keeper.do("umount", "/etc/hosts")
-            self._keeper.do("mount", "--bind", file.name, "/etc/hosts")
+            self._keeper.do(f"umount /etc/hosts; mount --bind {file.name} /etc/hosts")
 
 
 @contextlib.contextmanager
@@ -178,33 +121,16 @@ def hosts(count: int = 2) -> Iterator[list[Host]]:
         raise HostError(reason)
     with contextlib.ExitStack() as stack:
         switch = stack.enter_context(_Keeper())
-        switch.do("ip", "link", "add", "switch", "type", "bridge")
-        switch.do("ip", "link", "set", "switch", "up")
+        switch.do("ip link add switch type bridge && ip link set switch up")
         made = [Host(number, stack.enter_context(_Keeper(inside=switch)), switch) for number in range(count)]
-        with tempfile.NamedTemporaryFile("w", prefix="hosts-") as names:  # (where it is mounted it stays)
-            names.write("".join(f"{address} {name}\n" for address, name in _addresses(made)))
-            names.flush()
-            for host in made:
-                _plug_in(host, names.name)
+        lines = ["127.0.0.1 localhost", *(f"{host.address} {host.name}" for host in made)]
+        for host in made:
+            cable = f"{host._port} netns {switch.pid} type veth peer name eth0 netns {host._keeper.pid}"
+            switch.do(f"ip link add {cable} && ip link set {host._port} master switch up")
+            card = f"ip link set eth0 addrgenmode none && ip address add {host.address}/24 dev eth0"  # (no IPv6)
+            host._keeper.do(f"{card} && ip link set eth0 up && ip link set lo up && hostname {host.name}")
+            host.hosts_file("\n".join(lines) + "\n")
         yield made
-
-
-def _addresses(made: Sequence[Host]) -> list[tuple[str, str]]:
-    return [("127.0.0.1", "localhost"), *((host.address, host.name) for host in made)]
-
-
-def _plug_in(host: Host, names: str) -> None:
-    """Give a host its cable, address and name. ``names``: the file that becomes its /etc/hosts."""
-    keeper, switch, port = host._keeper, host._switch, host._port
-    end, other_end = ("netns", str(switch.pid)), ("netns", str(keeper.pid))
-    switch.do("ip", "link", "add", port, *end, "type", "veth", "peer", "name", "eth0", *other_end)
-    switch.do("ip", "link", "set", port, "master", "switch", "up")
-    keeper.do("ip", "link", "set", "eth0", "addrgenmode", "none")  # no IPv6 address of its own making
-    keeper.do("ip", "address", "add", f"{host.address}/24", "dev", "eth0")
-    keeper.do("ip", "link", "set", "eth0", "up")
-    keeper.do("ip", "link", "set", "lo", "up")
-    keeper.do("hostname", host.name)
-    keeper.do("mount", "--bind", names, "/etc/hosts")
 
 
 class _Keeper:
@@ -215,7 +141,7 @@ class _Keeper:
         new_user = ("--user", "--map-root-user") if self._as_root and inside is None else ()
         before = inside.enter() if inside and self._as_root else ()  # all in one user namespace
         self._process = subprocess.Popen(
-            [*before, *_NEW, *new_user, sys.executable, "-m", "lessons.launchers.namespaces"],
+            [*before, "unshare", *_NAMESPACES, *new_user, sys.executable, "-m", "lessons.launchers.namespaces"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=processes.clean_environment(),
@@ -236,14 +162,12 @@ class _Keeper:
         """The beginning of a command line whose rest then runs in these namespaces, each an option of nsenter."""
         return ["nsenter", "--target", str(self.pid), *self._as_root, *namespaces, "--"]
 
-    def do(self, *command: str) -> str:
-        """Run one of the system's commands in there and return what it prints."""
-        done = subprocess.run(
-            [*self.enter("--net", "--uts", "--mount"), *command], capture_output=True, text=True, timeout=30
-        )
+    def do(self, script: str) -> None:
+        """Let the shell do it in there."""
+        command = [*self.enter(*_NAMESPACES), "sh", "-c", script]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
         if done.returncode:
-            raise HostError(f"{' '.join(command)} failed: {done.stderr.strip()}")
-        return done.stdout
+            raise HostError(f"{script} failed: {done.stderr.strip()}")
 
 
 def why_not() -> str | None:
@@ -257,9 +181,8 @@ def why_not() -> str | None:
     cable = "ip link add switch type bridge && ip link add one type veth peer name two"
     slow = "tc qdisc add dev one root tbf rate 1mbit burst 32kbit latency 10ms"
     mounts = "hostname host0 && mount --bind /etc/hosts /etc/hosts"
-    tried = subprocess.run(
-        [*_NEW, *new_user, "sh", "-c", f"{cable} && {slow} && {mounts}"], capture_output=True, text=True, timeout=30
-    )
+    trial = ["unshare", *_NAMESPACES, *new_user, "sh", "-c", f"{cable} && {slow} && {mounts}"]
+    tried = subprocess.run(trial, capture_output=True, text=True, timeout=30)
     if tried.returncode:
         who = "" if os.geteuid() == 0 else ", and you are not root"
         return f"this system does not let a program make network namespaces{who} ({tried.stderr.strip()})"
