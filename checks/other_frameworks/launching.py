@@ -16,7 +16,7 @@ from typing import Any
 from checks.answers import Answer
 from checks.verdicts import Wrong, raised_from
 from lessons.launchers import namespaces, processes
-from lessons.launchers.frameworks import tf_roles
+from lessons.launchers.frameworks import warm_process
 
 MARK = "COURSE_OTHER_FRAMEWORKS"  # this environment variable holds the pid of whoever started it all, and a random part
 SECONDS = 250.0  # for all; five are enough on a quiet machine, and those that wait for each other are found by then
@@ -138,7 +138,7 @@ def _watch(command: list[str], folder: Path, names: list[str], spins: bool) -> t
     Returns:
         What the workers have written, by name; what those have done that did not come to their end, if known.
     """
-    mark, environment = processes.new_mark(), tf_roles.environment(folder)
+    mark, environment = processes.new_mark(), warm_process.environment(folder)
     with (
         # TensorFlow and the launchers listen on all network cards: let these be their own
         namespaces.private_network(command) as here,

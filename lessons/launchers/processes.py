@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import secrets
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,28 @@ def launched(
             os.killpg(launcher.pid, signal.SIGKILL)
         kill_all(lambda: marked(name, mark))
         launcher.wait()
+
+
+def watch(
+    programs: Mapping[Any, subprocess.Popen[bytes]],
+    last: Collection[Any],
+    timeout: float,
+    grace: float = math.inf,
+    accident: Callable[[], bool] = lambda: True,
+) -> None:
+    """Wait until the ``last`` of the programs have ended, or it takes too long.
+
+    Args:
+        timeout: seconds for everything.
+        grace: seconds that others get when one has failed.
+        accident: called again and again, until it says that it has happened.
+    """
+    end, happened = time.monotonic() + timeout, False
+    while time.monotonic() < end and any(programs[one].poll() is None for one in last):
+        happened = happened or accident()
+        if any(program.poll() for program in programs.values()):
+            end = min(end, time.monotonic() + grace)
+        time.sleep(0.01)
 
 
 def marked(name: str, mark: str) -> list[psutil.Process]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from lessons.launchers import extras, frameworks, processes
+from lessons.launchers import extras, frameworks, processes, torchrun
 from lessons.launchers.frameworks import warm_process
 from utils.training.same_training import STEPS
 
@@ -26,16 +28,15 @@ BESIDE_DDP = [  # (the lecture runs all of them with 2 and with 4 workers)
 ]
 
 
-@pytest.fixture(scope="module")
-def ddp() -> frameworks.RunResult:
-    return frameworks.run("with_ddp.py", timeout=LATE)
-
-
 @pytest.fixture(scope="module", autouse=True)
-def imported_once(ddp: frameworks.RunResult) -> Iterator[None]:
-    """(So the reference has run without it.)"""
-    with frameworks.warm():
+def imported_once() -> Iterator[None]:
+    with frameworks.warm("torch"):
         yield
+
+
+@pytest.fixture(scope="module")
+def ddp(imported_once: None) -> frameworks.RunResult:
+    return frameworks.run("with_ddp.py", timeout=LATE)
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +63,12 @@ def test_ddp_learns_and_its_workers_end_with_equal_weights(ddp):
     assert (
         set(ddp.files) == {"ddp.json", "model.pt"} and ddp.command == "torchrun --nproc-per-node=2 with_ddp.py FOLDER"
     )
+
+
+def test_workers_that_are_copies_train_what_those_of_a_torchrun_of_ones_own_do(ddp, tmp_path):
+    torchrun.run_agents(frameworks.SCRIPTS / "with_ddp.py", str(tmp_path), nodes=1, timeout=LATE)
+    found = json.loads((tmp_path / "ddp.json").read_text(encoding="utf-8"))
+    assert (found["losses"], found["weights"]) == (ddp.losses, ddp.found["weights"])
 
 
 @pytest.mark.parametrize(("program", "workers"), BESIDE_DDP)
@@ -192,6 +199,32 @@ def test_a_program_of_a_warm_python_ends_with_the_process_that_stands_for_it(war
         process.send_signal(number)
         assert process.wait(LATE) == -number
     sleeper.wait(LATE)
+
+
+def test_programs_end_with_the_warm_python_and_with_whoever_has_started_it(tmp_path):
+    program = tmp_path / "sleeps.py"
+    program.write_text(
+        "import os, subprocess\nchild = subprocess.Popen(['sleep', '600'])\n"
+        "print(os.getpid(), child.pid, flush=True)\nchild.wait()\n",
+        encoding="utf-8",
+    )
+
+    def sleepers(python: str | Path, into: subprocess.Popen[str] | None = None) -> list[psutil.Process]:
+        process = into or subprocess.Popen([python, program], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        return [psutil.Process(int(pid)) for pid in process.stdout.readline().split()]
+
+    with warm_process.python([], {**os.environ}) as python:
+        left = sleepers(python)
+    assert psutil.wait_procs(left, timeout=LATE)[1] == []
+    starter = (
+        "import os, subprocess, sys\nfrom lessons.launchers.frameworks import warm_process\n"
+        "with warm_process.python([], {**os.environ}) as python: subprocess.run([python, sys.argv[1]])\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", starter, program], stdout=subprocess.PIPE, text=True) as notebook:
+        left = sleepers("", notebook)
+        notebook.kill()
+    assert psutil.wait_procs(left, timeout=LATE)[1] == []
 
 
 def test_a_warm_python_runs_what_is_no_program_as_ever_and_shows_an_error(warm_python, tmp_path):

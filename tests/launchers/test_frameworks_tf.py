@@ -12,8 +12,7 @@ import psutil
 import pytest
 
 from checks.other_frameworks import training_tasks
-from lessons.launchers.frameworks import tf_roles
-from lessons.launchers.frameworks.tf_roles import Kill
+from lessons.launchers.frameworks import tf_roles, warm_process
 from utils.training.same_training import LEARNING_RATE, STEPS, Batches
 
 pytestmark = pytest.mark.frameworks
@@ -24,7 +23,7 @@ LATE = 180.0  # seconds; each run takes five to ten on a quiet machine
 
 @pytest.fixture(scope="module", autouse=True)
 def imported_once() -> Iterator[None]:
-    with tf_roles.warm():
+    with warm_process.warm("tensorflow"):
         yield
 
 
@@ -84,7 +83,7 @@ def test_one_worker_with_two_parameter_servers_trains_what_one_process_trains(tm
 
 
 def test_when_a_worker_dies_the_chief_deals_its_parts_to_the_others(tmp_path, alone):
-    program, kill = PROGRAMS / "with_parameter_server.py", Kill("worker", 1, "step 20")
+    program, kill = PROGRAMS / "with_parameter_server.py", ("worker", 1, "step 20")
     ended = tf_roles.run(program, tmp_path, 0.05, workers=2, chief=True, ps=1, kill=kill, timeout=LATE)
     assert [(one.role, one.code) for one in ended][1:] == [("worker", None), ("worker", -9), ("ps", None)]
     found = kept(tmp_path, "parameter_server")
@@ -94,7 +93,7 @@ def test_when_a_worker_dies_the_chief_deals_its_parts_to_the_others(tmp_path, al
 
 
 def test_when_a_worker_of_a_mirrored_strategy_dies_all_end_and_nothing_is_kept(tmp_path):
-    kill = Kill("worker", 1, "step 20")
+    kill = ("worker", 1, "step 20")
     ended = tf_roles.run(PROGRAMS / "with_multi_worker.py", tmp_path, 0.05, kill=kill, timeout=LATE, grace=LATE)
     assert [one.code for one in ended] == [1, -9], ended
     assert ended[0].last_words.startswith("tensorflow.python.framework.errors_impl.UnavailableError")
@@ -138,9 +137,9 @@ def test_processes_do_not_share_what_they_import_change_or_are_told(tmp_path):
 
 
 def test_without_a_warm_process_a_run_has_one_of_its_own(tmp_path, program, monkeypatch):
-    monkeypatch.setattr(tf_roles, "_warm", None)
+    monkeypatch.delitem(warm_process._shared, "tensorflow")
     before = set(psutil.Process().children(recursive=True))
-    assert [one.code for one in tf_roles.run(program, "tell", timeout=60)] == [0, 0]
+    assert [one.code for one in tf_roles.run(program, "tell", timeout=LATE)] == [0, 0]
     assert set(psutil.Process().children(recursive=True)) <= before
 
 
@@ -195,7 +194,7 @@ def test_a_process_that_fails_gives_the_others_a_grace_and_its_error_is_found(pr
 
 
 def test_a_process_is_killed_when_the_words_come(program):
-    assert [one.code for one in tf_roles.run(program, "last", kill=Kill("worker", 1, "ready"), timeout=LATE)] == [0, -9]
+    assert [one.code for one in tf_roles.run(program, "last", kill=("worker", 1, "ready"), timeout=LATE)] == [0, -9]
 
 
 def test_whoever_takes_too_long_is_ended_and_no_process_is_left(program):
@@ -220,4 +219,4 @@ def test_ports_are_different_and_free():
 
 def test_the_environment_says_nothing_of_another_cluster(monkeypatch, tmp_path):
     monkeypatch.setenv("TF_CONFIG", "{}")
-    assert "TF_CONFIG" not in tf_roles.environment(tmp_path) and os.environ["TF_CONFIG"] == "{}"
+    assert "TF_CONFIG" not in warm_process.environment(tmp_path) and os.environ["TF_CONFIG"] == "{}"

@@ -5,7 +5,8 @@
 - ``warm_process``: torch and TensorFlow are imported once, and all these processes are copies of those that did.
 """
 
-from lessons.launchers.frameworks.launch import MARK, SCRIPTS, edited, horovodrun, mpiexec, run, warm
+from lessons.launchers.frameworks.launch import SCRIPTS, edited, horovodrun, mpiexec, run
 from lessons.launchers.frameworks.results import RunResult, Worker
+from lessons.launchers.frameworks.warm_process import MARK, warm
 
 __all__ = ["MARK", "SCRIPTS", "RunResult", "Worker", "edited", "horovodrun", "mpiexec", "run", "warm"]

@@ -16,16 +16,16 @@ import os
 import stat
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from lessons.launchers import namespaces, processes, torchrun
+from lessons.launchers import processes, torchrun
 from lessons.launchers.frameworks import tf_roles, warm_process
 from lessons.launchers.frameworks.results import RunResult, Worker
+from lessons.launchers.frameworks.warm_process import MARK
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts" / "frameworks"
 TIMEOUT = 90.0
@@ -33,10 +33,7 @@ TIMEOUT = 90.0
 PAUSE = 0.1
 #: Seconds that TensorFlow's other processes get when one has failed: a chief goes on without a worker.
 GRACE = 30.0
-MARK = "COURSE_FRAMEWORKS"  # this environment variable holds the pid of whoever started it all, and a random part
 _TOLD = ("PMI_", "MPI_", "MPIR_", "HYDRA_", "HOROVOD_", "TF_CONFIG")
-_TORCH = ("torch", "torch._dynamo", "torch.distributed", "utils.training.same_training")  # (optimizers take _dynamo)
-_warm: tuple[Path, list[namespaces.Host]] | None = None
 
 
 def run(
@@ -76,31 +73,11 @@ def run(
         return RunResult(command, ran.code, ran.workers, ran.launcher, found, files, modes)
 
 
-@contextlib.contextmanager
-def warm() -> Iterator[None]:
-    """torch and TensorFlow are imported once for all runs in this block, which are then copies of those that did.
-
-    The launchers start processes as ever; ``python`` is then a copy of the one that has imported torch. All of these
-    share one network of their own, where there can be one.
-    """
-    global _warm
-    with contextlib.ExitStack() as stack:
-        hosts = [] if namespaces.why_not() else stack.enter_context(namespaces.hosts(1))
-        environment = processes.clean_environment() | {"OMP_NUM_THREADS": "1"}
-        there = hosts[0].inside([]) if hosts else []
-        _warm = stack.enter_context(warm_process.python(_TORCH, environment, there)), hosts
-        stack.enter_context(tf_roles.warm())
-        try:
-            yield
-        finally:
-            _warm = None
-
-
 def mpiexec(*arguments: str | Path, timeout: float = TIMEOUT) -> str:
     """What ``mpiexec …`` prints, in the order of ranks (mpiexec itself mixes the lines of all)."""
     with tempfile.TemporaryDirectory(prefix="mpiexec-") as folder:
-        before, rest = _split_options(arguments)
-        ran = _watch(["mpiexec", *before, *_output_files(Path(folder)), *rest], "PMI_RANK", None, Path(folder), timeout)
+        command = ["mpiexec", *_output_files(Path(folder)), *map(str, arguments)]
+        ran = _watch(command, "PMI_RANK", None, Path(folder), timeout)
         lines = [line for worker in ran.workers for line in worker.output.splitlines()]
         return "\n".join(lines) if ran.code == 0 else f"exit code {ran.code}\n{ran.launcher}"
 
@@ -133,7 +110,14 @@ def edited(program: str, changes: Mapping[str, str], folder: str | Path) -> Path
 
 # ---------------------------------------------------------------------- the launchers
 def _torchrun(path: Path, args: list[str], workers: int, kill_at: int | None, timeout: float) -> RunResult:
-    with torchrun.agents(path, *args, nodes=1, per_node=workers, **_for_torchrun()) as agents:
+    with (
+        warm_process.one("torch") as warm,
+        torchrun.agents(
+            *(path, *args),
+            **{"nodes": 1, "per_node": workers, "hosts": warm.host and [warm.host]},
+            env={"PYTHON_EXEC": str(warm.python)},
+        ) as agents,
+    ):
         agents.start(0)
         try:
             if kill_at is not None:
@@ -167,65 +151,40 @@ def _tensorflow(path: Path, args: list[str], workers: int, kill_at: int | None, 
     servers: dict[str, Any] = {"chief": True, "ps": 1, "evaluator": kill_at is None} if "server" in path.stem else {}
     # (the chief of a parameter server prints every tenth step, when all workers have done their parts)
     sign = "" if kill_at is None else f"step {kill_at}" if servers else _done_by_all(kill_at)
-    kill = tf_roles.Kill("worker", 1, sign) if sign else None
+    kill = ("worker", 1, sign) if sign else None
     ended = tf_roles.run(path, *args, workers=workers, timeout=timeout, grace=GRACE, kill=kill, **servers)
     command = ["TF_CONFIG=…"] * (workers > 0) + ["python", str(path), *args]
     return RunResult(" ".join(command), ended[0].code, tuple(ended))
 
 
 # ---------------------------------------------------------------------- mpiexec and horovodrun, watched
-def _for_torchrun() -> dict[str, Any]:
-    """Options of ``torchrun.agents`` that let its workers be warm, too."""
-    return {"hosts": _warm[1] or None, "env": {"PYTHON_EXEC": str(_warm[0])}} if _warm else {}
-
-
 def _watch(command: list[str], rank_variable: str, kill_at: int | None, logs: Path, timeout: float) -> RunResult:
     """Start a launcher, kill worker 1 on the way if asked, wait for its end, kill what is left."""
-    mark = processes.new_mark()
+    mark, said = processes.new_mark(), logs / "launcher"
     inherited = {name: value for name, value in processes.clean_environment().items() if not name.startswith(_TOLD)}
     environment = inherited | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     # horovodrun may end before its multiprocessing has put its semaphores away, which then warns now and then.
     environment["PYTHONWARNINGS"] = ",".join(filter(None, (inherited.get("PYTHONWARNINGS"), "ignore:resource_tracker")))
-    said = logs / "launcher"
-    if _warm:
-        environment["PATH"] = os.pathsep.join((str(_warm[0].parent), environment["PATH"]))
+    with warm_process.one("torch") as warm, open(said, "wb") as output:
+        environment["PATH"] = os.pathsep.join((str(warm.python.parent), environment["PATH"]))
         if command[0] == "horovodrun":  # a program of Python that imports torch, too, to see what it was built for
-            command = [str(_warm[0]), str(Path(sys.executable).with_name("horovodrun")), *command[1:]]
-    with (
-        _network(command) as here,
-        open(said, "wb") as output,
-        processes.launched(here, MARK, mark, environment, output) as launcher,
-    ):
-        deadline, in_time = time.monotonic() + timeout, True
-        while launcher.poll() is None and (in_time := time.monotonic() < deadline):
-            if kill_at is not None and _said(logs, _done_by_all(kill_at)):
+            command = [str(warm.python), str(Path(sys.executable).with_name("horovodrun")), *command[1:]]
+
+        def accident() -> bool:
+            files = [said, *logs.glob("rank.*stdout")] if kill_at is not None else []
+            if happens := any(_done_by_all(kill_at) in processes.read(file) for file in files):
                 _kill_rank(mark, rank_variable, 1)
-                kill_at = None
-            time.sleep(0.01)
-    code = launcher.returncode if in_time else None
-    return RunResult(" ".join(command), code, _workers(logs), said.read_text(errors="replace"))
+            return happens
 
-
-def _network(command: list[str]) -> contextlib.AbstractContextManager[list[str]]:
-    if not _warm:
-        return namespaces.private_network(command)
-    return contextlib.nullcontext(_warm[1][0].inside(command) if _warm[1] else command)
+        with processes.launched(warm.inside(command), MARK, mark, environment, output) as launcher:
+            processes.watch({launcher: launcher}, [launcher], timeout, accident=accident)
+            code = launcher.poll()
+    return RunResult(" ".join(command), code, _workers(logs), processes.read(said))
 
 
 def _output_files(logs: Path) -> list[str]:
     """mpiexec's options that keep the workers' outputs apart, in the folders that horovodrun makes."""
     return ["-outfile-pattern", f"{logs}/rank.%r.stdout", "-errfile-pattern", f"{logs}/rank.%r.stderr"]
-
-
-def _split_options(arguments: Sequence[str | Path]) -> tuple[list[str], list[str]]:
-    """mpiexec's own options, and the program."""
-    place = arguments.index("python")
-    return [*map(str, arguments[:place])], [*map(str, arguments[place:])]
-
-
-def _said(logs: Path, text: str) -> bool:
-    files = [logs / "launcher", *logs.glob("rank.*stdout")]
-    return any(text in file.read_text(errors="replace") for file in files)
 
 
 def _kill_rank(mark: str, variable: str, rank: int) -> None:
@@ -241,7 +200,7 @@ def _workers(logs: Path) -> tuple[Worker, ...]:
     for file in [*logs.glob("rank.*.std*"), *logs.glob("rank.*/std*")]:
         name = file.name if file.parent == logs else f"{file.parent.name}.{file.name}"
         _, rank, stream = name.split(".")
-        text = file.read_text(errors="replace").replace(f"[{int(rank)}]<{stream}>:", "")
+        text = processes.read(file).replace(f"[{int(rank)}]<{stream}>:", "")
         streams.setdefault(int(rank), {})[stream] = text
     return tuple(
         Worker("worker", rank, texts.get("stdout", ""), texts.get("stderr", ""))

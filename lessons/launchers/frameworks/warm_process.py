@@ -4,9 +4,10 @@ Importing torch or TensorFlow takes seconds, most of what a short training needs
 one process imports it and uses nothing of it. ``python([…])`` makes a command for which that process makes a copy of
 itself, which runs a program as the real ``python PROGRAM …`` would, with the files, arguments and environment that a
 launcher has given to the command. Nothing has been computed before the copy is made, so no thread is missing.
+``warm()`` is a block whose runs share such processes.
 
-The command runs this file, too (``_stand_in``): to the launcher it is an ordinary process, with the program's exit
-code. If it is killed, the program is killed; SIGTERM and SIGINT are passed on.
+The command runs ``stand_in``: to the launcher it is an ordinary process, with the program's exit code. If it is
+killed, the program is killed; SIGTERM and SIGINT are passed on.
 """
 
 from __future__ import annotations
@@ -28,18 +29,75 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Any, NoReturn
 
+from lessons.launchers import namespaces, processes
+
 _PROGRAM = (
     "import sys; from lessons.launchers.frameworks.warm_process import serve; serve(int(sys.argv[1]), sys.argv[2:])"
 )
-FORWARDED = signal.SIGTERM, signal.SIGINT
-_LOOK = 0.01  # seconds between two looks at processes that may have ended
+MARK = "COURSE_FRAMEWORKS"  # this environment variable holds the pid of whoever started it all, and a random part
+_STAND_IN = Path(__file__).with_name("stand_in.py")
 #: No thread would survive the copy.
 _ONE_THREAD = {"PYTHONUNBUFFERED": "1", "OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 _ABOVE = 256  # received files wait above the numbers that they are to have
+
+_TORCH = ("torch", "torch._dynamo", "torch.distributed", "utils.training.same_training")  # (optimizers take _dynamo)
+_MODULES = {"torch": _TORCH, "tensorflow": ("tensorflow",)}
+
+
+@dataclass(frozen=True)
+class Warm:
+    """A ``python`` that has imported something, and the network of its own (None: there can be none) where it runs."""
+
+    python: Path
+    host: namespaces.Host | None
+
+    def inside(self, command: Sequence[str]) -> list[str]:
+        """The command, in that network."""
+        return self.host.inside(command) if self.host else list(command)
+
+
+_shared: dict[str, Warm] = {}
+
+
+@contextlib.contextmanager
+def warm(*names: str) -> Iterator[None]:
+    """torch and TensorFlow (or one of them) are imported once for all runs in this block."""
+    with contextlib.ExitStack() as stack:
+        for name in names or _MODULES:
+            _shared[name] = stack.enter_context(one(name))
+            stack.callback(_shared.pop, name)
+        yield
+
+
+@contextlib.contextmanager
+def one(name: str) -> Iterator[Warm]:
+    """The one with "torch", or "tensorflow", that ``warm()`` has started; else one for this block alone."""
+    if name in _shared:
+        yield _shared[name]
+        return
+    with contextlib.ExitStack() as stack:
+        host = None if namespaces.why_not() else stack.enter_context(namespaces.hosts(1))[0]
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="warm-"))
+        there = host.inside([]) if host else []
+        yield Warm(stack.enter_context(python(_MODULES[name], environment(folder), there)), host)
+
+
+def environment(folder: str | Path) -> dict[str, str]:
+    """An environment in which TensorFlow is quiet, uses the CPU, and takes few threads.
+
+    Args:
+        folder: where Keras keeps its settings.
+    """
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1", "KERAS_HOME": str(folder)}
+    cpu = {"CUDA_VISIBLE_DEVICES": "", "TF_ENABLE_ONEDNN_OPTS": "0"}
+    few = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "2"}
+    here = {name: value for name, value in processes.clean_environment().items() if name != "TF_CONFIG"}
+    return here | quiet | cpu | few | {"no_proxy": "127.0.0.1"}
 
 
 @contextlib.contextmanager
@@ -55,7 +113,7 @@ def python(modules: Sequence[str], env: Mapping[str, str], prefix: Sequence[str]
         address, command = Path(folder, "socket"), Path(folder, "python")
         listener.bind(str(address))
         listener.listen(64)
-        client = " ".join(quote(str(word)) for word in (sys.executable, "-IS", __file__, address))
+        client = " ".join(quote(str(word)) for word in (sys.executable, "-IS", _STAND_IN, address))
         command.write_text(f'#!/bin/sh\nexec {client} "$@"\n', encoding="utf-8")
         command.chmod(0o755)
         process = subprocess.Popen(
@@ -68,7 +126,7 @@ def python(modules: Sequence[str], env: Mapping[str, str], prefix: Sequence[str]
         try:
             yield command
         finally:
-            process.communicate()  # closes its standard input: it kills its children, and ends
+            process.communicate()  # closes its standard input: its programs are killed, and it ends
 
 
 def serve(listener: int, modules: Sequence[str]) -> None:
@@ -79,60 +137,47 @@ def serve(listener: int, modules: Sequence[str]) -> None:
             importlib.import_module(module)
     gc.freeze()  # so that no process looks through all that was imported, and thereby copies it
     gc.enable()
-    asked, running = socket.socket(fileno=listener), dict[int, socket.socket]()
-    while True:
-        ready, *_ = select.select([sys.stdin, asked, *running.values()], [], [], _LOOK if running else None)
-        if sys.stdin in ready:
-            break
-        for pid, client in running.items():
-            if client in ready:  # a signal to pass on, or its own end
-                number = client.recv(1)
-                _send(pid, number[0] if number else signal.SIGKILL)
-        if asked in ready:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how the copies have ended
+    with socket.socket(fileno=listener) as asked:
+        while sys.stdin not in select.select([sys.stdin, asked], [], [])[0]:
             client, _ = asked.accept()
-            with contextlib.suppress(ValueError, OSError):  # (it was killed before it had asked)
-                request, files = _receive(client)
-                pid = os.fork()
-                if pid == 0:
-                    for other in (asked, client, *running.values()):
-                        other.close()
-                    _become(request, files)
-                for file in files:
-                    os.close(file)
-                with contextlib.suppress(OSError):  # (the copy does it too: whoever is first)
-                    os.setpgid(pid, pid)
-                running[pid] = client
-        _collect(running)
-    for pid in running:
-        _send(pid, signal.SIGKILL)
-    while running:
-        _collect(running)
-        select.select([], [], [], _LOOK)
+            with client:
+                if os.fork() == 0:
+                    asked.close()
+                    _attend(client)
+    with contextlib.suppress(ChildProcessError):
+        os.wait()  # until there is none
 
 
-def _receive(client: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    text, files, *_ = socket.recv_fds(client, 1, 64)
-    text = b""
-    while not text.endswith(b"\n"):
-        if not (part := client.recv(1 << 16)):
-            raise ValueError("half a request")
-        text += part
-    return json.loads(text), list(files)
+def _attend(client: socket.socket) -> NoReturn:
+    """Read what a client asks for, run it in one more copy, and tell how it has ended."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    with contextlib.suppress(ValueError, OSError):  # (the client was killed)
+        text, files, *_ = socket.recv_fds(client, 1, 64)
+        while not text.endswith(b"\n"):
+            if not (part := client.recv(1 << 16)):
+                raise ValueError("half a request")
+            text += part
+        if (pid := os.fork()) == 0:
+            client.close()
+            _become(json.loads(text), files)
+        for file in files:
+            os.close(file)
+        with contextlib.suppress(OSError):  # (the copy does it too: whoever is first)
+            os.setpgid(pid, pid)
+        threading.Thread(target=_pass_on, args=(client, pid), daemon=True).start()
+        client.sendall(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
+    os._exit(0)
 
 
-def _send(pid: int, number: int) -> None:
-    """A signal for a program and what it has started."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, number)
-
-
-def _collect(running: dict[int, socket.socket]) -> None:
-    """Tell those that wait how their programs have ended."""
-    for pid in list(running):
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            with running.pop(pid) as client, contextlib.suppress(OSError):
-                client.sendall(str(os.waitstatus_to_exitcode(status)).encode())
+def _pass_on(client: socket.socket, pid: int) -> None:
+    """Signals for the program and what it has started: those that the client sends; SIGKILL when it, or all, ends."""
+    number = True
+    while number:
+        ready = select.select([sys.stdin, client], [], [])[0]
+        number = b"" if sys.stdin in ready else client.recv(1)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, number[0] if number else signal.SIGKILL)
 
 
 def _become(request: Mapping[str, Any], files: Sequence[int]) -> NoReturn:
@@ -170,35 +215,3 @@ def _become(request: Mapping[str, Any], files: Sequence[int]) -> NoReturn:
             sys.modules["mpi4py.MPI"].Finalize()
             ctypes.CDLL(None).exit(code)
         os._exit(code)
-
-
-# ---------------------------------------------------------------------- what stands for the program at its launcher
-def _stand_in(address: str, command: list[str]) -> NoReturn:
-    """Hand over everything that a launcher has given to this process: arguments, environment, folder, open files."""
-    command = [word for word in command if word != "-u"]  # (torchrun's; whoever is warm has no buffer for output)
-    if command[0].startswith("-"):  # -c, -m, …: nothing for a warm process
-        os.execv(sys.executable, [sys.executable, *command])
-    files = []
-    for number in range(64):
-        try:
-            os.fstat(number)
-        except OSError:
-            continue
-        files.append(number)
-    request = {"command": command, "env": dict(os.environ), "folder": os.getcwd(), "files": files}
-    warm = socket.socket(socket.AF_UNIX)
-    warm.connect(address)
-    socket.send_fds(warm, [b"\n"], files)
-    warm.sendall(json.dumps(request).encode() + b"\n")
-    for number in FORWARDED:
-        signal.signal(number, lambda number, _: warm.sendall(bytes([number])))
-    code = int(warm.recv(64) or -signal.SIGKILL)
-    if code < 0:
-        for number in FORWARDED:
-            signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
-    os._exit(code)
-
-
-if __name__ == "__main__":  # (as `python -IS FILE …`, which finds nothing but Python's own modules, and soon)
-    _stand_in(sys.argv[1], sys.argv[2:])
