@@ -15,8 +15,7 @@ from typing import Any
 
 from checks.answers import Answer
 from checks.verdicts import Wrong, raised_from
-from lessons.launchers import namespaces, processes
-from lessons.launchers.frameworks import warm_process
+from lessons.launchers import namespaces, processes, warm_process
 
 MARK = "COURSE_OTHER_FRAMEWORKS"  # this environment variable holds the pid of whoever started it all, and a random part
 SECONDS = 250.0  # for all; five are enough on a quiet machine, and those that wait for each other are found by then

@@ -34,6 +34,12 @@ def new_mark() -> str:
     return f"{os.getpid()}-{secrets.token_hex(8)}"
 
 
+def start(command: Sequence[str], env: Mapping[str, str], output: Any) -> subprocess.Popen[bytes]:
+    """Start a program in a session of its own; all that it says goes to an open file."""
+    files = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+    return subprocess.Popen(command, env=env, start_new_session=True, **files)
+
+
 @contextlib.contextmanager
 def launched(
     command: Sequence[str], name: str, mark: str, env: Mapping[str, str], output: Any
@@ -45,14 +51,7 @@ def launched(
         env: the other environment variables.
         output: an open file for what it prints.
     """
-    launcher = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        env={**env, name: mark},
-        start_new_session=True,
-    )
+    launcher = start(command, {**env, name: mark}, output)
     try:
         yield launcher
     finally:
@@ -67,29 +66,37 @@ def watch(
     last: Collection[Any],
     timeout: float,
     grace: float = math.inf,
-    accident: Callable[[], bool] = lambda: True,
-) -> None:
-    """Wait until the ``last`` of the programs have ended, or it takes too long.
+    stop: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Wait until the ``last`` of the programs have ended, or others had their grace.
 
     Args:
         timeout: seconds for everything.
         grace: seconds that others get when one has failed.
-        accident: called again and again, until it says that it has happened.
+        stop: asked again and again whether to wait no longer.
+
+    Returns:
+        False if the time was over, or ``stop`` said so.
     """
-    end, happened = time.monotonic() + timeout, False
-    while time.monotonic() < end and any(programs[one].poll() is None for one in last):
-        happened = happened or accident()
+    now = time.monotonic()
+    end, grace_over = now + timeout, math.inf
+    while now < grace_over and any(programs[one].poll() is None for one in last):
+        if now > end or stop():
+            return False
         if any(program.poll() for program in programs.values()):
-            end = min(end, time.monotonic() + grace)
+            grace_over = min(grace_over, now + grace)
         time.sleep(0.01)
+        now = time.monotonic()
+    return True
 
 
-def marked(name: str, mark: str) -> list[psutil.Process]:
-    """Processes in whose environment the variable ``name`` begins with ``mark``."""
+def marked(name: str, mark: str, **others: str) -> list[psutil.Process]:
+    """Processes in whose environment the variable ``name`` begins with ``mark``, and others have these values."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get(name, "").startswith(mark):
+            environment = process.environ()
+            if environment.get(name, "").startswith(mark) and others.items() <= environment.items():
                 found.append(process)
     return found
 

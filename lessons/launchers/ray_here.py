@@ -48,8 +48,6 @@ _OBJECT_STORE = 80_000_000  # bytes; Ray refuses fewer than 75 MB
 # Daemons that nobody here asks for anything (the autoscaler, the sender of logs, the dashboard). Each is a Python
 # process with all of Ray; a start without them takes half of the time. No setting of Ray leaves them out.
 _NOT_NEEDED = ("start_monitor", "start_log_monitor", "start_api_server")
-
-
 _NOBODY = "127.0.0.1:9"  # a port on which nobody listens
 
 
@@ -82,9 +80,12 @@ def start(cpus: int = 2) -> Here:
         try:
             with private() as settings, redirect_stdout(StringIO()), redirect_stderr(StringIO()):
                 import ray
+                from ray._private.ray_constants import DASHBOARD_ADDRESS, KV_NAMESPACE_DASHBOARD
+                from ray.experimental.internal_kv import _internal_kv_put
 
                 context = ray.init(num_cpus=cpus, **settings)
-                _no_dashboard()
+                # (Without an address of a dashboard, which then refuses, a Ray Train waits 12 seconds at its end.)
+                _internal_kv_put(DASHBOARD_ADDRESS, _NOBODY, namespace=KV_NAMESPACE_DASHBOARD)
             break
         except BaseException as error:
             if attempt == _ATTEMPTS - 1 or "timed out during startup" not in str(error):
@@ -106,12 +107,15 @@ def private() -> Iterator[dict[str, Any]]:
         raise RuntimeError("this process is already connected to a Ray that was not started here: ray.shutdown() first")
     os.environ.update(SETTINGS)  # before the import: Ray reads some of them only then
     from ray._private import ray_constants
+    from ray._private.node import Node
 
     ray_constants.ENABLE_RAY_CLUSTER = False  # (if somebody has imported Ray earlier)
     atexit.register(stop)
     _folder = Path(tempfile.mkdtemp(prefix="ray-", dir=_short_temporary_folder()))
     try:
-        with _one_at_a_time(), _patience(), _few_daemons():
+        with _one_at_a_time(), _patience(), ExitStack() as changes:
+            for name in _NOT_NEEDED:
+                changes.enter_context(patch.object(Node, name, lambda node, **_: setattr(node, "_webui_url", "")))
             yield {
                 "address": "local",
                 "num_gpus": 0,
@@ -132,24 +136,6 @@ def storage() -> Path:
     if _folder is None:
         raise RuntimeError("there is no Ray: ray_here.start() first")
     return _folder / "storage"
-
-
-@contextmanager
-def _few_daemons() -> Iterator[None]:
-    from ray._private.node import Node
-
-    with ExitStack() as changes:
-        for name in _NOT_NEEDED:
-            changes.enter_context(patch.object(Node, name, lambda node, **_: setattr(node, "_webui_url", "")))
-        yield
-
-
-def _no_dashboard() -> None:
-    """Whoever asks the dashboard is refused at once. With no address of it, a Ray Train waits 12 seconds at its end."""
-    from ray._private.ray_constants import DASHBOARD_ADDRESS, KV_NAMESPACE_DASHBOARD
-    from ray.experimental.internal_kv import _internal_kv_put
-
-    _internal_kv_put(DASHBOARD_ADDRESS, _NOBODY, namespace=KV_NAMESPACE_DASHBOARD)
 
 
 def add_node(cpus: int = 1) -> None:
@@ -190,16 +176,10 @@ def stop() -> None:
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         ray.shutdown()
     kill_all(lambda: [process for process in started if process.is_running()])  # agents would take seconds to notice
-    _remove(folder)
-
-
-def _remove(folder: Path) -> None:
-    """A process that is ending may still write there: then the folder is not empty when its turn has come."""
     deadline = time.monotonic() + _PATIENCE
-    while folder.exists() and time.monotonic() < deadline:
+    while folder.exists() and time.monotonic() < deadline:  # a process that is ending may still write there
         shutil.rmtree(folder, ignore_errors=True)
-        if folder.exists():
-            time.sleep(0.1)
+        time.sleep(0.02)
 
 
 @contextmanager
@@ -227,11 +207,8 @@ def _patience() -> Iterator[None]:
                     raise
                 time.sleep(0.1)
 
-    services.get_node = get_node
-    try:
+    with patch.object(services, "get_node", get_node):
         yield
-    finally:
-        services.get_node = impatient
 
 
 def _processes(folder: Path) -> list[psutil.Process]:

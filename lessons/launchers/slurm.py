@@ -10,7 +10,7 @@ for each node. Only that all nodes are this machine: they share its processors, 
 their names (node1, node2) do not resolve. It needs Linux and the packages slurm-wlm and munge; root is not needed.
 Several clusters can run side by side: each has a key, ports and a folder of its own.
 
-A supervisor process (``python -m lessons.launchers.slurm FOLDER SECONDS``) starts the daemons. It ends them, and all
+A supervisor process (``python -m lessons.launchers.slurm FOLDER NODE …``) starts the daemons. It ends them, and all
 that jobs have started, when the ``with`` block ends, and also when the process that began it dies.
 """
 
@@ -27,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,11 +40,12 @@ from utils.ranks.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 _UNFINISHED = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "REQUEUED")
-_STARTS = 3  # a free port may be taken by somebody else before Slurm gets it
+_START = 110.0  # seconds for a daemon
 _SYSTEM_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/sbin")  # of daemons; not in everybody's PATH
 
 _CONFIGURATION = Path(__file__).with_suffix(".conf").read_text()
-_NODE = "NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs={cpus} RealMemory=1000"
+# (Two processors, whatever this machine has: Slurm counts them, and reserves nothing here.)
+_NODE = "NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs=2 RealMemory=1000"
 
 
 class SlurmError(RuntimeError):
@@ -53,7 +54,7 @@ class SlurmError(RuntimeError):
 
 @dataclass(frozen=True)
 class Job:
-    """What came of a job. Shows itself as its state and its output.
+    """What came of a job.
 
     Args:
         number: the job's number.
@@ -69,10 +70,6 @@ class Job:
     nodes: tuple[str, ...]
     output: str
 
-    def __repr__(self) -> str:
-        how = "no exit code" if self.exit_code is None else f"exit code {self.exit_code}"
-        return f"job {self.number} on {', '.join(self.nodes)}: {self.state}, {how}\n{self.output}"
-
 
 class Cluster:
     """A running cluster; made by ``cluster()``.
@@ -87,39 +84,36 @@ class Cluster:
         self.folder, self.nodes = folder, tuple(nodes)
         self.environment = processes.clean_environment() | {"SLURM_CONF": str(folder / "slurm.conf")}
 
-    def command(self, *words: str, timeout: float = 30.0) -> str:
+    def command(self, *words: str, **variables: str) -> str:
         """What a command prints: ``command("sinfo", "--Node")``, ``squeue``, ``scancel``, ``scontrol``, ``srun``, ….
 
-        It runs in the repository's folder.
+        It runs in the repository's folder, with these environment variables.
 
         Raises:
-            SlurmError: it failed or took too long; the text has its last lines.
+            SlurmError: it failed or took longer than 30 seconds; the text has its last lines.
         """
-        return self._command(words, self.environment, timeout)
+        options = {"cwd": ROOT, "env": self.environment | variables, "stdin": subprocess.DEVNULL, "timeout": 30.0}
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, **options)
+        except subprocess.TimeoutExpired as late:
+            raise SlurmError(f"{words[0]} was not finished after {late.timeout:g} s") from None
+        if done.returncode:
+            raise SlurmError(f"{words[0]} failed with exit code {done.returncode}:\n{processes.tail(done.stderr)}")
+        return done.stdout
 
-    def submit(
-        self,
-        script: str | Path,
-        *args: str,
-        options: Sequence[str] = (),
-        environment: Mapping[str, str] | None = None,
-    ) -> int:
+    def submit(self, *words: str | Path, **variables: str) -> int:
         """``sbatch`` a script. It runs in the repository's folder, with this Python first in PATH.
 
         Args:
-            script: its path, absolute or from the repository's folder.
-            args: the script's arguments.
-            options: of sbatch: ``("--nodes=1", "--time=1")``. They win over the script's ``#SBATCH`` lines.
-            environment: more variables for the job.
+            words: options of sbatch, which win over the script's ``#SBATCH`` lines; its path, absolute or from the
+                repository's folder; its arguments.
+            variables: more environment variables for the job.
 
         Returns:
             The job's number.
         """
-        script = ROOT / script
-        if not script.is_file():
-            raise FileNotFoundError(f"there is no script {script.name} in {script.parent}")
-        words = ("sbatch", "--parsable", f"--output={self._output('%j')}", *options, str(script), *args)
-        return int(self._command(words, {**self.environment, **(environment or {})}, 30.0).partition(";")[0])
+        said = self.command("sbatch", "--parsable", f"--output={self._output('%j')}", *map(str, words), **variables)
+        return int(said.partition(";")[0])
 
     def wait(self, job: int, timeout: float = 110.0) -> Job:
         """Wait until a job has ended.
@@ -150,64 +144,39 @@ class Cluster:
     def _output(self, job: int | str) -> Path:
         return self.folder / f"job-{job}.out"
 
-    def _command(self, words: Sequence[str], environment: Mapping[str, str], timeout: float) -> str:
-        try:
-            done = subprocess.run(
-                words,
-                cwd=ROOT,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=timeout,
-            )
-        except subprocess.TimeoutExpired:
-            raise SlurmError(f"{words[0]} was not finished after {timeout:g} s") from None
-        except FileNotFoundError:
-            raise SlurmError(f"there is no program {words[0]}") from None
-        if done.returncode:
-            raise SlurmError(f"{words[0]} failed with exit code {done.returncode}:\n{processes.tail(done.stderr)}")
-        return done.stdout
-
 
 @contextlib.contextmanager
-def cluster(nodes: int = 2, cpus: int = 2, timeout: float = 110.0) -> Iterator[Cluster]:
+def cluster(nodes: int = 2) -> Iterator[Cluster]:
     """Start a cluster. All its nodes are idle when the block begins; all of it is gone when the block ends.
 
     Args:
-        nodes: how many virtual nodes: node1, node2, …
-        cpus: processors of each, whatever this machine has: Slurm counts them, and reserves nothing here.
-        timeout: seconds for the start.
+        nodes: how many virtual nodes: node1, node2, … Each has two processors.
 
     Raises:
         SlurmError: it cannot run here (the sentence of ``why_not()``), or it did not start.
     """
-    if nodes < 1 or cpus < 1:
-        raise ValueError(f"a cluster has at least one node and one processor, not {nodes} and {cpus}")
+    if nodes < 1:
+        raise ValueError(f"a cluster has at least one node, not {nodes}")
     if reason := why_not():
         raise SlurmError(reason)
     names = [f"node{number}" for number in range(1, nodes + 1)]
-    for start in range(_STARTS):
-        folder = Path(tempfile.mkdtemp(prefix="slurm-"))
-        _configure(folder, names, cpus)
-        supervisor = subprocess.Popen(
-            [sys.executable, "-m", "lessons.launchers.slurm", str(folder), str(timeout)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=processes.clean_environment(),
-            start_new_session=True,
-        )
+    folder = Path(tempfile.mkdtemp(prefix="slurm-"))
+    _configure(folder, names)
+    supervisor = subprocess.Popen(
+        [sys.executable, "-m", "lessons.launchers.slurm", str(folder), *names],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=processes.clean_environment(),
+        start_new_session=True,
+    )
+    try:
         assert supervisor.stdout is not None
-        try:
-            problem = json.loads(supervisor.stdout.readline() or '"its supervisor ended"')
-            if problem is None:
-                yield Cluster(folder, names)
-                return
-        finally:
-            supervisor.communicate()  # closes its standard input: it ends all, and removes the folder
-        if "Address already in use" not in problem or start == _STARTS - 1:
+        if problem := json.loads(supervisor.stdout.readline() or '"its supervisor ended"'):
             raise SlurmError(f"Slurm did not start: {problem}")
+        yield Cluster(folder, names)
+    finally:
+        supervisor.communicate()  # closes its standard input: it ends all, and removes the folder
 
 
 def why_not() -> str | None:
@@ -236,22 +205,15 @@ def _user() -> str | None:
         return None
 
 
-def _configure(folder: Path, names: Sequence[str], cpus: int) -> None:
-    """Put all that a new cluster needs into an empty folder: configuration, key, free ports.
-
-    Args:
-        folder: where; its daemons will keep everything there.
-        names: of its nodes.
-        cpus: processors that each node claims to have.
-    """
+def _configure(folder: Path, names: Sequence[str]) -> None:
+    """Put what these nodes need into an empty folder: configuration, key, free ports. All their daemons stay there."""
     folder.chmod(0o711)  # munge insists that others could reach its socket
     ports = free_ports(len(names) + 1)
-    nodes = [_NODE.format(name=name, port=port, cpus=cpus) for name, port in zip(names, ports[1:], strict=True)]
+    nodes = [_NODE.format(name=name, port=port) for name, port in zip(names, ports[1:], strict=True)]
     text = _CONFIGURATION.format(ports=ports, user=_user(), folder=folder, nodes="\n".join(nodes))
     (folder / "slurm.conf").write_text(text)
     if _version() >= (24, 5):  # the first that knows this; older ones take cgroups only where they are asked to
         (folder / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
-    (folder / "nodes.json").write_text(json.dumps(list(names)))
     (folder / "state").mkdir()
     with open(os.open(folder / "munge.key", os.O_WRONLY | os.O_CREAT, 0o600), "wb") as key:
         key.write(os.urandom(1024))
@@ -265,68 +227,67 @@ def _version() -> tuple[int, int]:
 
 
 # ---------------------------------------------------------------------- the supervisor, a process of its own
-def _supervise(folder: Path, timeout: float) -> None:
+def _supervise(folder: Path, names: Sequence[str]) -> None:
     """Start the daemons, say so (JSON: null, or what went wrong), wait for the end of standard input, end them all."""
     adopt_orphans()  # each step of a job is a daemon too
     try:
-        problem = _start_daemons(folder, time.monotonic() + timeout)
-        print(json.dumps(problem), flush=True)
+        print(json.dumps(_start_daemons(folder, names)), flush=True)
         while not select.select([sys.stdin], [], [], 0.2)[0]:
-            _reap()
+            _reap(os.WNOHANG)
     finally:
         processes.kill_all(lambda: psutil.Process().children(recursive=True))
-        _reap(all_of_them=True)
+        _reap(0)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start_daemons(folder: Path, deadline: float) -> str | None:
+def _start_daemons(folder: Path, names: Sequence[str]) -> str | None:
     """Start them all and wait until all nodes are idle. Returns what went wrong."""
-    names, configuration = json.loads(processes.read(folder / "nodes.json")), str(folder / "slurm.conf")
-    started = {}
     munge = [f"--{what}-file={folder}/munge.{end}" for what, end in (("key", "key"), ("pid", "pid"), ("log", "log"))]
     munge += [f"--seed-file={folder}/munge.seed", f"--socket={folder}/munge.socket", "--force"]
-    started["munged"] = _daemon(folder, "munged", "munged", "--foreground", *munge)
-    while not (folder / "munge.socket").exists():
-        if problem := _problem(folder, started, deadline):
-            return problem
+    started = {"munged": _daemon(folder, "munged", "munged", "--foreground", *munge)}
+    if problem := _wait(folder, started, (folder / "munge.socket").exists):
+        return problem
+    configuration = str(folder / "slurm.conf")
     started["slurmctld"] = _daemon(folder, "slurmctld", "slurmctld", "-D", "-c", "-f", configuration)
-    for name in names:
-        started[name] = _daemon(folder, name, "slurmd", "-D", "-N", name, "-f", configuration)
-    environment = os.environ | {"SLURM_CONF": configuration}
-    while True:
-        states = subprocess.run(["sinfo", "--noheader", "--Node", "--format=%T"], env=environment, capture_output=True)
-        if states.stdout.split() == [b"idle"] * len(names):
-            return None
-        if problem := _problem(folder, started, deadline):
-            return problem
+    started |= {name: _daemon(folder, name, "slurmd", "-D", "-N", name, "-f", configuration) for name in names}
+
+    def all_idle() -> bool:
+        ask, environment = ["sinfo", "--noheader", "--Node", "--format=%T"], os.environ | {"SLURM_CONF": configuration}
+        return subprocess.run(ask, env=environment, capture_output=True).stdout.split() == [b"idle"] * len(names)
+
+    return _wait(folder, started, all_idle)
 
 
 def _daemon(folder: Path, name: str, kind: str, *args: str) -> subprocess.Popen[bytes]:
     with open(folder / f"{name}.out", "wb") as out:
-        return subprocess.Popen(
-            [_program(kind) or kind, *args], stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=folder
-        )
+        command = [_program(kind) or kind, *args]
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=folder)
 
 
-def _problem(folder: Path, started: Mapping[str, subprocess.Popen[bytes]], deadline: float) -> str | None:
-    time.sleep(0.05)
-    for name, daemon in started.items():
-        if daemon.poll() is not None:
-            last = processes.tail(processes.read(folder / f"{name}.out"))
-            return f"{name} {how_it_ended(daemon.returncode, in_sentence=True)}\n{last}"
-    return "not all nodes were ready in time" if time.monotonic() > deadline else None
+def _wait(folder: Path, started: Mapping[str, subprocess.Popen[bytes]], ready: Callable[[], bool]) -> str | None:
+    """Until they are ready. Returns what went wrong."""
+    deadline = time.monotonic() + _START
+    while not ready():
+        for name, daemon in started.items():
+            if daemon.poll() is not None:
+                last = processes.tail(processes.read(folder / f"{name}.out"))
+                return f"{name} {how_it_ended(daemon.returncode, in_sentence=True)}\n{last}"
+        if time.monotonic() > deadline:
+            return "not all nodes were ready in time"
+        time.sleep(0.05)
+    return None
 
 
-def _reap(all_of_them: bool = False) -> None:
+def _reap(how: int) -> None:
     """Take notice of children that have ended, so that they do not stay in the list of processes.
 
     Args:
-        all_of_them: wait until there is no child left.
+        how: os.WNOHANG, or 0: wait until there is no child left.
     """
     with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, 0 if all_of_them else os.WNOHANG)[0]:
+        while os.waitpid(-1, how)[0]:
             pass
 
 
 if __name__ == "__main__":
-    _supervise(Path(sys.argv[1]), float(sys.argv[2]))
+    _supervise(Path(sys.argv[1]), sys.argv[2:])

@@ -13,8 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lessons.launchers import extras, frameworks, processes, torchrun
-from lessons.launchers.frameworks import warm_process
+from lessons.launchers import extras, frameworks, processes, torchrun, warm_process
 from utils.training.same_training import STEPS
 
 pytestmark = pytest.mark.frameworks
@@ -218,7 +217,7 @@ def test_programs_end_with_the_warm_python_and_with_whoever_has_started_it(tmp_p
         left = sleepers(python)
     assert psutil.wait_procs(left, timeout=LATE)[1] == []
     starter = (
-        "import os, subprocess, sys\nfrom lessons.launchers.frameworks import warm_process\n"
+        "import os, subprocess, sys\nfrom lessons.launchers import warm_process\n"
         "with warm_process.python([], {**os.environ}) as python: subprocess.run([python, sys.argv[1]])\n"
     )
     with subprocess.Popen([sys.executable, "-c", starter, program], stdout=subprocess.PIPE, text=True) as notebook:

@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 from checks.other_frameworks import training_tasks
-from lessons.launchers.frameworks import tf_roles, warm_process
+from lessons.launchers import warm_process
+from lessons.launchers.frameworks import tf_roles
 from utils.training.same_training import LEARNING_RATE, STEPS, Batches
 
 pytestmark = pytest.mark.frameworks

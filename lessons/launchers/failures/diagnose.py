@@ -4,15 +4,19 @@
 
 The ranks find what torchrun gives its workers: the same environment variables, and a store that outlives them, at
 MASTER_ADDR and MASTER_PORT. So the same program fails in the same way under ``torchrun --nproc-per-node 2``; it only
-starts in milliseconds here. As with torchrun, a rank that has ended takes its connections with it.
+starts in milliseconds here, as a copy of a process that has imported torch (``warm_process``).
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import functools
 import itertools
 import json
-import os
 import re
+import signal
+import subprocess
 import tempfile
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -20,13 +24,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lessons.launchers.failures.rank_run import RankRun
-from lessons.launchers.processes import read
-from utils.ranks import RankError, RankTimeout, launch
+from lessons.launchers import processes, warm_process
 from utils.ranks.failures import how_it_ended
 from utils.ranks.output import said_alike, text_table
 
 DEFAULT_TIMEOUT = 110.0
+ENDING = 0.3  # seconds that ranks get to notice how others have ended
+_STOPPING = 1.0  # seconds in which those that are stopped write down where they were
 _CODE_WIDTH, _WORDS_WIDTH = 44, 100
 _STACK = re.compile(r"^(frame #|Exception raised from|<omitting python frames>|\s*$)")
 # What torch's log lines hold beside what they say: where in torch's source, when, and which process.
@@ -35,10 +39,7 @@ _NOISE = (
     (re.compile(r"^\[[A-Z]\d{4} [\d:.]+ \w+\.\w+:\d+\] "), ""),
     (re.compile(r"\[?/[\w/.-]+/gloo/[\w/]+\.(?:cc|h):\d+\]? ?"), ""),
     (re.compile(r"\[c10d(?: - debug)?\] "), ""),
-    (re.compile(r"(\[[\w.:]+\]):\d{1,5}(?:\$\d+)?\b"), r"\1:PORT"),
-    (re.compile(r"([\w.-]+):\d{4,5}\b"), r"\1:PORT"),
-    (re.compile(r"\((\S+), \d{4,5}\)"), r"(\1, PORT)"),
-    (re.compile(r"\bport(:| =) \d{4,5}"), r"port\1 PORT"),
+    (re.compile(r"([\w.\]-]:|\(\S+, |\bport(?::| =) )\d{4,5}(?:\$\d+)?\b"), r"\1PORT"),
     (re.compile(r"\bfd=\d+"), "fd=N"),
     (re.compile(r", TensorDeviceTypes=TensorOptions\(.*?\(nullopt\)\)\)"), ")"),
     (re.compile(r"(\.)(Collectives differ)"), r"\1 \2"),
@@ -151,35 +152,50 @@ def run(program: str | Path, *args: str, timeout: float = DEFAULT_TIMEOUT, **opt
 
 
 def run_all(cases: Sequence[Case], timeout: float = DEFAULT_TIMEOUT) -> list[Endings]:
-    """Run several programs at the same time, each in a world of its own: most of them only wait for a time-out.
-
-    A program in which a rank is killed must run alone: the death of one rank stops all.
-    """
+    """Run several programs at the same time, each in a world of its own: most of them only wait for a time-out."""
+    started: dict[tuple[int, int], subprocess.Popen[bytes]] = {}
     with tempfile.TemporaryDirectory(prefix="diagnose-") as folder:
-        workers, stores = [], []
-        for number, case in enumerate(cases):
-            program = Path(case.program).resolve()
-            if not program.is_file():
-                raise FileNotFoundError(f"there is no program {program.name} in {program.parent}")
-            stores.append(case.store or _new_store())
-            told = {"MASTER_PORT": str(stores[-1].port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
-            for rank in range(case.ranks):
-                node = rank * case.nodes // case.ranks
-                env = told | dict(case.env if isinstance(case.env, Mapping) else case.env[node])
-                memory = case.memory[1] if case.memory and case.memory[0] == rank else None
-                log = f"{folder}/{number}.{rank}"
-                shape = (rank, case.ranks, case.nodes)
-                what = (str(program), tuple(case.args), shape, env, dict(case.files), memory, case.history, log)
-                workers.append(RankRun(*what, until=[f"{folder}/{number}.{one}.end" for one in case.until]))
-        killed: dict[int, str] = {}
+        last, stores = [], []
         try:
-            launch(_Runs(workers), ranks=len(workers), backend="gloo", timeout=timeout, show_output=False)
-        except RankTimeout:
-            pass
-        except RankError as error:
-            killed = {failure.rank: failure.message for failure in error.failures}
-        ends = iter([_ending(worker, killed.get(number)) for number, worker in enumerate(workers)])
-        return [Endings(tuple(itertools.islice(ends, case.ranks))) for case in cases]
+            for number, case in enumerate(cases):
+                stores.append(case.store or _new_store())
+                for rank in range(case.ranks):
+                    started[number, rank] = _start(case, rank, stores[-1].port, f"{folder}/{number}.{rank}")
+                last += [(number, rank) for rank in case.until or range(case.ranks)]
+            processes.watch(started, last, timeout)
+            processes.watch(started, started, ENDING)  # the others notice
+            stopped = [who for who, process in started.items() if process.poll() is None]
+            for who in stopped:
+                started[who].send_signal(signal.SIGINT)
+            processes.watch(started, started, _STOPPING)  # (who waits inside torch does not hear it)
+        finally:
+            for process in started.values():
+                process.kill()
+                process.wait()
+        codes = {who: None if who in stopped else process.returncode for who, process in started.items()}
+        ended = {(n, rank): _ending(rank, f"{folder}/{n}.{rank}", code) for (n, rank), code in codes.items()}
+    return [Endings(tuple(end for (n, _), end in ended.items() if n == number)) for number in range(len(cases))]
+
+
+def _start(case: Case, rank: int, port: int, log: str) -> subprocess.Popen[bytes]:
+    program = Path(case.program).resolve()
+    if not program.is_file():
+        raise FileNotFoundError(f"there is no program {program.name} in {program.parent}")
+    env = case.env if isinstance(case.env, Mapping) else case.env[rank * case.nodes // case.ranks]
+    memory = case.memory[1] if case.memory and case.memory[0] == rank else None
+    told = [str(program), case.args, [rank, case.ranks, case.nodes, port], env, case.files, memory, case.history]
+    command = [_python(), Path(__file__).with_name("rank_run.py"), json.dumps([*told, f"{log}.end"])]
+    with open(f"{log}.out", "wb") as out, open(f"{log}.err", "wb") as err:
+        files = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
+        return subprocess.Popen(command, env=processes.clean_environment(), start_new_session=True, **files)
+
+
+@functools.cache
+def _python() -> Path:
+    """One for all runs; it ends with this process."""
+    stack = contextlib.ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(warm_process.python(warm_process.TORCH, processes.clean_environment()))
 
 
 def _new_store() -> Any:
@@ -189,29 +205,23 @@ def _new_store() -> Any:
     return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
-@dataclass(frozen=True)
-class _Runs:
-    """The ranks of all cases: each process becomes the one of its number."""
-
-    runs: Sequence[RankRun]
-
-    def __call__(self) -> None:
-        self.runs[int(os.environ["RANK"])]()
-
-
 # ---------------------------------------------------------------------- from a rank's files
-def _ending(run: RankRun, killed: str | None) -> Ending:
-    raw = read(f"{run.log}.err").splitlines()
-    log = tuple(plain(line) for line in raw if not _STACK.match(line))
-    rank, output = run.shape[0], read(f"{run.log}.out")
-    if end := read(f"{run.log}.end"):
-        note = json.loads(end)
-        collectives = tuple((what, line) for what, line in note["collectives"])
-        words = next(filter(None, map(plain, note.get("words", "").splitlines())), "")
-        return Ending(rank, note["how"], note.get("line"), note.get("code", ""), words, output, log, collectives)
-    if killed == how_it_ended(0):
-        killed = "finished"  # it left by os._exit
-    return Ending(rank, (killed or "still running").split(" (")[0], output=output, log=log)
+def _ending(rank: int, log: str, exit_code: int | None) -> Ending:
+    """``exit_code``: None for a rank that we had to stop."""
+    said = tuple(plain(line) for line in processes.read(f"{log}.err").splitlines() if not _STACK.match(line))
+    note = json.loads(processes.read(f"{log}.end") or "{}")
+    how = note.get("how") or ("finished" if exit_code == 0 else how_it_ended(exit_code))
+    words = next(filter(None, map(plain, note.get("words", "").splitlines())), "")
+    return Ending(
+        rank,
+        "still running" if exit_code is None else how,
+        note.get("line"),
+        note.get("code", ""),
+        words,
+        processes.read(f"{log}.out"),
+        said,
+        tuple((what, line) for what, line in note.get("collectives", ())),
+    )
 
 
 def plain(line: str) -> str:

@@ -15,9 +15,12 @@ import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 
-_NEW_MOUNTS, _BIND, _RECURSIVE, _PRIVATE = 0x20000, 0x1000, 0x4000, 0x40000  # <linux/sched.h>, <linux/mount.h>
+_NEW_MOUNTS = 0x20000  # <linux/sched.h>
 _PREFIX = "course-"
+#: Where groups are made, and what limits them to so many bytes, without swap: in control groups of version 1 and 2.
+_GROUPS = {Path("/sys/fs/cgroup/memory"): "memory.limit_in_bytes", Path("/sys/fs/cgroup"): "memory.max"}
 
 
 # ---------------------------------------------------------------------- files
@@ -38,29 +41,23 @@ def replace_file(path: str, text: str) -> None:
     Raises:
         OSError: not Linux, not root, or no such file.
     """
-    if sys.platform != "linux":
-        raise OSError("files of a process's own exist on Linux only")
-    libc = ctypes.CDLL(None, use_errno=True)
-    with tempfile.NamedTemporaryFile("w", prefix=_PREFIX, delete=False) as file:
+    if sys.platform != "linux" or ctypes.CDLL(None).unshare(_NEW_MOUNTS):
+        raise OSError(why_no_files())
+    with tempfile.NamedTemporaryFile("w") as file:  # (what is mounted lives on)
         file.write(text)
-    os.chmod(file.name, 0o644)
-    try:
-        for result in (
-            libc.unshare(_NEW_MOUNTS),
-            libc.mount(b"none", b"/", None, _RECURSIVE | _PRIVATE, None),
-            libc.mount(file.name.encode(), path.encode(), None, _BIND, None),
-        ):
-            if result != 0:
-                raise OSError(ctypes.get_errno(), f"{path} cannot be replaced: {os.strerror(ctypes.get_errno())}")
-    finally:
-        os.unlink(file.name)  # what is mounted lives on
+        os.fchmod(file.fileno(), 0o644)
+        file.flush()
+        mounts = ["mount --make-rprivate /", f"mount --bind {file.name} {quote(path)}"]
+        mounted = subprocess.run(["sh", "-c", " && ".join(mounts)], capture_output=True, text=True)
+    if mounted.returncode:
+        raise OSError(f"{path} cannot be replaced: {mounted.stderr.strip()}")
 
 
 # ---------------------------------------------------------------------- memory
 def why_no_limit() -> str | None:
     """One sentence why the memory of a process cannot be limited here; None if it can."""
     try:
-        os.rmdir(_new_group(1 << 30))
+        _new_group(1 << 30).rmdir()
     except OSError as error:
         return str(error)
     return None
@@ -75,50 +72,38 @@ def limit_memory(nbytes: int) -> None:
     Raises:
         OSError: there is no memory controller here, or not for this user.
     """
-    Path(_new_group(nbytes), "cgroup.procs").write_text(str(os.getpid()))
+    (_new_group(nbytes) / "cgroup.procs").write_text(str(os.getpid()))
 
 
 def remove_groups() -> None:
     """Remove the groups of ``limit_memory`` in which no process is left."""
-    for parent in (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")):
+    for parent in _GROUPS:
         for group in parent.glob(f"{_PREFIX}*"):
             with suppress(OSError):
                 group.rmdir()  # refused while a process is in it
 
 
-def _new_group(nbytes: int) -> str:
-    name = _PREFIX + secrets.token_hex(4)
-    limits = (
-        (Path("/sys/fs/cgroup/memory"), {"memory.limit_in_bytes": nbytes}),  # v1
-        (Path("/sys/fs/cgroup"), {"memory.max": nbytes, "memory.swap.max": 0}),  # v2
-    )
-    for parent, files in limits:
-        if not parent.joinpath("cgroup.procs").exists():
-            continue
-        group = parent / name
-        try:
-            group.mkdir()
-        except OSError:
-            continue
-        try:
-            for file, value in files.items():
-                if group.joinpath(file).exists() or file != "memory.swap.max":  # without swap there is no such file
-                    group.joinpath(file).write_text(str(value))
-        except OSError:
+def _new_group(nbytes: int) -> Path:
+    for parent, limit in _GROUPS.items():
+        group = parent / f"{_PREFIX}{secrets.token_hex(4)}"
+        with suppress(OSError):
+            if (parent / "cgroup.procs").exists():
+                group.mkdir()
+                (group / limit).write_text(str(nbytes))
+                if (group / "memory.swap.max").exists():
+                    (group / "memory.swap.max").write_text("0")
+                return group
+        with suppress(OSError):
             group.rmdir()
-            continue
-        return str(group)
     raise OSError("no memory control group can be made here: that needs Linux, root and the memory controller")
 
 
-def killed_by_the_kernel(pid: int | None = None) -> list[str]:
+def killed_by_the_kernel() -> list[str]:
     """What the kernel's log says of processes that it has killed for memory, newest last, without numbers of processes.
 
     Empty where the log may not be read.
     """
     with suppress(OSError, subprocess.TimeoutExpired):
         log = subprocess.run(["dmesg"], capture_output=True, text=True, timeout=10).stdout
-        lines = [line for line in log.splitlines() if "Killed process" in line]
-        lines = [line for line in lines if pid is None or f"process {pid} " in line]
-        return [re.sub(r"^\[[ \d.]+\] ", "", line) for line in lines]
+        return [re.sub(r"^\[[ \d.]+\] ", "", line) for line in log.splitlines() if "Killed process" in line]
     return []

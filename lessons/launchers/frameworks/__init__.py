@@ -7,6 +7,6 @@
 
 from lessons.launchers.frameworks.launch import SCRIPTS, edited, horovodrun, mpiexec, run
 from lessons.launchers.frameworks.results import RunResult, Worker
-from lessons.launchers.frameworks.warm_process import MARK, warm
+from lessons.launchers.warm_process import MARK, warm
 
 __all__ = ["MARK", "SCRIPTS", "RunResult", "Worker", "edited", "horovodrun", "mpiexec", "run", "warm"]

@@ -10,7 +10,6 @@ mpiexec and horovodrun get a network of their own where the system allows it, fo
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import stat
@@ -20,12 +19,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from lessons.launchers import processes, torchrun
-from lessons.launchers.frameworks import tf_roles, warm_process
+from lessons.launchers import processes, torchrun, warm_process
+from lessons.launchers.frameworks import tf_roles
 from lessons.launchers.frameworks.results import RunResult, Worker
-from lessons.launchers.frameworks.warm_process import MARK
+from lessons.launchers.warm_process import MARK
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts" / "frameworks"
 TIMEOUT = 90.0
@@ -171,13 +168,16 @@ def _watch(command: list[str], rank_variable: str, kill_at: int | None, logs: Pa
             command = [str(warm.python), str(Path(sys.executable).with_name("horovodrun")), *command[1:]]
 
         def accident() -> bool:
-            files = [said, *logs.glob("rank.*stdout")] if kill_at is not None else []
-            if happens := any(_done_by_all(kill_at) in processes.read(file) for file in files):
-                _kill_rank(mark, rank_variable, 1)
-            return happens
+            nonlocal kill_at
+            if kill_at is not None and any(
+                _done_by_all(kill_at) in processes.read(file) for file in (said, *logs.glob("rank.*stdout"))
+            ):
+                processes.kill_all(lambda: processes.marked(MARK, mark, **{rank_variable: "1"}))
+                kill_at = None
+            return False
 
         with processes.launched(warm.inside(command), MARK, mark, environment, output) as launcher:
-            processes.watch({launcher: launcher}, [launcher], timeout, accident=accident)
+            processes.watch({launcher: launcher}, [launcher], timeout, stop=accident)
             code = launcher.poll()
     return RunResult(" ".join(command), code, _workers(logs), processes.read(said))
 
@@ -185,13 +185,6 @@ def _watch(command: list[str], rank_variable: str, kill_at: int | None, logs: Pa
 def _output_files(logs: Path) -> list[str]:
     """mpiexec's options that keep the workers' outputs apart, in the folders that horovodrun makes."""
     return ["-outfile-pattern", f"{logs}/rank.%r.stdout", "-errfile-pattern", f"{logs}/rank.%r.stderr"]
-
-
-def _kill_rank(mark: str, variable: str, rank: int) -> None:
-    for process in processes.marked(MARK, mark):
-        with contextlib.suppress(psutil.Error):
-            if process.environ().get(variable) == str(rank):
-                process.kill()
 
 
 def _workers(logs: Path) -> tuple[Worker, ...]:

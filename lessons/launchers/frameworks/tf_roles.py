@@ -19,8 +19,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from lessons.launchers import processes
-from lessons.launchers.frameworks import warm_process
+from lessons.launchers import processes, warm_process
 from lessons.launchers.frameworks.results import Worker
 from utils.ranks.ports import free_ports
 
@@ -80,9 +79,9 @@ def run(
             running[role, index] = stack.enter_context(started)
 
         def accident() -> bool:
-            if happens := kill is not None and any(kill[2] in processes.read(log) for log in logs.values()):
+            if kill and any(kill[2] in processes.read(log) for log in logs.values()):
                 running[kill[:2]].kill()
-            return happens
+            return False
 
         last = [task for task in tasks if not chief or task[0] in ("chief", "evaluator")]
         processes.watch(running, last, timeout, grace, accident)

@@ -2,8 +2,8 @@
 
 ``run_agents("scripts/who_am_i.py", nodes=2, per_node=2)`` starts two real agents. Each starts two workers; all four
 meet through the port of the first agent, as they would across a network. Output is collected per worker and comes back
-in rank order. Whatever happens, no process is left: every one that is started here carries a mark in its environment,
-and at the end whoever still carries it is killed.
+in rank order. Whatever happens, no process is left: all that is started carries a mark in its environment, by which it
+is killed at the end.
 
 ``agents(…)`` is for runs in which something happens: agents that start late, agents and workers that are killed.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 import subprocess
 import sys
@@ -28,7 +29,6 @@ MARK = "COURSE_AGENTS"  # this environment variable holds the pid of whoever sta
 #: Seconds that other agents get to end by themselves when one has failed; their workers often wait for the dead one.
 GRACE = 3.0
 _STARTS = 3  # a free port may be taken by somebody else before the first agent gets it
-_PORT_TAKEN = ("eaddrinuse", "address already in use")
 #: For runs whose size may change: after the smallest number of nodes is there, wait three seconds for more (not 30; an
 #: agent that waits looks once a second whether it may join); an agent that was silent for 5 seconds is dead (not 15).
 _ELASTIC = {"last_call_timeout": 3, "keep_alive_interval": 1, "keep_alive_max_attempt": 5}
@@ -60,8 +60,8 @@ def run_agents(
             except AgentsTimeout as late:
                 raise results.timed_out(Path(script).name, late.run, timeout) from None
             except AgentsFailed as failure:
-                taken = any(_port_taken(agent.log) for agent in failure.run.agents if not agent.workers)
-                if not taken or start == _STARTS - 1:
+                agents_alone = [agent.log for agent in failure.run.agents if not agent.workers]
+                if not any("EADDRINUSE" in log for log in agents_alone) or start == _STARTS - 1:
                     raise
     raise AssertionError("unreachable")
 
@@ -76,10 +76,7 @@ def agents(script: str | Path, *args: str, **options: Any) -> Iterator[Agents]:
         run.start(1)  # a node that joins late
         print(run.wait())
 
-    Args:
-        script: path of the training script.
-        args: its arguments.
-        options: those of ``Agents``: ``nodes``, ``per_node``, ``rendezvous``, ``min_nodes``, ….
+    The arguments are those of ``Agents``.
 
     Raises:
         FileNotFoundError: there is no such script.
@@ -186,14 +183,7 @@ class Agents:
             command = self.hosts[node].inside(command)
             environment |= self.hosts[node].environment
         with open(log / "agent.log", "wb") as own:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=own,
-                stderr=subprocess.STDOUT,
-                env=environment | dict(self.env or {}),
-                start_new_session=True,
-            )
+            process = processes.start(command, environment | dict(self.env or {}), own)
         self._started.append(_Started(node, mark, log, process))
 
     def kill(self, node: int) -> None:
@@ -207,9 +197,9 @@ class Agents:
     def kill_worker(self, rank: int) -> None:
         """SIGKILL for one worker, by the rank that it has now. Its agent lives on and notices."""
         agents = {agent.process.pid for agent in self._started}
-        for process in processes.marked(MARK, self._mark):
+        for process in processes.marked(MARK, self._mark, RANK=str(rank)):
             with contextlib.suppress(psutil.Error):
-                if process.ppid() in agents and process.environ().get("RANK") == str(rank):
+                if process.ppid() in agents:
                     return process.kill()
         raise ValueError(f"no worker with rank {rank} is running")
 
@@ -250,15 +240,18 @@ class Agents:
             AgentsFailed: a worker or agent failed (those that you have killed do not count).
             AgentsTimeout: it took too long; everything was ended.
         """
-        in_time = self._wait(time.monotonic() + timeout, still)
+        running = {agent.log: agent.process for agent in self._started if not agent.killed}
+        grace, activity = GRACE if self.min_nodes is None else math.inf, processes.Activity(MARK, self._mark)
+        in_time = processes.watch(
+            running, running, timeout, grace, lambda: still is not None and activity.seconds_ago() > still
+        )
         codes = self._exit_codes()
         self.end()
         run = self._run(codes)
         if not in_time:
             raise results.timed_out(self.script.name, run, timeout)
         if any(codes):
-            last = results.last_errors([(agent.node, agent.log) for agent in self._started], self.per_node)
-            raise results.failed(self.script.name, run, last)
+            raise results.failed(self.script.name, run)
         return run
 
     @property
@@ -269,20 +262,6 @@ class Agents:
     def end(self) -> None:
         """Kill whoever is left: agents, workers, and what those started."""
         _kill(self._mark, [agent.process for agent in self._started])
-
-    def _wait(self, deadline: float, still: float | None) -> bool:
-        """Until all have ended, or one has failed and the others had their grace. False if time ran out first."""
-        grace_over, activity = None, processes.Activity(MARK, self._mark)
-        while any(agent.process.poll() is None for agent in self._started):
-            now = time.monotonic()
-            if grace_over is None and self.min_nodes is None and any(self._exit_codes()):
-                grace_over = now + GRACE
-            if grace_over is not None and now > grace_over:
-                return True
-            if now > deadline or (still is not None and activity.seconds_ago() > still):
-                return False
-            time.sleep(0.05)
-        return True
 
     def _exit_codes(self) -> list[int | None]:
         """Of all agents that were started; None for those that run, or that were killed from here."""
@@ -298,7 +277,3 @@ def _kill(mark: str, agents: Sequence[subprocess.Popen[bytes]]) -> None:
     processes.kill_all(lambda: processes.marked(MARK, mark))
     for agent in agents:
         agent.wait()  # so that no zombie of ours stays
-
-
-def _port_taken(log: str) -> bool:
-    return any(words in log.lower() for words in _PORT_TAKEN)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +29,7 @@ class Worker:
         errors: what it wrote to stderr.
         start: 0 for the first time that its agent started workers, 1 for the next, …
         world_size: how many workers there were then.
+        last_error: when it last wrote to stderr (seconds since 1970); 0: never.
     """
 
     node: int
@@ -39,6 +39,7 @@ class Worker:
     errors: str
     start: int = 0
     world_size: int = 0
+    last_error: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -109,12 +110,11 @@ def collect(node: int, per_node: int, code: int | None, log: Path) -> Agent:
         code: exit code of the agent; None if it was killed.
         log: the agent's folder, with ``agent.log`` and ``<run id>_<random>/attempt_<start>/<local rank>/``.
     """
-    workers = [_worker(node, per_node, folder) for folder in _worker_folders(log)]
-    last = max((worker.start for worker in workers), default=0)
-    now = tuple(worker for worker in workers if worker.start == last)
-    return Agent(
-        node, code, now, processes.read(log / "agent.log"), tuple(worker for worker in workers if worker.start < last)
-    )
+    folders = [folder for folder in log.glob("*/attempt_*/*") if folder.name.isdigit()]
+    workers = sorted((_worker(node, per_node, one) for one in folders), key=lambda one: (one.start, one.local_rank))
+    last = workers[-1].start if workers else 0
+    earlier, now = (tuple(one for one in workers if (one.start == last) == which) for which in (False, True))
+    return Agent(node, code, now, processes.read(log / "agent.log"), earlier)
 
 
 def timed_out(script: str, run: Run, timeout: float) -> AgentsTimeout:
@@ -124,14 +124,8 @@ def timed_out(script: str, run: Run, timeout: float) -> AgentsTimeout:
     return AgentsTimeout(f"{script} was not finished after {timeout:g} s and was ended{nothing}.", run)
 
 
-def failed(script: str, run: Run, last_errors: Mapping[int, float]) -> AgentsFailed:
-    """The error that names the worker that failed first, with its last words; else the agent.
-
-    Args:
-        script: its name.
-        run: all output.
-        last_errors: what ``last_errors`` has found.
-    """
+def failed(script: str, run: Run) -> AgentsFailed:
+    """The error that names the worker that failed first, with its last words; else the agent."""
     codes = {int(rank): int(code) for agent in run.agents for rank, _, code in _FAILED.findall(agent.log)}
     codes = {rank: code for rank, code in codes.items() if code != -signal.SIGTERM}  # ended by its own agent
     workers = {worker.rank: worker for worker in run.workers}
@@ -140,43 +134,20 @@ def failed(script: str, run: Run, last_errors: Mapping[int, float]) -> AgentsFai
         agent = next(agent for agent in run.agents if agent.exit_code)
         text = f"{script}: the agent of node {agent.node} {how_it_ended(agent.exit_code, in_sentence=True)}"
         return AgentsFailed(f"{text}:\n{processes.tail(agent.log)}", run)
-    # A killed worker is a cause, never a consequence: its agent was not the one who killed it.
-    first = min(codes, key=lambda rank: (codes[rank] > 0, last_errors.get(rank, 0.0)))
+    # A killed worker is a cause, never a consequence: its agent was not the one who killed it. And a worker that only
+    # lost its partner says so after the one that failed.
+    first = min(codes, key=lambda rank: (codes[rank] > 0, workers[rank].last_error))
     worker, code = workers[first], codes[first]
     who = f"rank {first} (node {worker.node}, local rank {worker.local_rank})"
     text = f"{script}: {who} {how_it_ended(code, in_sentence=True)}"
     return AgentsFailed(f"{text}:\n{processes.tail(worker.errors)}" if worker.errors.strip() else f"{text}.", run)
 
 
-def last_errors(logs: Sequence[tuple[int, Path]], per_node: int) -> dict[int, float]:
-    """When each rank wrote its last error. A worker that only lost its partner does so after the one that failed.
-
-    Args:
-        logs: numbers and folders of the agents.
-        per_node: workers of each agent.
-    """
-    times = {}
-    for node, log in logs:
-        for folder in _worker_folders(log):
-            file = folder / "stderr.log"
-            if file.exists() and file.stat().st_size:
-                times[_worker(node, per_node, folder).rank] = file.stat().st_mtime
-    return times
-
-
-def _worker_folders(log: Path) -> list[Path]:
-    """``log/<run id>_<random>/attempt_<start>/<local rank>`` for each worker that was started, in order."""
-    folders = [folder for folder in log.glob("*/attempt_*/*") if folder.name.isdigit()]
-    return sorted(folders, key=lambda folder: (_start(folder), int(folder.name)))
-
-
-def _start(folder: Path) -> int:
-    return int(folder.parent.name.removeprefix("attempt_"))
-
-
 def _worker(node: int, per_node: int, folder: Path) -> Worker:
-    local = int(folder.name)
+    """From ``<run id>_<random>/attempt_<start>/<local rank>``."""
+    local, start = int(folder.name), int(folder.parent.name.removeprefix("attempt_"))
     told = json.loads(processes.read(folder / ENVIRONMENT) or "{}")  # empty if the agent died while it wrote
     rank, world_size = int(told.get("RANK", node * per_node + local)), int(told.get("WORLD_SIZE", 0))
     output, errors = (processes.read(folder / f"{stream}.log") for stream in ("stdout", "stderr"))
-    return Worker(node, local, rank, output, errors, _start(folder), world_size)
+    when = (folder / "stderr.log").stat().st_mtime if errors else 0.0
+    return Worker(node, local, rank, output, errors, start, world_size, when)

@@ -36,17 +36,15 @@ from typing import Any, NoReturn
 
 from lessons.launchers import namespaces, processes
 
-_PROGRAM = (
-    "import sys; from lessons.launchers.frameworks.warm_process import serve; serve(int(sys.argv[1]), sys.argv[2:])"
-)
+_PROGRAM = "import sys; from lessons.launchers.warm_process import serve; serve(int(sys.argv[1]), sys.argv[2:])"
 MARK = "COURSE_FRAMEWORKS"  # this environment variable holds the pid of whoever started it all, and a random part
 _STAND_IN = Path(__file__).with_name("stand_in.py")
 #: No thread would survive the copy.
 _ONE_THREAD = {"PYTHONUNBUFFERED": "1", "OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 _ABOVE = 256  # received files wait above the numbers that they are to have
 
-_TORCH = ("torch", "torch._dynamo", "torch.distributed", "utils.training.same_training")  # (optimizers take _dynamo)
-_MODULES = {"torch": _TORCH, "tensorflow": ("tensorflow",)}
+TORCH = ("torch", "torch._dynamo", "torch.distributed", "utils.training.same_training")  # (optimizers take _dynamo)
+_MODULES = {"torch": TORCH, "tensorflow": ("tensorflow",)}
 
 
 @dataclass(frozen=True)
