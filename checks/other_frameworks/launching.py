@@ -140,9 +140,9 @@ def _watch(command: list[str], folder: Path, names: list[str], spins: bool) -> t
     mark, environment = processes.new_mark(), warm_process.environment(folder)
     with (
         # TensorFlow and the launchers listen on all network cards: let these be their own
-        namespaces.private_network(command) as here,
+        namespaces.private_network() as inside,
         open(folder / "said", "wb") as output,
-        processes.launched(here, MARK, mark, environment, output) as launcher,
+        processes.launched(inside(command), MARK, mark, environment, output) as launcher,
     ):
         end, still = time.monotonic() + SECONDS, ""
         work, sign, worked = processes.Activity(MARK, mark), 0.0, 0.0

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from course import outline
@@ -46,6 +45,7 @@ def need(notebook: str, *modules: str) -> None:
     """
     if not (lacking := missing(*modules)):
         return
+    import nbformat
     from IPython import get_ipython
 
     shell = get_ipython()
@@ -53,7 +53,8 @@ def need(notebook: str, *modules: str) -> None:
         raise ImportError(sentence(lacking))
     print(f"{sentence(lacking)} Until then nothing below runs: each cell shows its stored output.")
     _stored.clear()
-    _stored.update({cell.source.strip(): cell.outputs for cell in _code_cells(outline.notebook(notebook))})
+    cells = nbformat.read(outline.notebook(notebook), as_version=4).cells
+    _stored.update({cell.source.strip(): cell.outputs for cell in cells if cell.cell_type == "code"})
     if _instead not in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.insert(0, _instead)
 
@@ -81,9 +82,3 @@ def show(place: int) -> None:
             print("\n".join(output.traceback))
         else:
             publish_display_data(dict(output.data), dict(output.metadata))
-
-
-def _code_cells(path: Path) -> list[Any]:
-    import nbformat
-
-    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]

@@ -24,7 +24,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import psutil
 
@@ -96,13 +96,10 @@ class Host:
 
 
 @contextlib.contextmanager
-def private_network(command: Sequence[str]) -> Iterator[list[str]]:
-    """The command for a host of its own, which nobody else can reach; as it is, where there can be no such host."""
-    if why_not():
-        yield list(command)
-    else:
-        with hosts(1) as (host,):
-            yield list(host.inside(command))
+def private_network() -> Iterator[Callable[[Sequence[str]], list[str]]]:
+    """What leads commands to a host of their own, which nobody else can reach; nothing, where there can be none."""
+    with contextlib.ExitStack() as stack:
+        yield list if why_not() else stack.enter_context(hosts(1))[0].inside
 
 
 @contextlib.contextmanager
@@ -120,9 +117,9 @@ def hosts(count: int = 2) -> Iterator[list[Host]]:
     if reason := why_not():
         raise HostError(reason)
     with contextlib.ExitStack() as stack:
-        switch = stack.enter_context(_Keeper())
+        switch = _Keeper(stack)
         switch.do("ip link add switch type bridge && ip link set switch up")
-        made = [Host(number, stack.enter_context(_Keeper(inside=switch)), switch) for number in range(count)]
+        made = [Host(number, _Keeper(stack, inside=switch), switch) for number in range(count)]
         lines = ["127.0.0.1 localhost", *(f"{host.address} {host.name}" for host in made)]
         for host in made:
             cable = f"{host._port} netns {switch.pid} type veth peer name eth0 netns {host._keeper.pid}"
@@ -134,29 +131,19 @@ def hosts(count: int = 2) -> Iterator[list[Host]]:
 
 
 class _Keeper:
-    """A process that keeps namespaces alive. When its starter lets go of it, it kills all that runs in them."""
+    """A process that keeps namespaces alive. When it ends, it kills all that runs in them."""
 
-    def __init__(self, inside: _Keeper | None = None) -> None:
+    def __init__(self, stack: contextlib.ExitStack, inside: _Keeper | None = None) -> None:
         self._as_root = () if os.geteuid() == 0 else ("--user", "--preserve-credentials")
         new_user = ("--user", "--map-root-user") if self._as_root and inside is None else ()
         before = inside.enter() if inside and self._as_root else ()  # all in one user namespace
-        self._process = subprocess.Popen(
-            [*before, "unshare", *_NAMESPACES, *new_user, sys.executable, "-m", "lessons.launchers.namespaces"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=processes.clean_environment(),
-            start_new_session=True,
-        )
-        assert self._process.stdout is not None
-        self.pid = self._process.pid
-        if not self._process.stdout.readline():
-            raise HostError(f"no new namespaces: unshare {how_it_ended(self._process.wait(), in_sentence=True)}")
-
-    def __enter__(self) -> _Keeper:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.communicate()
+        keep = [sys.executable, "-m", "lessons.launchers.namespaces"]
+        command = [*before, "unshare", *_NAMESPACES, *new_user, *keep]
+        process = stack.enter_context(processes.helper(command, processes.clean_environment()))
+        assert process.stdout is not None
+        self.pid = process.pid
+        if not process.stdout.readline():
+            raise HostError(f"no new namespaces: unshare {how_it_ended(process.wait(), in_sentence=True)}")
 
     def enter(self, *namespaces: str) -> list[str]:
         """The beginning of a command line whose rest then runs in these namespaces, each an option of nsenter."""
@@ -194,14 +181,14 @@ def _keep() -> None:
     print("ready", flush=True)
     sys.stdin.read()
     here = os.readlink("/proc/self/ns/net")
-    processes.kill_all(lambda: [process for process in psutil.process_iter() if _is_in(process.pid, here)])
 
+    def inside() -> Iterator[psutil.Process]:
+        for process in psutil.process_iter():
+            with contextlib.suppress(OSError):
+                if process.pid != os.getpid() and os.readlink(f"/proc/{process.pid}/ns/net") == here:
+                    yield process
 
-def _is_in(pid: int, network: str) -> bool:
-    try:
-        return pid != os.getpid() and os.readlink(f"/proc/{pid}/ns/net") == network
-    except OSError:
-        return False
+    processes.kill_all(lambda: list(inside()))
 
 
 if __name__ == "__main__":

@@ -41,6 +41,20 @@ def start(command: Sequence[str], env: Mapping[str, str], output: Any) -> subpro
 
 
 @contextlib.contextmanager
+def helper(command: Sequence[str], env: Mapping[str, str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A program of ours that ends itself, and all that it looks after, when its standard input is closed.
+
+    That happens at the end of the block, and when this process dies, however it does.
+    """
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, env=env, start_new_session=True, **pipes | options)
+    try:
+        yield process
+    finally:
+        process.communicate()
+
+
+@contextlib.contextmanager
 def launched(
     command: Sequence[str], name: str, mark: str, env: Mapping[str, str], output: Any
 ) -> Iterator[subprocess.Popen[bytes]]:

@@ -5,13 +5,11 @@
         job = cluster.submit("scripts/train.sbatch", "--folder", folder)
         print(cluster.wait(job))
 
-What runs is what runs on a real cluster: munge (who is who), slurmctld (the controller, with the queue), and one slurmd
-for each node. Only that all nodes are this machine: they share its processors, its disk and its address 127.0.0.1, and
-their names (node1, node2) do not resolve. It needs Linux and the packages slurm-wlm and munge; root is not needed.
-Several clusters can run side by side: each has a key, ports and a folder of its own.
-
-A supervisor process (``python -m lessons.launchers.slurm FOLDER NODE …``) starts the daemons. It ends them, and all
-that jobs have started, when the ``with`` block ends, and also when the process that began it dies.
+Munge (who is who), slurmctld (the controller, with the queue) and a slurmd for each node run as on a real cluster. Only
+that all nodes are this machine: they share its processors, its disk and its address 127.0.0.1, and their names (node1,
+node2) do not resolve. It needs Linux and the packages slurm-wlm and munge; root is not needed. Several clusters can run
+side by side. A supervisor (``python -m lessons.launchers.slurm FOLDER``) starts the daemons, and ends them and all that
+jobs have started when the ``with`` block ends, and also when the process that began it dies.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +38,7 @@ from utils.ranks.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 _UNFINISHED = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "REQUEUED")
+_STARTS = 3  # a free port may be taken by somebody else before Slurm gets it
 _START = 110.0  # seconds for a daemon
 _SYSTEM_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/sbin")  # of daemons; not in everybody's PATH
 
@@ -75,13 +74,15 @@ class Cluster:
     """A running cluster; made by ``cluster()``.
 
     Attributes:
-        nodes: their names, ("node1", "node2").
+        nodes: their names. Each has two processors.
         folder: where configuration, logs and outputs are; it goes when the cluster stops.
         environment: what a program needs to speak with this cluster; with it any command of Slurm works.
     """
 
-    def __init__(self, folder: Path, nodes: Sequence[str]) -> None:
-        self.folder, self.nodes = folder, tuple(nodes)
+    nodes = ("node1", "node2")
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.environment = processes.clean_environment() | {"SLURM_CONF": str(folder / "slurm.conf")}
 
     def command(self, *words: str, **variables: str) -> str:
@@ -146,37 +147,26 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(nodes: int = 2) -> Iterator[Cluster]:
+def cluster() -> Iterator[Cluster]:
     """Start a cluster. All its nodes are idle when the block begins; all of it is gone when the block ends.
-
-    Args:
-        nodes: how many virtual nodes: node1, node2, … Each has two processors.
 
     Raises:
         SlurmError: it cannot run here (the sentence of ``why_not()``), or it did not start.
     """
-    if nodes < 1:
-        raise ValueError(f"a cluster has at least one node, not {nodes}")
     if reason := why_not():
         raise SlurmError(reason)
-    names = [f"node{number}" for number in range(1, nodes + 1)]
-    folder = Path(tempfile.mkdtemp(prefix="slurm-"))
-    _configure(folder, names)
-    supervisor = subprocess.Popen(
-        [sys.executable, "-m", "lessons.launchers.slurm", str(folder), *names],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=processes.clean_environment(),
-        start_new_session=True,
-    )
-    try:
-        assert supervisor.stdout is not None
-        if problem := json.loads(supervisor.stdout.readline() or '"its supervisor ended"'):
+    for start in range(_STARTS):
+        folder = Path(tempfile.mkdtemp(prefix="slurm-"))
+        _configure(folder)
+        supervisor = [sys.executable, "-m", "lessons.launchers.slurm", str(folder)]
+        with processes.helper(supervisor, processes.clean_environment()) as running:  # (it removes the folder)
+            assert running.stdout is not None
+            problem = json.loads(running.stdout.readline() or '"its supervisor ended"')
+            if problem is None:
+                yield Cluster(folder)
+                return
+        if "Address already in use" not in problem or start == _STARTS - 1:
             raise SlurmError(f"Slurm did not start: {problem}")
-        yield Cluster(folder, names)
-    finally:
-        supervisor.communicate()  # closes its standard input: it ends all, and removes the folder
 
 
 def why_not() -> str | None:
@@ -205,11 +195,11 @@ def _user() -> str | None:
         return None
 
 
-def _configure(folder: Path, names: Sequence[str]) -> None:
-    """Put what these nodes need into an empty folder: configuration, key, free ports. All their daemons stay there."""
+def _configure(folder: Path) -> None:
+    """Put what its daemons need into an empty folder, where all they do stays: configuration, key, free ports."""
     folder.chmod(0o711)  # munge insists that others could reach its socket
-    ports = free_ports(len(names) + 1)
-    nodes = [_NODE.format(name=name, port=port) for name, port in zip(names, ports[1:], strict=True)]
+    ports = free_ports(len(Cluster.nodes) + 1)
+    nodes = [_NODE.format(name=name, port=port) for name, port in zip(Cluster.nodes, ports[1:], strict=True)]
     text = _CONFIGURATION.format(ports=ports, user=_user(), folder=folder, nodes="\n".join(nodes))
     (folder / "slurm.conf").write_text(text)
     if _version() >= (24, 5):  # the first that knows this; older ones take cgroups only where they are asked to
@@ -227,11 +217,11 @@ def _version() -> tuple[int, int]:
 
 
 # ---------------------------------------------------------------------- the supervisor, a process of its own
-def _supervise(folder: Path, names: Sequence[str]) -> None:
+def _supervise(folder: Path) -> None:
     """Start the daemons, say so (JSON: null, or what went wrong), wait for the end of standard input, end them all."""
     adopt_orphans()  # each step of a job is a daemon too
     try:
-        print(json.dumps(_start_daemons(folder, names)), flush=True)
+        print(json.dumps(_start_daemons(folder)), flush=True)
         while not select.select([sys.stdin], [], [], 0.2)[0]:
             _reap(os.WNOHANG)
     finally:
@@ -240,7 +230,7 @@ def _supervise(folder: Path, names: Sequence[str]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start_daemons(folder: Path, names: Sequence[str]) -> str | None:
+def _start_daemons(folder: Path) -> str | None:
     """Start them all and wait until all nodes are idle. Returns what went wrong."""
     munge = [f"--{what}-file={folder}/munge.{end}" for what, end in (("key", "key"), ("pid", "pid"), ("log", "log"))]
     munge += [f"--seed-file={folder}/munge.seed", f"--socket={folder}/munge.socket", "--force"]
@@ -249,11 +239,14 @@ def _start_daemons(folder: Path, names: Sequence[str]) -> str | None:
         return problem
     configuration = str(folder / "slurm.conf")
     started["slurmctld"] = _daemon(folder, "slurmctld", "slurmctld", "-D", "-c", "-f", configuration)
-    started |= {name: _daemon(folder, name, "slurmd", "-D", "-N", name, "-f", configuration) for name in names}
+    for name in Cluster.nodes:
+        started[name] = _daemon(folder, name, "slurmd", "-D", "-N", name, "-f", configuration)
 
     def all_idle() -> bool:
         ask, environment = ["sinfo", "--noheader", "--Node", "--format=%T"], os.environ | {"SLURM_CONF": configuration}
-        return subprocess.run(ask, env=environment, capture_output=True).stdout.split() == [b"idle"] * len(names)
+        return subprocess.run(ask, env=environment, capture_output=True).stdout.split() == [b"idle"] * len(
+            Cluster.nodes
+        )
 
     return _wait(folder, started, all_idle)
 
@@ -290,4 +283,4 @@ def _reap(how: int) -> None:
 
 
 if __name__ == "__main__":
-    _supervise(Path(sys.argv[1]), sys.argv[2:])
+    _supervise(Path(sys.argv[1]))

@@ -24,15 +24,13 @@ import runpy
 import select
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from lessons.launchers import namespaces, processes
 
@@ -47,16 +45,11 @@ TORCH = ("torch", "torch._dynamo", "torch.distributed", "utils.training.same_tra
 _MODULES = {"torch": TORCH, "tensorflow": ("tensorflow",)}
 
 
-@dataclass(frozen=True)
-class Warm:
-    """A ``python`` that has imported something, and the network of its own (None: there can be none) where it runs."""
+class Warm(NamedTuple):
+    """A ``python`` that has imported something, and what leads a command to the network where it runs its programs."""
 
     python: Path
-    host: namespaces.Host | None
-
-    def inside(self, command: Sequence[str]) -> list[str]:
-        """The command, in that network."""
-        return self.host.inside(command) if self.host else list(command)
+    inside: Callable[[Sequence[str]], list[str]]
 
 
 _shared: dict[str, Warm] = {}
@@ -78,11 +71,12 @@ def one(name: str) -> Iterator[Warm]:
     if name in _shared:
         yield _shared[name]
         return
-    with contextlib.ExitStack() as stack:
-        host = None if namespaces.why_not() else stack.enter_context(namespaces.hosts(1))[0]
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="warm-"))
-        there = host.inside([]) if host else []
-        yield Warm(stack.enter_context(python(_MODULES[name], environment(folder), there)), host)
+    with (
+        namespaces.private_network() as inside,
+        tempfile.TemporaryDirectory(prefix="warm-") as folder,
+        python(_MODULES[name], environment(folder), inside([])) as command,
+    ):
+        yield Warm(command, inside)
 
 
 def environment(folder: str | Path) -> dict[str, str]:
@@ -114,17 +108,10 @@ def python(modules: Sequence[str], env: Mapping[str, str], prefix: Sequence[str]
         client = " ".join(quote(str(word)) for word in (sys.executable, "-IS", _STAND_IN, address))
         command.write_text(f'#!/bin/sh\nexec {client} "$@"\n', encoding="utf-8")
         command.chmod(0o755)
-        process = subprocess.Popen(
-            [*prefix, sys.executable, "-c", _PROGRAM, str(listener.fileno()), *modules],
-            stdin=subprocess.PIPE,
-            pass_fds=[listener.fileno()],
-            env=dict(env) | _ONE_THREAD,
-            start_new_session=True,
-        )
-        try:
+        server = [*prefix, sys.executable, "-c", _PROGRAM, str(listener.fileno()), *modules]
+        quiet = {"stdout": None, "pass_fds": [listener.fileno()]}
+        with processes.helper(server, dict(env) | _ONE_THREAD, **quiet):
             yield command
-        finally:
-            process.communicate()  # closes its standard input: its programs are killed, and it ends
 
 
 def serve(listener: int, modules: Sequence[str]) -> None:

@@ -123,7 +123,7 @@ def test_fit_of_keras_3_trains_in_one_process():
 
 
 # ---------------------------------------------------------------------- the helper
-def test_processes_do_not_share_what_they_import_change_or_are_told(tmp_path):
+def test_processes_do_not_share_what_they_import_change_or_are_told(tmp_path, monkeypatch):
     program = tmp_path / "changes.py"
     program.write_text(
         "import os, sys, tensorflow\n"
@@ -132,9 +132,11 @@ def test_processes_do_not_share_what_they_import_change_or_are_told(tmp_path):
         "os.environ['ONLY_HERE'] = 'set by a process'\n",
         encoding="utf-8",
     )
-    for env in {"ONLY_HERE": "yes"}, {}:
-        (ended,) = tf_roles.run(program, 1, workers=0, timeout=LATE, env=env)
-        assert ended.output == f"fresh ['1'] {env.get('ONLY_HERE')} {tmp_path}"
+    monkeypatch.setenv("ONLY_HERE", "yes")
+    for told in "yes", None:
+        (ended,) = tf_roles.run(program, 1, workers=0, timeout=LATE)
+        assert ended.output == f"fresh ['1'] {told} {tmp_path}"
+        monkeypatch.delenv("ONLY_HERE", raising=False)
 
 
 def test_without_a_warm_process_a_run_has_one_of_its_own(tmp_path, program, monkeypatch):

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lessons.launchers import torchrun
+from lessons.launchers import processes, torchrun
 from lessons.launchers.torchrun import AgentsFailed, AgentsTimeout, run_agents
 
 pytestmark = pytest.mark.extras  # real torchrun, job after job; the lecture on it runs some in every `make test`
@@ -168,14 +168,14 @@ def test_agents_start_when_told_and_what_is_killed_is_told_from_what_failed(scri
         assert {agents.wait_for("of 2 is here", LONG) for _ in range(2)} == {f"rank {k} of 2 is here" for k in range(2)}
         before = len(agents.run.agents[0].earlier)  # on a busy machine agent 1 may miss a last call, and 0 starts alone
         agents.kill(1)
-        agents.kill_worker(agents.run.agents[0].workers[0].rank)
+        rank = agents.run.agents[0].workers[0].rank
+        (worker,) = processes.marked(torchrun.agent_group.MARK, agents._mark, RANK=str(rank))
+        worker.kill()
         deadline = time.monotonic() + LONG
         while (last := agents.run.agents[0].workers[0]).start == before or "rank 0 of 1 is here" not in last.output:
             assert time.monotonic() < deadline
             time.sleep(0.1)
         assert len(left_running(os.getpid())) == 2  # agent 0 and its worker
-        with pytest.raises(ValueError, match="no worker with rank 1 is running"):
-            agents.kill_worker(1)
         with pytest.raises(ValueError, match="no agent of node 1 is running"):
             agents.kill(1)
         with pytest.raises(AgentsTimeout, match=r"after 0\.1 s no worker had printed 'good bye'"):

@@ -139,11 +139,8 @@ def run(program: str | Path, *args: str, timeout: float = DEFAULT_TIMEOUT, **opt
     """Run a program on fresh ranks, let each rank come to its own end, and say how each ended. Never raises for it.
 
     Args:
-        program: path of a script as one would give it to torchrun.
-        args: its arguments.
+        program, args, options: those of ``Case``.
         timeout: seconds; a rank that has not ended then is shown as "still running".
-        options: those of ``Case``: ``ranks``, ``nodes``, ``env``, ``files``, ``memory``, ``history``, ``until``,
-            ``store``.
 
     Raises:
         FileNotFoundError: there is no such program.

@@ -4,14 +4,15 @@
 that the program has written, how the launcher ended, what each worker printed, which files were left. ``kill_at=10``
 kills one worker after its tenth step, which shows what happens then. No process is left.
 
-torchrun's part is done by ``torchrun``; TensorFlow's processes have no launcher, ``tf_roles`` starts them.
-mpiexec and horovodrun get a network of their own where the system allows it, for they listen on all network cards.
+TensorFlow's processes have no launcher, ``tf_roles`` starts them. All get a network of their own where the system
+allows it, for mpiexec and horovodrun listen on all network cards.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import sys
 import tempfile
@@ -19,10 +20,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lessons.launchers import processes, torchrun, warm_process
+from lessons.launchers import processes, warm_process
 from lessons.launchers.frameworks import tf_roles
 from lessons.launchers.frameworks.results import RunResult, Worker
 from lessons.launchers.warm_process import MARK
+from utils.ranks.ports import free_ports
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts" / "frameworks"
 TIMEOUT = 90.0
@@ -30,6 +32,7 @@ TIMEOUT = 90.0
 PAUSE = 0.1
 #: Seconds that TensorFlow's other processes get when one has failed: a chief goes on without a worker.
 GRACE = 30.0
+_LAUNCHERS = {"ddp": "torchrun", "mpi": "mpiexec", "horovod": "horovodrun"}  # for programs with such names
 _TOLD = ("PMI_", "MPI_", "MPIR_", "HYDRA_", "HOROVOD_", "TF_CONFIG")
 
 
@@ -52,11 +55,8 @@ def run(
         args = [str(kept)] if kill_at is None else [str(kept), str(PAUSE)]
         if by == "mpiexec":
             ran = _launched("mpiexec", [SCRIPTS / "as_torchrun.py", path, *args], workers, kill_at, logs, timeout)
-        elif "ddp" in path.stem:
-            ran = _torchrun(path, args, workers, kill_at, timeout)
-        elif "mpi" in path.stem or "horovod" in path.stem:
-            launcher = "mpiexec" if "mpi" in path.stem else "horovodrun"
-            ran = _launched(launcher, [path, *args], workers, kill_at, logs, timeout)
+        elif named := [launcher for word, launcher in _LAUNCHERS.items() if word in path.stem]:
+            ran = _launched(named[0], [path, *args], workers, kill_at, logs, timeout)
         elif "mirrored" in path.stem:
             ran = _tensorflow(path, [*args[:1], str(workers)], 0, None, timeout)
         else:
@@ -70,20 +70,20 @@ def run(
         return RunResult(command, ran.code, ran.workers, ran.launcher, found, files, modes)
 
 
-def mpiexec(*arguments: str | Path, timeout: float = TIMEOUT) -> str:
+def mpiexec(*arguments: str | Path) -> str:
     """What ``mpiexec …`` prints, in the order of ranks (mpiexec itself mixes the lines of all)."""
     with tempfile.TemporaryDirectory(prefix="mpiexec-") as folder:
         command = ["mpiexec", *_output_files(Path(folder)), *map(str, arguments)]
-        ran = _watch(command, "PMI_RANK", None, Path(folder), timeout)
+        ran = _watch(command, "PMI_RANK", None, Path(folder), TIMEOUT)
         lines = [line for worker in ran.workers for line in worker.output.splitlines()]
         return "\n".join(lines) if ran.code == 0 else f"exit code {ran.code}\n{ran.launcher}"
 
 
-def horovodrun(*arguments: str | Path, timeout: float = TIMEOUT) -> str:
+def horovodrun(*arguments: str | Path) -> str:
     """What ``horovodrun …`` itself prints, and its workers."""
     with tempfile.TemporaryDirectory(prefix="horovodrun-") as folder:
         command = ["horovodrun", "--gloo", "--disable-cache", *map(str, arguments)]
-        return _watch(command, "HOROVOD_RANK", None, Path(folder), timeout).launcher
+        return _watch(command, "HOROVOD_RANK", None, Path(folder), TIMEOUT).launcher
 
 
 def edited(program: str, changes: Mapping[str, str], folder: str | Path) -> Path:
@@ -96,8 +96,7 @@ def edited(program: str, changes: Mapping[str, str], folder: str | Path) -> Path
     for old, new in changes.items():
         if source.count(old) != 1:
             raise ValueError(f"{program} has {old!r} {source.count(old)} times, not once")
-        begin = source.index(old)
-        line = source[source.rfind("\n", 0, begin) + 1 : source.index("\n", begin) + 1]
+        (line,) = (line for line in source.splitlines(keepends=True) if old in line)
         changed = line.replace(old, new)
         source = source.replace(line, changed if changed.split("#")[0].strip() else "", 1)
     copy = Path(folder, program)
@@ -106,40 +105,19 @@ def edited(program: str, changes: Mapping[str, str], folder: str | Path) -> Path
 
 
 # ---------------------------------------------------------------------- the launchers
-def _torchrun(path: Path, args: list[str], workers: int, kill_at: int | None, timeout: float) -> RunResult:
-    with (
-        warm_process.one("torch") as warm,
-        torchrun.agents(
-            *(path, *args),
-            **{"nodes": 1, "per_node": workers, "hosts": warm.host and [warm.host]},
-            env={"PYTHON_EXEC": str(warm.python)},
-        ) as agents,
-    ):
-        agents.start(0)
-        try:
-            if kill_at is not None:
-                agents.wait_for(_done_by_all(kill_at), timeout)
-                agents.kill_worker(1)
-            result = agents.wait(timeout)
-        except torchrun.AgentsFailed as failure:
-            result = failure.run
-        command = ["torchrun", f"--nproc-per-node={workers}", str(path), *args]
-    agent = result.agents[0]
-    ended = tuple(Worker("worker", worker.rank, worker.output, worker.errors) for worker in agent.workers)
-    return RunResult(" ".join(command), agent.exit_code, ended, agent.log)
-
-
 def _launched(
     launcher: str, program: Sequence[str | Path], workers: int, kill_at: int | None, logs: Path, timeout: float
 ) -> RunResult:
-    """mpiexec and horovodrun."""
-    python = ["python", *map(str, program)]
+    """mpiexec, horovodrun and torchrun."""
+    python, loopback = ["python", *map(str, program)], "lo" if sys.platform == "linux" else "lo0"
     if launcher == "mpiexec":
         typed, quiet, rank = ["mpiexec", "-n", str(workers)], ["-print-all-exitcodes", *_output_files(logs)], "PMI_RANK"
-    else:
+    elif launcher == "horovodrun":
         typed, rank = ["horovodrun", "-np", str(workers), "--gloo"], "HOROVOD_RANK"
-        loopback = "lo" if sys.platform == "linux" else "lo0"
         quiet = ["--disable-cache", "--network-interfaces", loopback, "--output-filename", str(logs)]
+    else:
+        typed, rank, python = ["torchrun", f"--nproc-per-node={workers}"], "RANK", python[1:]
+        quiet = [f"--master-port={free_ports(1)[0]}", "--redirects=3", f"--log-dir={logs}"]
     ran = _watch([*typed, *quiet, *python], rank, kill_at, logs, timeout)
     return RunResult(" ".join([*typed, *python]), ran.code, ran.workers, ran.launcher)
 
@@ -164,13 +142,14 @@ def _watch(command: list[str], rank_variable: str, kill_at: int | None, logs: Pa
     environment["PYTHONWARNINGS"] = ",".join(filter(None, (inherited.get("PYTHONWARNINGS"), "ignore:resource_tracker")))
     with warm_process.one("torch") as warm, open(said, "wb") as output:
         environment["PATH"] = os.pathsep.join((str(warm.python.parent), environment["PATH"]))
-        if command[0] == "horovodrun":  # a program of Python that imports torch, too, to see what it was built for
-            command = [str(warm.python), str(Path(sys.executable).with_name("horovodrun")), *command[1:]]
+        environment["PYTHON_EXEC"] = str(warm.python)  # of torchrun's workers
+        if command[0] != "mpiexec":  # a program of Python that imports torch, too
+            command = [str(warm.python), str(Path(sys.executable).with_name(command[0])), *command[1:]]
 
         def accident() -> bool:
             nonlocal kill_at
             if kill_at is not None and any(
-                _done_by_all(kill_at) in processes.read(file) for file in (said, *logs.glob("rank.*stdout"))
+                _done_by_all(kill_at) in processes.read(file) for file in (said, *_outputs(logs))
             ):
                 processes.kill_all(lambda: processes.marked(MARK, mark, **{rank_variable: "1"}))
                 kill_at = None
@@ -187,18 +166,21 @@ def _output_files(logs: Path) -> list[str]:
     return ["-outfile-pattern", f"{logs}/rank.%r.stdout", "-errfile-pattern", f"{logs}/rank.%r.stderr"]
 
 
+def _outputs(logs: Path) -> dict[Path, tuple[int, str]]:
+    """Which rank writes which stream to which file: ``rank.0.stdout`` (mpiexec), ``rank.0/stdout`` (horovodrun), or
+    ``…/attempt_0/0/stdout.log`` (torchrun)."""
+    names = {file: str(file.relative_to(logs)) for file in logs.rglob("*std*")}
+    found = {file: re.search(r"(\d+)[./](stdout|stderr)(\.log)?$", name) for file, name in names.items()}
+    return {file: (int(match[1]), match[2]) for file, match in found.items() if match}
+
+
 def _workers(logs: Path) -> tuple[Worker, ...]:
-    """What the launcher's own logs hold: ``rank.0.stdout`` (mpiexec) or ``rank.0/stdout`` (horovodrun)."""
-    streams: dict[int, dict[str, str]] = {}
-    for file in [*logs.glob("rank.*.std*"), *logs.glob("rank.*/std*")]:
-        name = file.name if file.parent == logs else f"{file.parent.name}.{file.name}"
-        _, rank, stream = name.split(".")
-        text = processes.read(file).replace(f"[{int(rank)}]<{stream}>:", "")
-        streams.setdefault(int(rank), {})[stream] = text
-    return tuple(
-        Worker("worker", rank, texts.get("stdout", ""), texts.get("stderr", ""))
-        for rank, texts in sorted(streams.items())
-    )
+    """What the launcher's own logs hold."""
+    said: dict[int, dict[str, str]] = {}
+    for file, (rank, stream) in _outputs(logs).items():
+        said.setdefault(rank, {})[stream] = processes.read(file).replace(f"[{rank}]<{stream}>:", "")
+    streams = ("stdout", "stderr")
+    return tuple(Worker("worker", rank, *(said[rank].get(stream, "") for stream in streams)) for rank in sorted(said))
 
 
 def _done_by_all(step: int) -> str:

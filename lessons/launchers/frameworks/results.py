@@ -71,9 +71,7 @@ class RunResult:
     def losses(self) -> list[float]:
         """The loss of each step, over the whole batch."""
         if "losses" not in self.found:
-            said = "\n".join(
-                filter(None, [self.launcher, *(worker.errors or worker.output for worker in self.workers)])
-            )
+            said = "\n".join([self.launcher, *(worker.errors or worker.output for worker in self.workers)])
             raise RuntimeError(f"{self.command} has not finished its training (exit code {self.code}):\n{said[-2000:]}")
         return self.found["losses"]
 

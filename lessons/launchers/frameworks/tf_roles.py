@@ -4,8 +4,6 @@ TensorFlow has no launcher of its own. Whoever starts the processes tells each o
 ``TF_CONFIG``, the addresses of all and its own place: ``{"cluster": {"worker": [...]}, "task": {"type": "worker",
 "index": 0}}``. ``run("scripts/frameworks/with_multi_worker.py", folder, workers=2)`` does that with free ports of the
 loopback, all processes at once, and returns how each ended and what it printed. No process is left afterwards.
-Importing TensorFlow takes longer than these programs do, so the processes are copies of one that has imported it
-(``warm_process``).
 
 TensorFlow's servers listen on all network cards and do what anybody asks of them. So the processes get a network of
 their own, where the system allows it (``namespaces``): nobody else can reach them, and they reach nobody else.
@@ -16,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 
 from lessons.launchers import processes, warm_process
@@ -39,7 +36,6 @@ def run(
     timeout: float = TIMEOUT,
     grace: float = GRACE,
     kill: tuple[str, int, str] | None = None,
-    env: Mapping[str, str] | None = None,
 ) -> list[Worker]:
     """Start a program once for each role, wait for those that end by themselves, end the others.
 
@@ -52,7 +48,6 @@ def run(
         timeout: seconds for everything.
         grace: seconds that the others get when one has failed.
         kill: (role, number, text): SIGKILL for this process, as soon as one of them has printed the text.
-        env: more environment variables.
 
     Returns:
         One for each process: chief, workers, ps, evaluator.
@@ -73,7 +68,7 @@ def run(
         running = {}
         for role, index in tasks:
             config = {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": role, "index": index}})}
-            here = warm_process.environment(folder) | (config if cluster else {}) | dict(env or {})
+            here = warm_process.environment(folder) | (config if cluster else {})
             log = stack.enter_context(open(logs[role, index], "wb"))
             started = processes.launched(command, warm_process.MARK, mark, here, log)
             running[role, index] = stack.enter_context(started)

@@ -12,7 +12,6 @@ from utils.ranks.lifetimes import end_with
 
 
 def main() -> None:
-    """``torchrun``, with two changes: it ends with its starter, and no log of a worker is lost."""
     starter = os.environ.get(MARK, "").partition("-")[0]
     end_with(int(starter) if starter else os.getppid())
     from torch.distributed import run

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
 from lessons.launchers import processes
 from lessons.launchers.torchrun import results
 from lessons.launchers.torchrun.results import AgentsFailed, AgentsTimeout, Run
@@ -40,25 +38,20 @@ def run_agents(
     """Run a script under several torchrun agents, each of which believes to be a node of its own.
 
     Args:
-        script: path of the training script.
-        args: its arguments.
+        script, args, options: those of ``Agents``.
         timeout: seconds for everything.
         still: end it earlier, after so many seconds in which none of its processes has computed.
-        options: those of ``agents``: ``nodes``, ``per_node``, ``rendezvous``, ``max_restarts``, ``hosts``, ….
 
     Raises:
         AgentsFailed: a worker or agent failed.
         AgentsTimeout: it took too long.
     """
-    deadline = time.monotonic() + timeout
     for start in range(_STARTS):
         with agents(script, *args, **options) as started:
             for node in range(started.nodes):
                 started.start(node)
             try:
-                return started.wait(deadline - time.monotonic(), still)
-            except AgentsTimeout as late:
-                raise results.timed_out(Path(script).name, late.run, timeout) from None
+                return started.wait(timeout, still)
             except AgentsFailed as failure:
                 agents_alone = [agent.log for agent in failure.run.agents if not agent.workers]
                 if not any("EADDRINUSE" in log for log in agents_alone) or start == _STARTS - 1:
@@ -99,6 +92,11 @@ class _Started:
     log: Path
     process: subprocess.Popen[bytes]
     killed: bool = False
+
+    @property
+    def exit_code(self) -> int | None:
+        """None if it runs, or was killed from here."""
+        return None if self.killed else self.process.poll()
 
 
 @dataclass
@@ -194,15 +192,6 @@ class Agents:
         running[-1].killed = True
         _kill(running[-1].mark, [running[-1].process])
 
-    def kill_worker(self, rank: int) -> None:
-        """SIGKILL for one worker, by the rank that it has now. Its agent lives on and notices."""
-        agents = {agent.process.pid for agent in self._started}
-        for process in processes.marked(MARK, self._mark, RANK=str(rank)):
-            with contextlib.suppress(psutil.Error):
-                if process.ppid() in agents:
-                    return process.kill()
-        raise ValueError(f"no worker with rank {rank} is running")
-
     def wait_for(self, text: str, timeout: float = DEFAULT_TIMEOUT) -> str:
         """Wait until a worker has printed a line with this text. Each line is found once.
 
@@ -245,31 +234,24 @@ class Agents:
         in_time = processes.watch(
             running, running, timeout, grace, lambda: still is not None and activity.seconds_ago() > still
         )
-        codes = self._exit_codes()
         self.end()
-        run = self._run(codes)
+        run = self.run
         if not in_time:
             raise results.timed_out(self.script.name, run, timeout)
-        if any(codes):
+        if any(agent.exit_code for agent in run.agents):
             raise results.failed(self.script.name, run)
         return run
 
     @property
     def run(self) -> Run:
         """What has come of it so far."""
-        return self._run(self._exit_codes())
+        return Run(tuple(results.collect(one.node, self.per_node, one.exit_code, one.log) for one in self._started))
 
     def end(self) -> None:
         """Kill whoever is left: agents, workers, and what those started."""
+        for agent in self._started:
+            agent.killed |= agent.process.poll() is None
         _kill(self._mark, [agent.process for agent in self._started])
-
-    def _exit_codes(self) -> list[int | None]:
-        """Of all agents that were started; None for those that run, or that were killed from here."""
-        return [None if agent.killed else agent.process.poll() for agent in self._started]
-
-    def _run(self, codes: Sequence[int | None]) -> Run:
-        started = zip(self._started, codes, strict=True)
-        return Run(tuple(results.collect(agent.node, self.per_node, code, agent.log) for agent, code in started))
 
 
 def _kill(mark: str, agents: Sequence[subprocess.Popen[bytes]]) -> None:

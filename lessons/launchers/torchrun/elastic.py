@@ -86,6 +86,8 @@ def timeline(lives: Sequence[Sequence[Event]], until: float | None = None) -> Pi
         if of_lane[-1][-1].seconds < lives[-1][0].seconds:  # others were started after it
             spans.append(draw.Span(lane, of_lane[-1][-1].seconds, end, "error", "lost"))
     seen = [replace(span, end=min(span.end, now)) for span in spans if span.start < now]
+    # In words without times: they differ from run to run.
+    worlds = [f"machine {life[0].machine} is rank {life[0].rank} of {life[0].world_size}" for life in lives]
     caption = f"measured on this machine; after {now:.1f} s: {sentence(lives, now)}"
     return draw.timeline(
         seen,
@@ -94,7 +96,7 @@ def timeline(lives: Sequence[Sequence[Event]], until: float | None = None) -> Pi
         lanes=lanes,
         start=0.0,
         end=end,
-        alt=alt_text(lives),
+        alt=f"An elastic run of two machines. Workers in the order of their starts: {'; '.join(worlds)}.",
     )
 
 
@@ -106,9 +108,3 @@ def sentence(lives: Sequence[Sequence[Event]], at: float) -> str:
     who = " and ".join(sorted(life[0].machine for life in training))
     train = f"{who} train{'s' if len(training) == 1 else ''}" if who else "nobody trains"
     return f"{train}, {done} steps are done"
-
-
-def alt_text(lives: Sequence[Sequence[Event]]) -> str:
-    """The run in words, without times: they differ from run to run."""
-    worlds = [f"machine {life[0].machine} is rank {life[0].rank} of {life[0].world_size}" for life in lives]
-    return "An elastic run of two machines. Workers in the order of their starts: " + "; ".join(worlds) + "."
