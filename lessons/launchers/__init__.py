@@ -5,5 +5,6 @@
 - ``frameworks``: the programs of scripts/frameworks/ with mpiexec, horovodrun, TensorFlow's roles.
 - ``failures``: broken programs, and how each of their ranks ended.
 - ``namespaces``: several hosts on this machine, each with a network card of its own.
-- ``processes``: how helpers end what they have started. ``extras``: lectures whose packages are not installed.
+- ``processes``: how helpers end what they have started. ``warm_process``: a python that need not import torch any more.
+- ``extras``: lectures whose packages are not installed.
 """

@@ -59,9 +59,6 @@ class Host:
         self._port = f"port{number}"
         self._keeper, self._switch = keeper, switch
 
-    def __repr__(self) -> str:
-        return f"{self.name} ({self.address})"
-
     def inside(self, command: Sequence[str]) -> list[str]:
         """The command line that runs ``command`` on this host, in the current folder. The process keeps its pid."""
         there = ("sh", "-c", 'cd "$0" && exec "$@"', os.getcwd())

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from lessons.launchers import namespaces, processes
 
-_PROGRAM = "import sys; from lessons.launchers.warm_process import serve; serve(int(sys.argv[1]), sys.argv[2:])"
+_PROGRAM = "import sys; from lessons.launchers.warm_process import serve; serve(*sys.argv[1:])"
 MARK = "COURSE_FRAMEWORKS"  # this environment variable holds the pid of whoever started it all, and a random part
 _STAND_IN = Path(__file__).with_name("stand_in.py")
 #: No thread would survive the copy.
@@ -114,7 +114,7 @@ def python(modules: Sequence[str], env: Mapping[str, str], prefix: Sequence[str]
             yield command
 
 
-def serve(listener: int, modules: Sequence[str]) -> None:
+def serve(listener: str, *modules: str) -> None:
     """What the process does: import, then a copy for each one that asks, until its standard input is closed."""
     gc.disable()  # (while importing it finds nothing)
     for module in (*modules, "utils.ranks.rank"):
@@ -123,7 +123,7 @@ def serve(listener: int, modules: Sequence[str]) -> None:
     gc.freeze()  # so that no process looks through all that was imported, and thereby copies it
     gc.enable()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how the copies have ended
-    with socket.socket(fileno=listener) as asked:
+    with socket.socket(fileno=int(listener)) as asked:
         while sys.stdin not in select.select([sys.stdin, asked], [], [])[0]:
             client, _ = asked.accept()
             with client:

@@ -96,7 +96,6 @@ def test_hosts_have_names_and_addresses_of_their_own(hosts):
         assert run(host, "hostname") == f"{host.name}\n"
         assert run(host, "getent", "hosts", other.name).split() == [other.address, other.name]
         assert re.findall(r"inet (\S+)", run(host, "ip", "-4", "address")) == ["127.0.0.1/8", f"{host.address}/24"]
-    assert repr(hosts[1]) == "host1 (10.77.0.2)"
     assert socket.gethostname() not in ("host0", "host1")
     assert "host1" not in Path("/etc/hosts").read_text()
 
