@@ -4,7 +4,6 @@ Importing torch or TensorFlow takes seconds, most of what a short training needs
 one process imports it and uses nothing of it. ``python([…])`` makes a command for which that process makes a copy of
 itself, which runs a program as the real ``python PROGRAM …`` would, with the files, arguments and environment that a
 launcher has given to the command. Nothing has been computed before the copy is made, so no thread is missing.
-``warm()`` is a block whose runs share such processes.
 
 The command runs ``stand_in``: to the launcher it is an ordinary process, with the program's exit code. If it is
 killed, the program is killed; SIGTERM and SIGINT are passed on.
