@@ -21,9 +21,9 @@ Source: Li and others: PyTorch Distributed: Experiences on Accelerating Data Par
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -31,6 +31,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch.autograd import Variable
+from torch.utils._pytree import tree_leaves
 
 MB = 1024 * 1024
 
@@ -385,15 +386,7 @@ class BucketedDDP(nn.Module):
         return next(name for name, parameter in self.module.named_parameters() if parameter is wanted)
 
 
-def _tensors_in(outputs: Any) -> Iterator[Tensor]:
-    """The tensors that need gradients in what a module returns: alone, or in lists, tuples, dicts, dataclasses."""
-    if isinstance(outputs, Tensor):
-        if outputs.requires_grad and not outputs.is_leaf:  # (a hook on a parameter would stay)
-            yield outputs
-    elif isinstance(outputs, Mapping):
-        yield from _tensors_in(list(outputs.values()))
-    elif isinstance(outputs, (list, tuple)):
-        for output in outputs:
-            yield from _tensors_in(output)
-    elif is_dataclass(outputs):
-        yield from _tensors_in([getattr(outputs, field.name) for field in fields(outputs)])
+def _tensors_in(outputs: Any) -> list[Tensor]:
+    """The tensors that need gradients in what a module returns: alone, or in lists, tuples, dicts."""
+    found = (one for one in tree_leaves(outputs) if isinstance(one, Tensor))
+    return [one for one in found if one.requires_grad and not one.is_leaf]  # (a hook on a parameter would stay)

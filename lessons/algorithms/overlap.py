@@ -72,13 +72,6 @@ class StepProfile:
         return total(inside) / self.communicating
 
     @property
-    def early(self) -> float:
-        """Seconds from the launch of the first message to the end of the backward pass. Negative: it came later."""
-        if not self.communication:
-            raise ValueError("no message was sent in this step")
-        return self.backward_ends - self.communication[0][0]
-
-    @property
     def backward_ends(self) -> float:
         """When the last backward operator was done."""
         return max(end for _, end in self.backward)

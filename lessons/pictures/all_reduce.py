@@ -171,18 +171,17 @@ def time_text(milliseconds: float) -> str:
     return f"{milliseconds:.3g} ms" if milliseconds >= 0.1 else f"{milliseconds * 1000:.3g} µs"
 
 
-def who_talks_over_what(
-    nbytes: float = RESNET50_GRADIENT_BYTES, chosen: Sequence[Link] = links.ALL, what: str = "one ResNet-50 gradient"
-) -> Picture:
-    """The ladder of links: how long each needs for one message (default: the gradient of ResNet-50)."""
-    times = {link.label: 1e3 * links.point_to_point(nbytes, link) for link in chosen}
+def who_talks_over_what() -> Picture:
+    """The ladder of links: how long each needs for the gradient of ResNet-50."""
+    nbytes = RESNET50_GRADIENT_BYTES
+    times = {link.label: 1e3 * links.point_to_point(nbytes, link) for link in links.ALL}
     return bars(
         times,
         "milliseconds (logarithmic scale)",
-        f"Sending {what} ({size_text(nbytes)}) over one link",
+        f"Sending one ResNet-50 gradient ({size_text(nbytes)}) over one link",
         log=True,
         text=time_text,
-        roles={link.label: _place(link) for link in chosen},
+        roles={link.label: _place(link) for link in links.ALL},
         note=NOTE,
     )
 

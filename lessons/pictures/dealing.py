@@ -44,21 +44,13 @@ def dealing(
         title: heading of the picture.
         caption: below the picture.
         width: pixels.
-
-    Raises:
-        ValueError: a number that is no sample of the data set, or too many cards or words for the width.
     """
-    strange = sorted({card for deal in panels.values() for row in deal for card in row} - set(range(length)))
-    if strange:
-        raise ValueError(f"a data set of {length} samples has no sample {strange[0]}")
     missing = {
         name: sorted(set(range(length)) - {card for row in deal for card in row}) for name, deal in panels.items()
     }
     longest = max([len(row) for deal in panels.values() for row in deal] + [len(left) for left in missing.values()])
     gaps = 10 * ((longest - 1) // batch) if batch else 0
     card = min(CARD, (width - 2 * EDGE - NAMES - gaps) / max(longest, 1))
-    if card < 20:
-        raise ValueError(f"{longest} cards in a row do not fit into {width} pixels")
     roles = [ONCE]
     roles += [AGAIN] if any(_again(deal) for deal in panels.values()) else []
     roles += [NOBODY] if any(missing.values()) else []
@@ -67,8 +59,6 @@ def dealing(
     canvas = frame.canvas(sum(heights.values()), _deals_text(panels, missing), "Who gets which sample")
     y = frame.top
     content = max([gaps + longest * card] + [text_width(name, HEADING, bold=True) for name in panels])
-    if NAMES + content > width - 2 * EDGE:
-        raise ValueError(f"a heading does not fit into {width} pixels: {max(panels, key=len)!r}")
     left = NAMES + (width - NAMES - content) / 2
     for name, deal in panels.items():
         canvas.text(left, y + 15, name, HEADING, anchor="start", bold=True)
@@ -138,7 +128,7 @@ def shares(rows: int, ranks: int) -> list[range]:
     return [range(first, last) for first, last in itertools.pairwise(firsts)]
 
 
-def recut(rows: int, saved: int, loaded: int, title: str = "", caption: str = READS, width: int = 900) -> Picture:
+def recut(rows: int, saved: int, loaded: int, title: str = "", width: int = 900) -> Picture:
     """The files of ``saved`` ranks on top, ``loaded`` ranks below, and between them a band for each read.
 
     Args:
@@ -146,18 +136,11 @@ def recut(rows: int, saved: int, loaded: int, title: str = "", caption: str = RE
         saved: ranks that have saved, each a file.
         loaded: ranks that load.
         title: heading.
-        caption: below the picture.
-        width: pixels.
-
-    Raises:
-        ValueError: fewer rows than ranks.
     """
-    if not 0 < max(saved, loaded) <= rows:
-        raise ValueError(f"{rows} rows do not make {saved} files and {loaded} parts, each with a row at least")
     files, ranks = shares(rows, saved), shares(rows, loaded)
     gap = 22
     cell = min(WIDEST, (width - 2 * EDGE - gap * (max(saved, loaded) - 1)) / rows)
-    frame = Frame(width, title, caption)
+    frame = Frame(width, title, READS)
     canvas = frame.canvas(2 * NAME + 2 * CELL + BAND, _reads_text(files, ranks), "Rows cut anew")
 
     def left(parts: list[range], part: int, row: int) -> float:

@@ -47,12 +47,7 @@ def filling(
         step: 0 before the first gradient; then one gradient a step, with the launches that it allows; then the flush.
         caption: below.
         width: pixels.
-
-    Raises:
-        ValueError: there are not two ranks, or the buckets do not fit.
     """
-    if len(seen) != 2:
-        raise ValueError(f"the picture has room for two ranks, not for {len(seen)}")
     ranks = {rank: _after(notes, step) for rank, notes in seen.items()}
     steps = sum(map(len, plan)) + 1
     if all(one.flushed for one in ranks.values()):
@@ -65,8 +60,6 @@ def filling(
     canvas = frame.canvas(2 * (BUCKET + ARROW) + STRIP + 6, f"{title}. {_told(ranks, plan)}", "Buckets while they fill")
     wide = [len(names) * CARD + PAD for names in plan]
     left = EDGE + NAMES + (width - 2 * EDGE - NAMES - sum(wide) - GAP * (len(plan) - 1)) / 2
-    if left < EDGE + NAMES:
-        raise ValueError(f"{len(plan)} buckets of these sizes do not fit into {width} pixels")
     tops = dict(zip(ranks, (frame.top, frame.top + BUCKET + 2 * ARROW + STRIP), strict=True))
     for rank, top in tops.items():
         canvas.text(EDGE + NAMES - 10, top + BUCKET / 2 + 5, f"rank {rank}", 15, anchor="end", bold=True)

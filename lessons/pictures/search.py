@@ -25,7 +25,6 @@ def landscape(
     title: str,
     tried: Mapping[str, Sequence[Point]] | None = None,
     note: str = "",
-    alt: str | None = None,
 ) -> Picture:
     """The loss over learning rate and batch size, dark where it is low, hatched where it is guessing.
 
@@ -35,7 +34,6 @@ def landscape(
         tried: name of a search → what it tried; each gets a panel of its own, with a dot for each setting, the larger
             the longer it was trained. None: one panel without dots.
         note: caption below: where the numbers come from.
-        alt: text alternative; None: the title, the best setting, and how many settings each search tried.
     """
     panels = dict(tried or {"": ()})
     columns = min(4, len(panels))
@@ -60,12 +58,10 @@ def landscape(
                             for r, loss in zip(rates, row, strict=True))  # fmt: skip
     told = "".join(f" {name}: {len(points)} settings tried." for name, points in panels.items() if points)
     words = f"{title}. The lowest loss, {best:.3g}, is at learning rate {rate:.3g} and batch size {batch}.{told}"
-    return from_figure(figure, alt or words)
+    return from_figure(figure, words)
 
 
-def scatter(
-    values: Mapping[str, Sequence[float]], x_label: str, title: str, note: str = "", log: bool = True
-) -> Picture:
+def scatter(values: Mapping[str, Sequence[float]], x_label: str, title: str, note: str = "") -> Picture:
     """A row of dots for each name, one for each repeat, and a bar at their median, which the legend names.
 
     Args:
@@ -73,7 +69,8 @@ def scatter(
         x_label: what the result is, with its unit.
         title: the sentence that the picture shows.
         note: caption below.
-        log: logarithmic axis above 1; below it even steps, so that it has a zero.
+
+    The axis is logarithmic above 1; below it are even steps, so that it has a zero.
     """
     from statistics import median
 
@@ -88,10 +85,9 @@ def scatter(
         axes.plot([median(found)] * 2, bar, color=palette.VERMILION, linewidth=3, label=None if row else "median")
     axes.set_yticks(range(len(values)), list(values))
     axes.invert_yaxis()
-    if log:
-        axes.set_xscale("symlog", linthresh=1)
-        axes.set_xlim(left=min(0, *map(min, values.values())))
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set_xscale("symlog", linthresh=1)
+    axes.set_xlim(left=min(0, *map(min, values.values())))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=10)
     axes.grid(True, axis="x", color="#DDDDDD", linewidth=0.8)
     axes.set_axisbelow(True)

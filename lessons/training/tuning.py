@@ -160,16 +160,6 @@ class Training:
         return mean / (1 - 0.9**self.steps) / ((square / (1 - 0.999**self.steps)).sqrt() + 1e-8)
 
 
-def train(config: Mapping[str, float], epochs: int = EPOCHS, seed: int = 0) -> list[float]:
-    """One training with one setting: the validation loss after each epoch.
-
-    Args:
-        config: "lr", "batch" and, if wanted, "decay".
-    """
-    training = Training(config["lr"], int(config["batch"]), config.get("decay", 0.0), seed)
-    return [training.epoch()[0] for _ in range(epochs)]
-
-
 class Table:
     """Learning curves that were measured once, to be looked up as often as a comparison of searches needs.
 

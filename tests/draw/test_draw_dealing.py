@@ -38,18 +38,3 @@ def test_every_deal_of_the_slider_can_be_drawn_and_is_the_same_twice(length: int
     picture = dealing(panels, length, batch=2, title="Title", width=760)
     ET.fromstring(picture.data)
     assert picture.data == dealing(panels, length, batch=2, title="Title", width=760).data
-
-
-def test_a_sample_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ValueError, match="a data set of 4 samples has no sample 4"):
-        dealing({"": [[0, 4]]}, 4)
-
-
-def test_too_many_cards_are_refused() -> None:
-    with pytest.raises(ValueError, match="do not fit"):
-        dealing({"": [list(range(100))]}, 100)
-
-
-def test_a_heading_that_is_too_long_is_refused() -> None:
-    with pytest.raises(ValueError, match="a heading does not fit into 300 pixels: 'word word"):
-        dealing({"word " * 20: [[0]]}, 1, width=300)

@@ -2,8 +2,6 @@
 
 import xml.etree.ElementTree as ET
 
-import pytest
-
 from lessons.pictures.filling import filling
 from utils.draw.picture import Picture
 
@@ -41,10 +39,3 @@ def test_before_the_first_gradient_and_after_the_flush() -> None:
 def test_all_steps_have_the_same_size_so_that_nothing_jumps() -> None:
     heights = {ET.fromstring(filling(PLAN, SEEN, step).data).get("height") for step in range(7)}
     assert len(heights) == 1
-
-
-def test_what_does_not_fit_is_an_error() -> None:
-    with pytest.raises(ValueError, match="two ranks"):
-        filling(PLAN, {0: SEEN[0]}, 1)
-    with pytest.raises(ValueError, match="do not fit"):
-        filling([["gradient"]] * 9, SEEN, 0)

@@ -18,8 +18,3 @@ def test_it_says_which_rank_reads_which_rows_of_which_file():
 @pytest.mark.parametrize(("saved", "loaded", "bands"), [(4, 2, 5), (4, 3, 6), (2, 2, 2), (1, 5, 5), (10, 10, 10)])
 def test_a_band_for_each_read(saved, loaded, bands):
     assert recut(10, saved, loaded, title="Title").data.count(b"<path d=") == bands
-
-
-def test_fewer_rows_than_ranks_are_refused():
-    with pytest.raises(ValueError, match="3 rows do not make 4 files"):
-        recut(3, 4, 2)

@@ -94,14 +94,15 @@ def test_a_training_goes_on_exactly_from_its_state(optimizer: str, rate: float) 
 
 
 def test_seeds_differ_and_small_sets_still_have_a_batch() -> None:
-    one, other = (tuning.train({"lr": 0.3, "batch": 128}, 1, seed) for seed in (0, 1))
+    one, other = (tuning.Training(0.3, 128, seed=seed).epoch() for seed in (0, 1))
     assert one != other
     assert tuning.Training(0.3, 256, images=100).epoch()[0] != tuning.Training(0.3, 256, images=100).losses()[0]
 
 
 def test_a_table_holds_the_trainings_that_one_would_do() -> None:
     table = tuning.measure(seeds=(1,), rates=(0.1, 1.0), batches=(128, 256), epochs=2)
-    assert table.curve({"lr": 0.9, "batch": 256}, 1) == pytest.approx(tuning.train({"lr": 1.0, "batch": 256}, 2, 1))
+    alone = tuning.Training(1.0, 256, seed=1)
+    assert table.curve({"lr": 0.9, "batch": 256}, 1) == pytest.approx([alone.epoch()[0] for _ in range(2)])
     assert table.curve({"lr": 0.31, "batch": 256}, 1) == table.curves[1][256][0.1]  # nearer in ratio
     assert table.last(1) == [[table.curves[1][batch][rate][-1] for rate in (0.1, 1.0)] for batch in (128, 256)]
     assert table.best(1) == min(min(curve) for row in table.curves[1].values() for curve in row.values())

@@ -2,7 +2,6 @@
 
 - ``launch``: ``run`` one of them, watched and ended; ``results``: what came of it.
 - ``tf_roles``: the processes of a TensorFlow cluster, each started with its TF_CONFIG.
-- ``warm_process``: torch and TensorFlow are imported once, and all these processes are copies of those that did.
 """
 
 from lessons.launchers.frameworks.launch import SCRIPTS, edited, horovodrun, mpiexec, run
