@@ -358,9 +358,7 @@ def memory_at_peak(
     canvas = frame.canvas(sum(heights.values()) + 22, alt, "Memory at the fullest moment")
     y, bottom = frame.top, frame.top + sum(heights.values())
     limit = left + wide * scale.part(capacity or 0) if scale.shows(capacity) else None
-    on_the_line: list[
-        dict[str, Any]
-    ] = []  # texts that the line of the capacity crosses: they are written last, with white around them
+    on_the_line: list[dict[str, Any]] = []  # texts that the capacity's line crosses: written last, with white around
     for tick, word in zip(scale.ticks, scale.words(), strict=True):
         x = left + wide * scale.part(tick)
         canvas.line([(x, y), (x, bottom + 4)], GRID, 1)
@@ -383,14 +381,8 @@ def memory_at_peak(
         canvas.text(x + 8, y + tall / 2 + 4.5, ends[name], size=13, anchor="start", bold=True, colour=colour)
         if small[name]:
             words = "and " + ", ".join(f"{size_text(held[kind])} {kind}" for kind in small[name])
-            at: dict[str, Any] = {
-                "x": left,
-                "y": y + tall + 14,
-                "text": words,
-                "size": 12,
-                "anchor": "start",
-                "colour": palette.MUTED,
-            }
+            at: dict[str, Any] = {"x": left, "y": y + tall + 14, "text": words, "size": 12, "anchor": "start"}
+            at["colour"] = palette.MUTED
             if limit and limit < left + text_width(words, 12) + 4:
                 on_the_line.append(at)
             else:
