@@ -30,6 +30,7 @@ how operators get there
   dispatch.py        where operators come in, and those that move data or need numbers
   operators.py       all others; overloads.py has what is the same at every call of one
   placement.py       on which GPU an operator runs and a new tensor lives
+  room.py            is there room for what comes out?
   shapes.py          shapes without numbers, remembered; known.py keeps the few numbers that torch reads even then
   factories.py       new tensors
   copies.py          from device to device
@@ -89,35 +90,8 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "GPU",
-    "Cluster",
-    "Event",
-    "MemorySeries",
-    "Profile",
-    "Race",
-    "RaceError",
-    "Races",
-    "SimTensor",
-    "Stream",
-    "TraceEvent",
-    "all_gather",
-    "all_reduce",
-    "broadcast",
-    "cluster",
-    "current",
-    "device",
-    "gpu",
-    "join",
-    "memory_at_peak",
-    "memory_over_time",
-    "on",
-    "one_of",
-    "pin",
-    "profile",
-    "races",
-    "reduce_scatter",
-    "region",
-    "stream",
-    "synchronize",
-    "uninstall",
-]
+    "GPU", "Cluster", "Event", "MemorySeries", "Profile", "Race", "RaceError", "Races", "SimTensor", "Stream",
+    "TraceEvent", "all_gather", "all_reduce", "broadcast", "cluster", "current", "device", "gpu", "join",
+    "memory_at_peak", "memory_over_time", "on", "one_of", "pin", "profile", "races", "reduce_scatter", "region",
+    "stream", "synchronize", "uninstall",
+]  # fmt: skip

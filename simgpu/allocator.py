@@ -28,16 +28,17 @@ class _Pool:
     end: int = 0
     by_size: list[tuple[int, int]] = field(default_factory=list)
     sizes: dict[int, int] = field(default_factory=dict)
+    segments: dict[int, int] = field(default_factory=dict)
     starts: dict[int, int] = field(default_factory=dict)
 
     def add(self, start: int, size: int) -> None:
         """A block becomes free, and one with its free neighbours."""
         if start in self.starts:
             before = self.starts[start]
-            size += self._remove(before)
+            size += self.remove(before)
             start = before
         if start + size in self.sizes:
-            size += self._remove(start + size)
+            size += self.remove(start + size)
         bisect.insort(self.by_size, (size, start))
         self.sizes[start], self.starts[start + size] = size, start
 
@@ -47,13 +48,14 @@ class _Pool:
         if place == len(self.by_size):
             return None
         start = self.by_size[place][1]
-        return start, self._remove(start)
+        return start, self.remove(start)
 
     def tail(self) -> int:
         """Free bytes at the end of its addresses."""
         return self.end - self.starts.get(self.end, self.end)
 
-    def _remove(self, start: int) -> int:
+    def remove(self, start: int) -> int:
+        """Take a free block out; its size."""
         size = self.sizes.pop(start)
         del self.starts[start + size]
         self.by_size.remove((size, start))
@@ -67,12 +69,12 @@ class CachingAllocator:
         expandable: one segment for each pool, which grows (``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``).
 
     Attributes:
-        reserved, peak: bytes in segments, now and at most.
+        reserved, peak, taken: bytes in segments: now, at most, and all that there have been.
     """
 
     def __init__(self, expandable: bool = False) -> None:
         self.expandable = expandable
-        self.reserved = self.peak = self._freed = 0
+        self.reserved = self.peak = self.taken = self._freed = 0
         self._pools: dict[tuple[Hashable, bool], _Pool] = {}
         self._blocks: dict[Hashable, tuple[_Pool, int, int]] = {}
         self._in_use: list[tuple[float, int, tuple[_Pool, int, int]]] = []  # until when, which, by other streams
@@ -103,15 +105,25 @@ class CachingAllocator:
             self._freed += 1
             heapq.heappush(self._in_use, (until, self._freed, block))
 
+    def empty(self) -> None:
+        """Give back to CUDA the segments of which no part is in use."""
+        for pool in self._pools.values():
+            for start, size in list(pool.segments.items()):
+                if pool.sizes.get(start) == size:
+                    self.reserved -= pool.remove(start)
+                    del pool.segments[start]
+
     def _grow(self, pool: _Pool, nbytes: int, small: bool) -> None:
         page = 2 * MIB if small else 20 * MIB
         if self.expandable:
             start, size = pool.end, _up(nbytes - pool.tail(), page)
         else:  # a segment of its own: it never becomes one with its neighbour
             start, size = pool.end + 1, page if nbytes < 10 * MIB else _up(nbytes, 2 * MIB)
+            pool.segments[start] = size
         pool.end = start + size
         pool.add(start, size)
         self.reserved += size
+        self.taken += size
         self.peak = max(self.peak, self.reserved)
 
 

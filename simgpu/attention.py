@@ -1,4 +1,4 @@
-"""Attention on a simulated GPU: the fused kernel, as on CUDA. And the cells of recurrent networks.
+"""Attention on a simulated GPU: the fused kernel, as on CUDA. And recurrent cells, and a loss of sequences.
 
 ``scaled_dot_product_attention`` chooses a kernel by asking the backend in C++, which a backend written in Python
 cannot answer. So the choice that torch makes on the CPU is made here: flash attention, and plain matrix products
@@ -30,6 +30,10 @@ def scaled_dot_product_attention(
 ) -> torch.Tensor:
     """Attention over ``[batch, heads, tokens, width]``; see torch.nn.functional.scaled_dot_product_attention."""
     shapes_fit = query.dim() == key.dim() == value.dim() == 4 and query.shape[-1] == value.shape[-1] and not enable_gqa
+    shapes_fit = shapes_fit and 0 not in (
+        *query.shape,
+        *key.shape,
+    )  # of the fused kernels only that of CUDA takes those
     mask_is_data = attn_mask is None or not attn_mask.requires_grad
     if not isinstance(query, SimTensor) and shapes_fit and dropout_p == 0.0 and attn_mask is None:
         # A DTensor: torch knows how to share out CUDA's operator (context_parallel, heads of tensor parallelism).
@@ -51,9 +55,12 @@ def flash(func: Any, args: tuple, kwargs: dict) -> tuple:
     """CUDA's flash attention: the CPU's gives the same result and the same logarithms of sums."""
     query, key, value, *rest = args
     causal = kwargs.get("is_causal", rest[1] if len(rest) > 1 else False)
+    state = torch.empty((), dtype=torch.int64, device="cpu")  # of random numbers, and of other things nobody reads
+    if 0 in (*query.shape, *key.shape):  # which end the CPU's kernel by a division, and so the process
+        sums = query.new_zeros(query.shape[:3], dtype=torch.float32)
+        return torch.zeros_like(query), sums, None, None, query.shape[2], key.shape[2], state, state, None
     plain = aten._scaled_dot_product_flash_attention_for_cpu.default
     out, sums = run(plain, (query, key, value, 0.0, causal), {"scale": kwargs.get("scale")})
-    state = torch.empty((), dtype=torch.int64)  # of random numbers, and of other things that nobody reads
     return out, sums, None, None, query.shape[2], key.shape[2], state, state, None
 
 
@@ -61,6 +68,8 @@ def flash_backward(func: Any, args: tuple, kwargs: dict) -> tuple:
     """Likewise."""
     values = {each.name: value for each, value in zip(func._schema.arguments, args, strict=False)} | kwargs
     names = ("grad_out", "query", "key", "value", "out", "logsumexp")
+    if 0 in (*values["query"].shape, *values["key"].shape):
+        return tuple(torch.zeros_like(values[name]) for name in ("query", "key", "value"))
     plain = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
     asked = tuple(values[name] for name in names)
     return run(plain, (*asked, 0.0, values["is_causal"]), {"scale": values.get("scale")})
@@ -95,6 +104,11 @@ def gru_cell(
     return (hidden - new) * (keep_i + keep_h).sigmoid() + new, gates
 
 
+def ctc_loss(scores: torch.Tensor, targets: torch.Tensor, *args: Any) -> torch.Tensor:
+    """The lengths are read on the host, as for CUDA; torch would not do that for tensors of a class of its own."""
+    return aten.ctc_loss.IntList(scores, targets, args[0].tolist(), args[1].tolist(), *args[2:])
+
+
 def _sum(*parts: torch.Tensor | None) -> torch.Tensor:
     first, *rest = [part for part in parts if part is not None]
     for part in rest:
@@ -109,4 +123,6 @@ def kernels() -> list[tuple[str, Any, str]]:
         ("_thnn_fused_gru_cell", gru_cell, "AutogradPrivateUse1"),
         ("scaled_dot_product_attention", scaled_dot_product_attention, "AutogradPrivateUse1"),
         ("scaled_dot_product_attention", scaled_dot_product_attention, "PrivateUse1"),
+        ("ctc_loss.Tensor", ctc_loss, "AutogradPrivateUse1"),
+        ("ctc_loss.Tensor", ctc_loss, "PrivateUse1"),
     ]

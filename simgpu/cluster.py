@@ -254,6 +254,8 @@ class Cluster:
 
 
 _current: Cluster | None = None
+_NONE_YET = "there is no simulated cluster yet: call simgpu.cluster(gpus_per_node=4) first"
+_why_none = _NONE_YET
 
 
 def exists() -> bool:
@@ -268,11 +270,11 @@ def current() -> Cluster:
         RuntimeError: there is none yet.
     """
     if _current is None:
-        raise RuntimeError("there is no simulated cluster yet: call simgpu.cluster(gpus_per_node=4) first")
+        raise RuntimeError(_why_none)
     return _current
 
 
-def make_current(cluster: Cluster | None) -> None:
-    """From now on this is the cluster that exists. None: there is none."""
-    global _current
-    _current = cluster
+def make_current(cluster: Cluster | None, why_none: str = _NONE_YET) -> None:
+    """From now on this is the cluster that exists. None: there is none, and who asks is told why."""
+    global _current, _why_none
+    _current, _why_none = cluster, why_none

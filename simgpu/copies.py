@@ -32,58 +32,39 @@ def to(tensor: SimTensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     elif device is not None:
         if dtype is not None and dtype is not tensor.dtype:
             result = torch.Tensor.to(tensor, dtype)
-        return CopyToHost.apply(result).to(device, **kept)
+        return ToCopy.apply(result, None).to(device, **kept)
     if (dtype is not None and dtype is not tensor.dtype) or kept:
         return torch.Tensor.to(result, dtype or tensor.dtype, **kept)
     return result.clone() if copy and result is tensor else result
 
 
 class ToCopy(torch.autograd.Function):
-    """A copy from one simulated GPU to another. Its backward copies the gradient back.
+    """A copy to a simulated GPU, or (None) to the CPU. Its backward copies the gradient back.
 
     (Autograd's own would send the gradient to what C++ takes for the input's device: number 0.)
     """
 
     @staticmethod
-    def forward(ctx: Any, source: SimTensor, target: int) -> SimTensor:
-        ctx.source = source.gpu
+    def forward(ctx: Any, source: torch.Tensor, target: int | None) -> torch.Tensor:
+        ctx.source = source.gpu if isinstance(source, SimTensor) else None
+        if not isinstance(source, SimTensor):
+            return copy_from_host(source, target or 0)
+        if target is None:
+            return copy_to_host(source)
         activation = ctx.needs_input_grad[0] and not in_backward()
         return copy_to(source, target, memory.ACTIVATIONS if activation else memory.OTHER)
 
     @staticmethod
-    def backward(ctx: Any, grad: SimTensor) -> tuple:
-        return ToCopy.apply(grad, ctx.source) if grad.gpu != ctx.source else grad, None
-
-
-class CopyToHost(torch.autograd.Function):
-    """A copy from a simulated GPU to the CPU. Its backward copies the gradient back to that GPU."""
-
-    @staticmethod
-    def forward(ctx: Any, source: SimTensor) -> torch.Tensor:
-        ctx.source = source.gpu
-        return copy_to_host(source)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> SimTensor:
-        return copy_from_host(grad, ctx.source)
-
-
-class CopyFromHost(torch.autograd.Function):
-    """A copy from the CPU to a simulated GPU. Its backward copies the gradient to the CPU."""
-
-    @staticmethod
-    def forward(ctx: Any, source: torch.Tensor, target: int) -> SimTensor:
-        return copy_from_host(source, target)
-
-    @staticmethod
-    def backward(ctx: Any, grad: SimTensor) -> tuple:
-        return copy_to_host(grad), None
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple:
+        here = grad.gpu if isinstance(grad, SimTensor) else None
+        return ToCopy.apply(grad, ctx.source) if here != ctx.source else grad, None
 
 
 def copy_to(source: SimTensor, target: int, kind: str | None = None) -> SimTensor:
     """The same numbers on another simulated GPU, without a trace in autograd."""
     cluster = current()
     check_cluster(source)
+    cluster.gpus[target].memory.require(source.nbytes)
     result = new(source.raw.clone(), cluster.gpus[target], kind)
     transfers.between_gpus(cluster, source, result)
     return result
@@ -108,6 +89,7 @@ def copy_to_host(source: SimTensor, target: torch.Tensor | None = None, non_bloc
 def copy_from_host(source: torch.Tensor, target: int) -> SimTensor:
     """The numbers of a CPU tensor on a simulated GPU."""
     cluster = current()
+    cluster.gpus[target].memory.require(source.nbytes)
     raw = source.detach().clone() if cluster.numbers else torch.empty_like(source, device="meta")
     result = new(raw, cluster.gpus[target])
     transfers.from_host(cluster, source, result)

@@ -38,6 +38,7 @@ _CONVOLUTIONS = {aten.convolution, aten.convolution_backward, aten._convolution}
 _MATRICES = {aten.mm: 0, aten.bmm: 0, aten.addmm: 1, aten.baddbmm: 1}
 """Which argument is the left matrix."""
 _known: dict[tuple, Counted] = {}
+MOST = 100_000  # answers that are kept: a program with ever new shapes must not fill the memory
 
 TILE = 128
 """Products are computed in tiles of 128 × 128 results, each by one streaming multiprocessor."""
@@ -99,7 +100,9 @@ def counted(packet: Any, args: tuple, kwargs: dict, out: Any) -> Counted:
     key = (packet, *(_key(arg) for arg in args), *((name, _key(arg)) for name, arg in kwargs.items()))
     known = _known.get(key)
     if known is None:
-        known = _known[key] = Counted(_count(packet, args, kwargs, out), _products(packet, args, out))
+        known = Counted(_count(packet, args, kwargs, out), _products(packet, args, out))
+        if len(_known) < MOST:
+            _known[key] = known
     return known
 
 

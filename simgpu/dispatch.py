@@ -65,6 +65,18 @@ def _item(func: Any, args: tuple, kwargs: dict) -> Any:
     return func(tensor.raw if values is None else values)
 
 
+def _pack(func: Any, args: tuple, kwargs: dict) -> tuple[SimTensor, torch.Tensor]:
+    """Of padded sequences. How many there are at each step is on the host, as are their lengths."""
+    padded, lengths, batch_first = args
+    if isinstance(lengths, SimTensor):
+        raise RuntimeError(f"'lengths' argument should be a 1D CPU int64 tensor, but got one on {lengths.device}")
+    sizes = (lengths > torch.arange(padded.shape[int(batch_first)], device="cpu")[:, None]).sum(1)[: int(lengths[0])]
+    packed = run(aten.new_zeros.default, (padded, [int(lengths.sum()), *padded.shape[2:]]), {})
+    if current().numbers:
+        packed.raw.copy_(func(padded.raw, lengths, batch_first)[0])
+    return packed, sizes
+
+
 def _conjugate(func: Any, args: tuple, kwargs: dict) -> Any:
     """Torch only marks a tensor as conjugated (or negated); the mark would be lost, so it is done at once."""
     return run(aten.conj_physical.default if func._overloadpacket is aten._conj else aten.neg.default, args, kwargs)
@@ -102,6 +114,7 @@ SPECIAL = {
     aten._neg_view: _conjugate,
     aten._scaled_dot_product_flash_attention: attention.flash,
     aten._scaled_dot_product_flash_attention_backward: attention.flash_backward,
+    aten._pack_padded_sequence: _pack,
     aten.record_stream: _nothing,
     aten.resize_: _resize_,
     aten.set_: _refuse,

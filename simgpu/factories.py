@@ -30,8 +30,9 @@ OPERATORS = (
     aten._efficientzerotensor.default, aten.rand.default, aten.randn.default, aten.randint.default, aten.randint.low,
 )  # fmt: skip
 
-ONE_KERNEL = (aten.silu_backward.default, aten.mish_backward.default)
-"""One operator on CPU and CUDA, but several for a backend that does not register it."""
+OTHERS = (aten.silu_backward.default, aten.mish_backward.default, aten._local_scalar_dense.default)
+"""One operator on CPU and CUDA, but several for a backend that does not register it; and what ``torch.tensor([x, y])``
+calls with ``__torch_dispatch__`` switched off."""
 
 
 def _make(func: Any) -> Any:
@@ -64,6 +65,6 @@ def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = 
 def kernels() -> list[tuple[Any, Any, str]]:
     """Operators, what runs for them, and the dispatcher's key."""
     found: list[tuple[Any, Any]] = [("_copy_from", _copy_from)]
-    found += [(func, lambda *args, func=func: dispatch(func, args, {})) for func in ONE_KERNEL]
+    found += [(func, lambda *args, func=func: dispatch(func, args, {})) for func in OTHERS]
     found += [(func, _make(func)) for func in OPERATORS]
     return [(func, kernel, "PrivateUse1") for func, kernel in found]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -24,6 +25,8 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.optim import optimizer as optim
 from torch.utils import checkpoint
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+from torch.utils.data._utils import worker
+from torch.utils.flop_counter import flop_registry
 
 from simgpu import (
     attention,
@@ -36,6 +39,7 @@ from simgpu import (
     parallel,
     random_state,
     saving,
+    streams,
     threads,
     torch_module,
     transfers,
@@ -60,6 +64,7 @@ def install() -> None:
     _change_data_parallel()
     _change_accelerator()
     _change_training()
+    _say_what_to_do_instead()
 
 
 def uninstall() -> None:
@@ -150,6 +155,8 @@ def _install_kernels() -> None:
 def _change_tensors() -> None:
     """Where C++ would take one simulated GPU for another; and saving."""
     _replace(torch.Tensor, "to", _to)
+    _replace(torch.Tensor, "type_as", _type_as)
+    _replace(torch.Tensor, "type", _type)
     _replace(torch.Tensor, "data", _data)
     _replace(torch, "as_tensor", _as_tensor)
     _set(torch, "Generator", random_state.Generator)
@@ -166,12 +173,16 @@ def _change_tensors() -> None:
 def _change_data_parallel() -> None:
     """What ``nn.DataParallel`` calls. Real CUDA tensors still take torch's own way."""
     calls: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
-        (torch._C, "_broadcast_coalesced", parallel.broadcasting),
-        (torch._C, "_scatter", parallel.scattering),
-        (torch._C, "_gather", parallel.gathering),
+        (torch._C, "_broadcast_coalesced", parallel.choosing(parallel.broadcast_coalesced)),
+        (torch._C, "_broadcast", parallel.choosing(parallel.broadcast)),
+        (torch._C, "_broadcast_out", parallel.choosing(parallel.into)),
+        (torch._C, "_scatter", parallel.choosing(parallel.scatter)),
+        (torch._C, "_scatter_out", parallel.choosing(parallel.into)),
+        (torch._C, "_gather", parallel.choosing(parallel.gather)),
+        (torch._C, "_gather_out", parallel.choosing(parallel.gather_out)),
         (comm, "reduce_add_coalesced", parallel.reducing_coalesced),
         (nccl, "is_available", parallel.having_nccl),
-        (nccl, "reduce", parallel.reducing),
+        (nccl, "reduce", parallel.choosing(parallel.reduce)),
         (_functions, "_get_stream", parallel.choosing_stream),
         (torch, "is_autocast_enabled", _is_autocast_enabled),
     )
@@ -190,22 +201,35 @@ def _change_data_parallel() -> None:
         _replace(owner, name, parallel.where_its_module_is)
 
 
+_TYPES = {one for one in vars(torch).values() if isinstance(one, torch.dtype)}
+_OF_THE_SAME_NAME = [
+    "device_count", "current_stream", "set_stream", "synchronize", "memory_allocated", "max_memory_allocated",
+    "memory_reserved", "max_memory_reserved", "memory_stats", "reset_peak_memory_stats",
+    "reset_accumulated_memory_stats", "empty_cache",
+]  # fmt: skip
+
+
 def _change_accelerator() -> None:
-    """``torch.accelerator`` asks C++, which sees one device."""
+    """``torch.accelerator``, ``torch.Stream`` and ``torch.Event`` ask C++, which sees one device."""
+    _replace(torch, "Stream", functools.partial(streams.of_any_device, streams.Stream))
+    _replace(torch, "Event", functools.partial(streams.of_any_device, lambda _, **options: streams.Event(**options)))
     module = torch_module
     names: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-        "device_count": (module.device_count, torch.cuda.device_count),
         "current_device_index": (module.current_device, torch.cuda.current_device),
         "current_device_idx": (module.current_device, torch.cuda.current_device),
         "set_device_index": (module.set_device, torch.cuda.set_device),
         "set_device_idx": (module.set_device, torch.cuda.set_device),
-        "current_stream": (module.current_stream, torch.cuda.current_stream),
-        "set_stream": (module.set_stream, torch.cuda.set_stream),
-        "synchronize": (module.synchronize, torch.cuda.synchronize),
         "device_index": (module.device, torch.cuda.device),
+        "get_memory_info": (module.mem_get_info, torch.cuda.mem_get_info),
+        "get_device_capability": (lambda *_: {"supported_dtypes": _TYPES}, torch.accelerator.get_device_capability),
     }
+    for name in _OF_THE_SAME_NAME:
+        names[name] = getattr(module, name), getattr(torch.cuda, name)
     for name, (simulated, real) in names.items():
         _set(torch.accelerator, name, parallel.choosing_accelerator(simulated, real))
+
+
+_ATTENTION = "_scaled_dot_product_flash_attention"
 
 
 def _change_training() -> None:
@@ -219,23 +243,127 @@ def _change_training() -> None:
     optim._foreach_supported_types.append(SimTensor)  # as on CUDA: one launch for all parameters
     _undo.append(lambda: optim._foreach_supported_types.remove(SimTensor))
     _replace(torch._C, "_group_tensors_by_device_and_dtype", optimizers.grouping)
+    for way in "", "_backward":  # FlopCounterMode knows attention of real GPUs, and none of the CPU's
+        theirs, ours = (getattr(torch.ops.aten, f"{_ATTENTION}{kind}{way}") for kind in ("", "_for_cpu"))
+        flop_registry[ours] = flop_registry[theirs]
+        _undo.append(functools.partial(flop_registry.pop, ours))
     _set(checkpoint.DefaultDeviceType, "_default_device_type", None)  # torch keeps what it finds at its first use
     _replace(ThreadPoolExecutor, "submit", threads.submitting)
+    _replace(nn.init, "_no_grad_trunc_normal_", _truncated)
+
+
+def _truncated(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def draw(tensor: torch.Tensor, mean: float, std: float, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """torch draws until all numbers fit. With shapes alone nobody knows how often: once."""
+        once = tensor.device.type == "simgpu" and not current().numbers
+        return nn.init.normal_(tensor, mean, std) if once else plain(tensor, mean, std, *args, **kwargs)
+
+    return draw
+
+
+def _say_what_to_do_instead() -> None:
+    """What does not work, or not as on CUDA."""
+    _replace(torch, "compile", _compile)
+    _replace(torch.backends.mha, "get_fastpath_enabled", lambda plain: lambda: plain() and not exists())  # one kernel
+    _replace(torch.jit.RecursiveScriptModule, "_apply", _saying(_SCRIPTED, "swap"))
+    _replace(worker, "_worker_loop", _worker_loop)
+    for owner, name in _OF_REAL_GPUS:
+        _replace(owner, name, _saying(_FOR_CUDA))
+
+
+_OF_REAL_GPUS: tuple[tuple[Any, str], ...] = ((torch.cuda, "_lazy_init"), (torch.cuda, "set_device"))
+_OF_REAL_GPUS += ((torch.cuda.Stream, "__new__"), (torch.cuda.Event, "__new__"))
+
+
+def _saying(sentence: str, where: str = "") -> Callable[[Any], Any]:
+    """Where there are simulated GPUs, errors of a function (with these words) say what to do instead."""
+
+    def make(plain: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(plain)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return plain(*args, **kwargs)
+            except (AssertionError, AttributeError, RuntimeError) as error:
+                if not exists() or where not in str(error):
+                    raise
+                raise RuntimeError(sentence) from error
+
+        return function
+
+    return make
+
+
+_SCRIPTED = "torch.jit.script's modules cannot go to a simulated GPU: move the module there first, and script it then"
+_FOR_CUDA = (
+    "the GPUs here are simulated: where a program for real ones says 'cuda', write 'simgpu' (on ranks device, or "
+    "torch.device('simgpu', local_rank)), and torch.simgpu for torch.cuda"
+)
+
+
+_COMPILED = (
+    "torch.compile leaves simulated GPUs as they are: what runs there runs operator by operator, with the launches, "
+    "the memory and the times of eager mode, not those of fused kernels"
+)
+
+
+def _compile(plain: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def compile(*args: Any, **kwargs: Any) -> Any:
+        if exists():
+            warnings.warn(_COMPILED, stacklevel=2)
+            kwargs["fullgraph"] = False
+        return plain(*args, **kwargs)
+
+    return compile
+
+
+def _worker_loop(plain: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(plain)
+    def _worker_loop(*args: Any, **kwargs: Any) -> None:
+        """A worker of a DataLoader is another process, on CUDA too."""
+        make_current(
+            None,
+            "a DataLoader's worker is a forked process, which has none of its parent's GPUs: give batches of the CPU "
+            "to the training loop, and move them there",
+        )
+        plain(*args, **kwargs)
+
+    return _worker_loop
 
 
 def _to(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         """C++ takes "simgpu" without a number for number 0: say which GPU is meant."""
-        asked = args[0] if args else kwargs.get("device")
-        if isinstance(self, SimTensor) and isinstance(asked, str | int | torch.device):
+        asked = args[0] if args else kwargs.get("device", kwargs.get("tensor"))
+        if isinstance(asked, SimTensor) and not isinstance(self, SimTensor):
+            kwargs.pop("tensor", None)
+            return to(self, asked.device, asked.dtype, *args[1:], **kwargs)
+        if isinstance(self, SimTensor) and isinstance(asked, str | int | torch.device | torch.Tensor):
             return copies.to(self, *args, **kwargs)  # of whoever calls torch.Tensor.to
         if exists() and current().current_index() and asked is not None and _without_number(asked):
-            home = copies.CopyFromHost.apply(self, current().current_index())
+            home = copies.ToCopy.apply(self, current().current_index())
             rest = {name: value for name, value in kwargs.items() if name in ("dtype", "memory_format")}
             return home.to(*args[1:2], **rest) if args[1:2] or rest else home
         return plain(self, *args, **kwargs)
 
     return to
+
+
+def _type(plain: Callable[..., Any]) -> Callable[..., Any]:
+    def type_(self: torch.Tensor, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """C++ would take "torch.simgpu.HalfTensor" for one on GPU 0. It means this GPU, or the current one."""
+        simulated = isinstance(self, SimTensor)
+        if isinstance(dtype, str) and dtype.startswith("torch.simgpu."):
+            dtype = getattr(torch, dtype.rpartition(".")[2]).dtype
+        elif not (simulated and isinstance(dtype, torch.dtype)):
+            return plain(self, dtype, *args, **kwargs)
+        return self.to(self.device if simulated else "simgpu", dtype, *args, **kwargs)
+
+    return type_
+
+
+def _type_as(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    return lambda self, other: self.to(other) if isinstance(other, SimTensor) else plain(self, other)
 
 
 def _data(plain: Any) -> property:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from simgpu import happens_before
+from simgpu.allocator import CachingAllocator
 from simgpu.phases import in_optimizer
 from simgpu.work import Stamp
 
@@ -75,12 +76,12 @@ class Allocation:
     """
 
     __slots__ = (
-        *("__weakref__", "address", "history", "label", "last_write", "memory", "nbytes", "provisional", "storage"),
-        "used_on",
+        *("__weakref__", "address", "history", "label", "last_write", "memory", "nbytes", "pointer"),
+        *("provisional", "storage", "used_on"),
     )
 
     def __init__(self, memory: Memory, storage: torch.UntypedStorage, kind: str) -> None:
-        self.nbytes = 0  # nothing to give back if the next lines raise
+        self.nbytes = self.pointer = 0  # nothing to give back if the next lines raise
         self.memory = memory
         self.label = Label(kind)
         self.storage = storage
@@ -154,6 +155,8 @@ class Memory:
         self.recorders: list[list[Change]] = []  # a list for each running profile
         self.current_stream: Callable[[], Hashable] = lambda: stream
         """Where work goes that is launched now: what is allocated for one stream, only that one gets again."""
+        self.cache = CachingAllocator()
+        self._next_pointer = gpu + 1 << 44
         self.living: dict[int, tuple[Label, int]] = {}
         """What is allocated: label and bytes by the storage's address (not the allocation: it would live on)."""
 
@@ -164,17 +167,14 @@ class Memory:
             torch.OutOfMemoryError: the GPU has not that much left. Nothing is counted then.
         """
         with _lock:
-            if self.allocated + nbytes > self.capacity:
-                raise torch.OutOfMemoryError(
-                    f"simgpu out of memory. Tried to allocate {readable(nbytes)}. GPU {self.gpu} (simulated "
-                    f"{self.name}) has a total capacity of {readable(self.capacity)} of which "
-                    f"{readable(self.capacity - self.allocated)} is free. {readable(self.allocated)} is allocated "
-                    "by PyTorch. Use a smaller batch, recompute activations (torch.utils.checkpoint), or split "
-                    "the model over more GPUs."
-                )
+            self.require(nbytes)
             self.allocated += nbytes
             self.taken += nbytes
             allocation.nbytes = nbytes
+            allocation.pointer = self._next_pointer
+            self._next_pointer += nbytes
+            if nbytes:
+                self.cache.take(allocation.address, nbytes, self.current_stream())
             self.living[allocation.address] = (allocation.label, nbytes)
             self.peak = max(self.peak, self.allocated)
             if happens_before.watching is not None:
@@ -182,11 +182,23 @@ class Memory:
             if self.recorders:
                 self._record(nbytes, allocation)
 
+    def require(self, nbytes: int, beside: int = 0) -> None:
+        """Raise torch.OutOfMemoryError if ``nbytes`` more do not fit, ``beside`` so many that are about to be taken."""
+        held = self.allocated + beside
+        if held + nbytes > self.capacity:
+            raise torch.OutOfMemoryError(
+                f"simgpu out of memory. Tried to allocate {readable(nbytes)}. GPU {self.gpu} (simulated {self.name}) "
+                f"has a total capacity of {readable(self.capacity)} of which {readable(self.capacity - held)} is free. "
+                f"{readable(held)} is allocated by PyTorch. Use a smaller batch, recompute activations "
+                "(torch.utils.checkpoint), or split the model over more GPUs."
+            )
+
     def give_back(self, allocation: Allocation) -> None:
         """Take an allocation's bytes off the ledger."""
         with _lock:
             self.allocated -= allocation.nbytes
             self.living.pop(allocation.address, None)
+            self.cache.give_back(allocation.address)
             if happens_before.watching is not None:
                 happens_before.watching.freed(allocation)
             if self.recorders:

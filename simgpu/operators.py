@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch.utils._mode_utils import no_dispatch
 
-from simgpu import known, memory, shapes
+from simgpu import known, memory, room, shapes
 from simgpu.cluster import Cluster, SimulatedGPU, current
 from simgpu.launches import launch_foreach, launch_operator, tensors_in
 from simgpu.memory import Allocation
 from simgpu.overloads import MAY_READ_HOST_TENSORS, Operator, operator_of
 from simgpu.phases import in_backward
 from simgpu.placement import check_lists, common_gpu, gpu_of_new_tensor, moved_if_guessed
-from simgpu.random_state import random_numbers_of
+from simgpu.random_state import drawn
 from simgpu.tensor import SimTensor, take_over_shape
 
 
@@ -107,9 +107,10 @@ def compute(
     try:
         if not cluster.numbers:
             return (func(*args, **kwargs), None) if operator.asks_anew else shapes.compute(func, args, kwargs)
+        if not (func.is_view or operator.foreach):
+            room.check(func, args, kwargs, gpu)
         if operator.random:
-            with random_numbers_of(gpu):
-                return func(*args, **kwargs), None
+            return drawn(gpu, func, args, kwargs), None
         return func(*args, **kwargs), None
     except NotImplementedError as error:
         where = "CPU" if cluster.numbers else "torch's shape-only device"
@@ -155,8 +156,8 @@ def _wrap_one(one: Any, inputs: list[SimTensor], gpu: SimulatedGPU, themselves: 
         return one
     if id(one) in themselves:
         return themselves[id(one)]
-    if one.layout is not torch.strided:
-        raise NotImplementedError("a simulated GPU cannot hold sparse tensors: keep them on the CPU")
+    if one.layout is not torch.strided or one.is_nested:
+        raise NotImplementedError("a simulated GPU cannot hold sparse or nested tensors: keep them on the CPU")
     storage = one.untyped_storage()
     owner = owners.get(storage._cdata)
     if owner is None:

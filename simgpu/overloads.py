@@ -10,14 +10,8 @@ aten = torch.ops.aten
 
 _FREE = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided, aten.lift_fresh}
 _FREE |= {aten.detach, aten._unsafe_view, aten._reshape_alias, aten.is_same_size, aten.lift, aten.alias}
-MAY_READ_HOST_TENSORS = {
-    aten._pack_padded_sequence,
-    aten.index,
-    aten.index_put_,
-    aten.index_put,
-    aten._index_put_impl_,
-    aten._unsafe_index,
-}
+MAY_READ_HOST_TENSORS = {aten.index, aten.index_put_, aten.index_put, aten._index_put_impl_, aten._unsafe_index}
+MAY_READ_HOST_TENSORS |= {aten._pack_padded_sequence_backward}
 
 
 _MASKS = (torch.bool, torch.uint8)
@@ -27,15 +21,7 @@ class Operator:
     """What is the same at every call of one overload, looked up once."""
 
     __slots__ = (
-        "asks_anew",
-        "data_dependent",
-        "foreach",
-        "free",
-        "metadata_changes",
-        "name",
-        "packet",
-        "random",
-        "writes",
+        *("asks_anew", "data_dependent", "foreach", "free", "metadata_changes", "name", "packet", "random", "writes"),
     )
 
     def __init__(self, func: Any) -> None:

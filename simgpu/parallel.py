@@ -56,6 +56,26 @@ def _unflattened(buffer: SimTensor, like: Sequence[torch.Tensor]) -> Iterator[Si
         start += tensor.numel()
 
 
+def broadcast(tensor: torch.Tensor, gpus: Sequence[int]) -> list[torch.Tensor]:
+    """One tensor, also of the CPU, on every GPU of ``gpus``."""
+    if not isinstance(tensor, SimTensor):
+        return [copy_from_host(tensor, gpu) for gpu in gpus]
+    return [copies[0] for copies in broadcast_coalesced([tensor], gpus, tensor.nbytes)]
+
+
+def into(tensor: torch.Tensor, out: Sequence[torch.Tensor], dim: int | None = None, *_: Any) -> Sequence[torch.Tensor]:
+    """A tensor, or its parts along ``dim``, into tensors that are there."""
+    parts = [tensor] * len(out) if dim is None else tensor.split([one.shape[dim] for one in out], dim)
+    return [one.copy_(part) for one, part in zip(out, parts, strict=True)]
+
+
+def gather_out(tensors: Sequence[torch.Tensor], out: torch.Tensor, dim: int) -> torch.Tensor:
+    """Tensors into the parts of one along ``dim``."""
+    for part, one in zip(out.split([one.shape[dim] for one in tensors], dim), tensors, strict=True):
+        part.copy_(one)
+    return out
+
+
 def scatter(
     tensor: torch.Tensor,
     gpus: Sequence[int],
@@ -90,7 +110,7 @@ def gather(tensors: Sequence[SimTensor], dim: int, gpu: int | None) -> torch.Ten
     return result
 
 
-def reduce(inputs: Sequence[SimTensor], output: SimTensor, root: int) -> None:
+def reduce(inputs: Sequence[SimTensor], output: SimTensor, root: int = 0, **_: Any) -> None:
     """Sum of the inputs into ``output``, on the GPU of ``inputs[root]``."""
     cluster = current()
     for tensor in inputs:
@@ -131,32 +151,19 @@ def choosing_device_type(original: Callable[[], str | None]) -> Callable[[], str
     return lambda: original() if getattr(_local, "real", False) else "simgpu"
 
 
-def _choose(simulated: Callable[..., Any], original: Callable[..., Any] | None, first: Callable[..., Any]) -> Any:
+def choosing(simulated: Callable[..., Any]) -> Callable[[Any], Any]:
     """A function that takes the simulated way for simulated tensors, and for CPU tensors on the way to them."""
 
-    def function(*args: Any, **kwargs: Any) -> Any:
-        tensor = first(*args)
-        real = tensor.device.type != "cpu" or getattr(_local, "real", False)
-        if isinstance(tensor, SimTensor) or original is None or not real:
-            return simulated(*args, **kwargs)
-        return original(*args, **kwargs)
+    def make(original: Callable[..., Any] | None) -> Callable[..., Any]:
+        def function(first: Any, *args: Any, **kwargs: Any) -> Any:
+            tensor = first if isinstance(first, torch.Tensor) else first[0]
+            real = tensor.device.type != "cpu" or getattr(_local, "real", False)
+            chosen = simulated if isinstance(tensor, SimTensor) or original is None or not real else original
+            return chosen(first, *args, **kwargs)
 
-    return function
+        return function
 
-
-def broadcasting(original: Any) -> Any:
-    """``torch._C._broadcast_coalesced``."""
-    return _choose(broadcast_coalesced, original, lambda tensors, *_: tensors[0])
-
-
-def scattering(original: Any) -> Any:
-    """``torch._C._scatter``."""
-    return _choose(scatter, original, lambda tensor, *_: tensor)
-
-
-def gathering(original: Any) -> Any:
-    """``torch._C._gather``."""
-    return _choose(gather, original, lambda tensors, *_: tensors[0])
+    return make
 
 
 def reducing_coalesced(original: Any) -> Any:
@@ -182,17 +189,6 @@ def reducing_coalesced(original: Any) -> Any:
 def having_nccl(original: Any) -> Any:
     """``torch.cuda.nccl.is_available``."""
     return lambda tensors: isinstance(tensors[0], SimTensor) or original(tensors)
-
-
-def reducing(original: Any) -> Any:
-    """``torch.cuda.nccl.reduce``."""
-
-    def reduce_(inputs: Sequence[Any], output: Any = None, root: int = 0, **kwargs: Any) -> Any:
-        if isinstance(inputs[0], SimTensor):
-            return reduce(inputs, output, root)
-        return original(inputs, output, root, **kwargs)
-
-    return reduce_
 
 
 def choosing_stream(original: Any) -> Any:

@@ -71,6 +71,11 @@ def load_into(
     tensor: SimTensor, source: Any = None, offset: int = 0, size: Any = None, stride: Any = None
 ) -> SimTensor:
     """What ``torch.load`` calls: the loaded bytes as a tensor on the GPU of ``tensor`` (which is empty)."""
+    if isinstance(source, SimTensor):  # a program's ``x.set_(y)``: to take over its memory
+        if source.gpu != tensor.gpu:
+            raise RuntimeError(f"Attempted to set the storage of a tensor on {tensor.device} to one on {source.device}")
+        tensor.data = source
+        return tensor
     untyped = getattr(source, "_untyped_storage", source)
     if not isinstance(untyped, LoadedStorage):
         raise NotImplementedError("a simulated GPU cannot do set_: make a new tensor instead")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 from simgpu import happens_before
-from simgpu.cluster import current
+from simgpu.cluster import current, exists
 from simgpu.work import Lane, Timeline
 
 
@@ -169,3 +172,17 @@ class Event(_Awaited):
         if not (self.query() and end.query()):
             raise RuntimeError("Both events must be completed before calculating elapsed time.")
         return (end.time - self.time) * 1e3
+
+
+def of_any_device(simulated: Callable[..., Any], plain: Any) -> Any:
+    """``torch.Stream`` or ``torch.Event``: ``simulated`` makes those of simulated GPUs."""
+
+    class Kind(type):
+        def __call__(cls, device: Any = None, **options: Any) -> Any:
+            ours = exists() and "stream_id" not in options and (device is None or torch.device(device).type == "simgpu")
+            return simulated(device, **options) if ours else plain(device, **options)
+
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, plain | _Awaited)
+
+    return Kind(plain.__name__, (), {"__doc__": plain.__doc__})

@@ -12,7 +12,7 @@ and autograd insists on it. So for C++ every tensor is on "simgpu:0", and the cl
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import torch
 
@@ -22,6 +22,27 @@ from simgpu.memory import Allocation
 
 _torch: Any = torch.Tensor
 """Its properties as the descriptors that they are, which its stubs do not show."""
+
+
+def _refuse_tracing(*_: Any) -> NoReturn:
+    raise NotImplementedError(
+        "a tensor on a simulated GPU cannot be traced (torch.export, make_fx, FakeTensorMode, …): trace the model "
+        "while it is on the CPU"
+    )
+
+
+class _Swapped:
+    """Tells ``Module.to`` to swap a CPU parameter with its copy on a GPU, so that it stays the same object.
+
+    From GPU to GPU that is not needed (and would fail while a graph still uses the parameter): ``data`` is set.
+    """
+
+    def __get__(self, tensor: SimTensor | None, _owner: type) -> Callable[..., Any]:
+        if tensor is None:  # asked of the class, by what traces
+            return _refuse_tracing
+        if not tensor.__dict__.get("from_host"):
+            raise AttributeError("only tensors that come from the host need this")
+        return lambda: (["raw"], None)
 
 
 class SimTensor(torch.Tensor):
@@ -75,12 +96,9 @@ class SimTensor(torch.Tensor):
     def cpu(self, *_args: Any, **_kwargs: Any) -> torch.Tensor:
         return self.to("cpu")
 
-    def type(self, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
-        if isinstance(dtype, torch.dtype):
-            return self.to(dtype)
-        return torch.Tensor.type(self, dtype, non_blocking, **kwargs)
-
-    def numpy(self, *_args: Any, **_kwargs: Any) -> Any:
+    def numpy(self, *_args: Any, force: bool = False) -> Any:
+        if force:
+            return self.detach().cpu().numpy()
         raise TypeError(
             f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host "
             "memory first."
@@ -100,6 +118,10 @@ class SimTensor(torch.Tensor):
     ) -> torch.Tensor:
         device = self.device if device is None else device
         return torch.tensor(data, dtype=dtype or self.dtype, device=device, requires_grad=requires_grad)
+
+    def new(self, *args: Any, device: Any = None) -> torch.Tensor:  # type: ignore[override]  # as its users know it
+        numbers = len(args) == 1 and not isinstance(args[0], int | torch.Size)
+        return self.new_tensor(args[0], device=device) if numbers else self.new_empty(*args or (0,), device=device)
 
     def tolist(self) -> Any:
         return self.detach().cpu().tolist()
@@ -128,8 +150,11 @@ class SimTensor(torch.Tensor):
         if value:
             self.allocation.label.kind = memory.PARAMETERS
 
-    def untyped_storage(self) -> SimStorage:  # type: ignore[override]  # it has no bytes that one could read
+    def untyped_storage(self) -> SimStorage:
         return SimStorage(self.allocation)
+
+    def data_ptr(self) -> int:
+        return self.allocation.pointer + int(self.raw.storage_offset()) * self.itemsize if self.numel() else 0
 
     def record_stream(self, stream: Any) -> None:
         """Its memory is used in this stream, too: the allocator keeps it until that has done what it has by then.
@@ -173,19 +198,15 @@ class SimTensor(torch.Tensor):
     def grad(self) -> None:
         _torch.grad.__set__(self, None)
 
-    @property
-    def __tensor_flatten__(self) -> Any:
-        """Tells ``Module.to`` to swap a CPU parameter with its copy on a GPU, so that it stays the same object.
-
-        From GPU to GPU that is not needed (and would fail while a graph still uses the parameter): ``data`` is set.
-        """
-        if not self.__dict__.get("from_host"):
-            raise AttributeError("only tensors that come from the host need this")
-        return lambda: (["raw"], None)
+    __tensor_flatten__ = _Swapped()
 
     @staticmethod
-    def __tensor_unflatten__(inner: dict[str, torch.Tensor], *_: Any) -> torch.Tensor:
-        raise NotImplementedError("a tensor on a simulated GPU cannot be traced: run it without torch.compile")
+    def __tensor_unflatten__(*_: Any) -> torch.Tensor:
+        return _refuse_tracing()
+
+    def __copy__(self) -> torch.Tensor:
+        shared = self.detach().requires_grad_(self.requires_grad)
+        return torch.nn.Parameter(shared, self.requires_grad) if self._is_param else shared
 
     def __deepcopy__(self, memo: dict) -> SimTensor:
         if not self.is_leaf:
@@ -214,13 +235,15 @@ class SimTensor(torch.Tensor):
         return cls.run_operator(func, args, kwargs or {})
 
 
-class SimStorage:
+class SimStorage(torch.UntypedStorage):
     """What ``tensor.untyped_storage()`` is: its size, which can be changed in place."""
 
-    __slots__ = ("allocation",)
+    allocation: Allocation
 
-    def __init__(self, allocation: Allocation) -> None:
+    def __new__(cls, allocation: Allocation) -> SimStorage:
+        self = super().__new__(cls, 0, device="cpu")  # type: ignore[call-arg]  # torch's stub says nothing of it
         self.allocation = allocation
+        return self
 
     def size(self) -> int:
         """Its bytes, not rounded up."""
@@ -233,15 +256,22 @@ class SimStorage:
         self.allocation.resize(nbytes)
 
     def data_ptr(self) -> int:
-        """A number that no other living storage has; 0 if it is empty."""
-        return self.allocation.address if self.size() else 0
+        """Where it is in the GPU's memory: a number that no other storage has; 0 if it is empty."""
+        return self.allocation.pointer if self.size() else 0
+
+    def is_shared(self) -> bool:
+        """As every storage on a GPU."""
+        return True
+
+    def _weak_ref(self) -> Any:
+        return self.allocation.storage._weak_ref()
 
     @property
     def _cdata(self) -> int:
         return self.allocation.address
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]  # torch's cannot be set, though its stub says so
         """The GPU that it is on."""
         return torch.device("simgpu", self.allocation.memory.gpu)
 

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
+from typing import TypeVar
 
 import torch
 
-from simgpu.cluster import current, exists
+from simgpu import random_state
+from simgpu.cluster import SimulatedGPU, current, exists
+from simgpu.memory import Memory, readable
 from simgpu.random_state import get_rng_state, manual_seed, manual_seed_all, set_rng_state
 from simgpu.streams import Event, Stream
 
 __all__ = ["Event", "Stream", "get_rng_state", "manual_seed", "manual_seed_all", "set_rng_state"]
 
+Which = int | str | torch.device | None
+T = TypeVar("T")
+
 _initialized = True  # torch.utils.checkpoint looks for it before it keeps the random state
-is_available = exists
-
-
-def is_initialized() -> bool:
-    """Like ``is_available``: there is nothing to start."""
-    return is_available()
+is_available = is_initialized = exists  # there is nothing to start
+get_rng_state_all, set_rng_state_all = random_state.get_rng_state_all, random_state.set_rng_state_all
+initial_seed, seed = random_state.initial_seed, random_state.seed
+seed_all = seed
 
 
 def device_count() -> int:
@@ -41,7 +45,7 @@ def set_device(gpu: int | str | torch.device) -> None:
 class device:
     """``with torch.simgpu.device(1): …``: inside, "simgpu" without a number means GPU 1."""
 
-    def __init__(self, gpu: int | str | torch.device | None) -> None:
+    def __init__(self, gpu: Which) -> None:
         self.gpu = None if gpu is None or gpu == -1 else current().index(gpu)
 
     def __enter__(self) -> None:
@@ -54,22 +58,17 @@ class device:
             current().set_current(self.before)
 
 
+def device_of(tensor: torch.Tensor) -> device:
+    """``with torch.simgpu.device_of(x): …``: inside, "simgpu" without a number means the GPU of ``x``."""
+    return device(tensor.get_device())
+
+
 def on(gpu: int) -> device:
     """``with simgpu.on(200): …``: inside, "simgpu" without a number means GPU 200.
 
     The way to reach GPUs beyond 127: torch's device numbers end there.
     """
     return device(gpu)
-
-
-def current_stream(gpu: int | str | torch.device | None = None) -> Stream:
-    """The stream that work on a GPU joins."""
-    return current().current_stream(current().index(gpu))
-
-
-def default_stream(gpu: int | str | torch.device | None = None) -> Stream:
-    """The stream that a GPU starts with."""
-    return current().gpus[current().index(gpu)].default_stream
 
 
 def set_stream(stream: Stream) -> None:
@@ -87,79 +86,85 @@ def stream(which: Stream | None) -> Iterator[Stream | None]:
         yield which
 
 
-def synchronize(gpu: int | str | torch.device | None = None) -> None:
-    """The host waits until a GPU (None: the current one) has nothing left to do."""
-    current().synchronize(current().index(gpu))
+StreamContext = stream
 
 
-def memory_allocated(gpu: int | str | torch.device | None = None) -> int:
-    """Bytes that tensors hold on a GPU now."""
-    return current().gpus[current().index(gpu)].memory.allocated
+# --- What a GPU says of itself ------------------------------------------------------------------------------
 
 
-def max_memory_allocated(gpu: int | str | torch.device | None = None) -> int:
-    """The most bytes that tensors have held on a GPU."""
-    return current().gpus[current().index(gpu)].memory.peak
+def _asked(answer: Callable[[SimulatedGPU], T]) -> Callable[..., T]:
+    return lambda gpu=None: answer(current().gpus[current().index(gpu)])
 
 
-def memory_reserved(gpu: int | str | torch.device | None = None) -> int:
-    """The same as ``memory_allocated``: what a tensor gives back is free at once, no allocator keeps it."""
-    return memory_allocated(gpu)
+def _stats(memory: Memory) -> dict[str, int]:
+    kept = memory.cache
+    found: dict[str, int] = {}
+    for kind, *figures in (
+        ("allocated", memory.allocated, memory.peak, memory.taken, memory.taken - memory.allocated),
+        ("reserved", kept.reserved, kept.peak, kept.taken, kept.taken - kept.reserved),
+    ):
+        names = (f"{kind}_bytes.all.{name}" for name in ("current", "peak", "allocated", "freed"))
+        found.update(zip(names, figures, strict=True))
+    return found
 
 
-def max_memory_reserved(gpu: int | str | torch.device | None = None) -> int:
-    """The same as ``max_memory_allocated``."""
-    return max_memory_allocated(gpu)
+def _summary(gpu: SimulatedGPU) -> str:
+    rows = (f"{name:<30} {readable(n):>14}" for name, n in _stats(gpu.memory).items())
+    return "\n".join([f"simulated {gpu.name}, {gpu.model.name}", *rows])
 
 
-def memory_stats(gpu: int | str | torch.device | None = None) -> dict[str, int]:
-    """What ``torch.cuda.memory_stats`` says of allocated and reserved bytes: now, at the peak, and all together."""
-    ledger = current().gpus[current().index(gpu)].memory
-    figures = {
-        "current": ledger.allocated,
-        "peak": ledger.peak,
-        "allocated": ledger.taken,
-        "freed": ledger.taken - ledger.allocated,
-    }
-    return {f"{kind}_bytes.all.{name}": n for kind in ("allocated", "reserved") for name, n in figures.items()}
+def _reset_peak(memory: Memory) -> None:
+    memory.peak, memory.cache.peak = memory.allocated, memory.cache.reserved
 
 
-def reset_peak_memory_stats(gpu: int | str | torch.device | None = None) -> None:
-    """Start again to look for the peak."""
-    ledger = current().gpus[current().index(gpu)].memory
-    ledger.peak = ledger.allocated
+def _reset_sums(memory: Memory) -> None:
+    memory.taken, memory.cache.taken = memory.allocated, memory.cache.reserved
 
 
-def mem_get_info(gpu: int | str | torch.device | None = None) -> tuple[int, int]:
-    """Free bytes and all bytes of a GPU."""
-    ledger = current().gpus[current().index(gpu)].memory
-    return ledger.capacity - ledger.allocated, ledger.capacity
+# Bytes that tensors hold, and bytes that torch's caching allocator would keep (simgpu.allocator)
+memory_allocated = _asked(lambda gpu: gpu.memory.allocated)
+max_memory_allocated = _asked(lambda gpu: gpu.memory.peak)
+memory_reserved = _asked(lambda gpu: gpu.memory.cache.reserved)
+max_memory_reserved = _asked(lambda gpu: gpu.memory.cache.peak)
+memory_stats = _asked(lambda gpu: _stats(gpu.memory))
+reset_peak_memory_stats = reset_max_memory_allocated = _asked(lambda gpu: _reset_peak(gpu.memory))
+reset_accumulated_memory_stats = _asked(lambda gpu: _reset_sums(gpu.memory))
+mem_get_info = _asked(lambda gpu: (gpu.memory.capacity - gpu.memory.allocated, gpu.memory.capacity))
+current_stream: Callable[..., Stream] = _asked(lambda gpu: current().current_stream(gpu.index))
+default_stream: Callable[..., Stream] = _asked(lambda gpu: gpu.default_stream)
+synchronize = _asked(lambda gpu: current().synchronize(gpu.index))  # the host waits until it has nothing left to do
+get_device_name = _asked(lambda gpu: gpu.model.name)
+# CUDA's compute capability (NVIDIA, "CUDA GPU Compute Capability", 2025); 8.0 for a GPU of one's own
+_CAPABILITIES = {"V100": (7, 0), "A100": (8, 0), "RTX 3090": (8, 6), "RTX 4090": (8, 9), "H100": (9, 0), "H200": (9, 0)}
+get_device_capability = _asked(
+    lambda gpu: next((number for name, number in _CAPABILITIES.items() if gpu.model.name.startswith(name)), (8, 0))
+)
+get_device_properties = _asked(
+    lambda gpu: SimpleNamespace(
+        name=gpu.model.name,
+        total_memory=gpu.model.memory_bytes,
+        multi_processor_count=gpu.model.multiprocessors or 1,
+        **dict(zip(("major", "minor"), get_device_capability(gpu.index), strict=True)),
+    )
+)
+
+
+def memory_summary(gpu: Which = None, abbreviated: bool = False) -> str:
+    """The figures of ``memory_stats`` as a table."""
+    return _asked(_summary)(gpu)
 
 
 def empty_cache() -> None:
-    """Nothing to do: simulated memory is free at once."""
+    """Give back what no tensor uses of what the caching allocator keeps."""
+    for gpu in current().own if is_available() else ():
+        gpu.memory.cache.empty()
 
 
-def get_device_properties(gpu: int | str | torch.device | None = None) -> SimpleNamespace:
-    """Name and memory of a GPU."""
-    model = current().gpus[current().index(gpu)].model
-    return SimpleNamespace(name=model.name, total_memory=model.memory_bytes, multi_processor_count=1)
+def _always(value: T) -> Callable[..., T]:
+    return lambda *_: value
 
 
-def get_device_name(gpu: int | str | torch.device | None = None) -> str:
-    """Name of a GPU's hardware."""
-    return get_device_properties(gpu).name
-
-
-def get_amp_supported_dtype() -> list[torch.dtype]:
-    """What ``torch.autocast("simgpu", dtype=…)`` can use."""
-    return [torch.float16, torch.bfloat16]
-
-
-def is_bf16_supported() -> bool:
-    """Every simulated GPU computes in bfloat16 (on those without it, as slowly as in fp32)."""
-    return True
-
-
-def _is_in_bad_fork() -> bool:
-    return False
+get_amp_supported_dtype = _always([torch.float16, torch.bfloat16])
+is_bf16_supported = _always(True)  # on those without it, as slowly as in fp32
+_is_in_bad_fork = is_current_stream_capturing = _always(False)
+init = ipc_collect = _always(None)

@@ -22,8 +22,6 @@ def connect() -> None:
     install.replace(FullyShardedDataParallel, "__init__", _no_fsdp1)
     install.replace(nn.SyncBatchNorm, "forward", _no_synchronized_norm)
     install.replace(nn.parallel.DistributedDataParallel, "_check_comm_hook", _hooks_in_bf16)
-    for name in ("_lazy_init", "set_device"):
-        install.replace(torch.cuda, name, _real_gpus)
 
 
 def _no_fsdp1(plain: Callable[..., None]) -> Callable[..., None]:
@@ -60,23 +58,6 @@ def _hooks_in_bf16(plain: Callable[..., None]) -> Callable[..., None]:
             plain(self, hook)
 
     return _check_comm_hook
-
-
-def _real_gpus(plain: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(plain)
-    def of_cuda(*args: Any, **kwargs: Any) -> Any:
-        """A program for real GPUs, where there are none."""
-        try:
-            return plain(*args, **kwargs)
-        except (AssertionError, AttributeError, RuntimeError) as error:
-            if not (exists() and current().between_ranks):
-                raise
-            raise RuntimeError(
-                "this rank's GPU is simulated: where a program for real ones says 'cuda', write device, or "
-                "torch.device('simgpu', local_rank), and torch.simgpu for torch.cuda"
-            ) from error
-
-    return of_cuda
 
 
 def _refuse(sentence: str) -> NoReturn:

@@ -495,7 +495,7 @@ UNSUPPORTED = {
     "sparse by hand": lambda x: torch.sparse_coo_tensor(
         torch.zeros(1, 1, dtype=torch.long), torch.ones(1), device=x.device
     ),
-    "set_": lambda x: x.set_(ones(3, gpu=1)),
+    "set_": lambda x: x.set_(torch.ones(3)),
     "dlpack": lambda x: torch.utils.dlpack.to_dlpack(x),
 }
 

@@ -53,6 +53,12 @@ def dumps_plain(value: Any) -> bytes:
             if isinstance(thing, functools._lru_cache_wrapper) and not _has_a_place(thing):
                 how = thing.cache_parameters()
                 return _remembered, (thing.__wrapped__, how["maxsize"], how["typed"])
+            torch = sys.modules.get("torch")
+            if torch is not None and isinstance(thing, torch.Tensor) and thing.device.type == "simgpu":
+                raise TypeError(
+                    "a tensor, or a model, on a simulated GPU of the notebook cannot go to the ranks: move it to the "
+                    "CPU before, with .cpu(), and on each rank to its own GPU"
+                )
             return super().reducer_override(thing)
 
     buffer = io.BytesIO()
