@@ -13,6 +13,7 @@ joining.py     ``simgpu.join``, ``simgpu.one_of``
 changes.py     what is changed in torch.distributed
 pinned.py      pinned memory that C++ asks for
 premultiplied.py  the factor of a pre-multiplied sum
+random_shards.py  random numbers of DTensors
 foreach.py     optimizers over many DTensors, without a minute of thinking
 refusals.py    what does not work, and what to do instead
 cells.py       simulated GPUs for ``%%ranks --gpu``, and pictures of all ranks

@@ -11,12 +11,12 @@ import torch._C._distributed_c10d as c10d
 import torch.distributed as dist
 from torch.autograd import graph
 from torch.distributed.checkpoint import _state_dict_stager
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, _random
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
 from simgpu import dispatch, install, torch_module
 from simgpu.cluster import current, exists
-from simgpu.distributed import foreach, functional, operators, pinned, premultiplied, refusals
+from simgpu.distributed import foreach, functional, operators, pinned, premultiplied, random_shards, refusals
 from simgpu.distributed.cluster import RankCluster
 from simgpu.distributed.works import after_backward, forget_unfinished
 from simgpu.phases import in_backward
@@ -45,6 +45,7 @@ def connect() -> None:
     install.replace(DTensor, "device", lambda _: property(_device))
     install.replace(DTensor, "to", _to)
     install.replace(ShardingPropagator, "propagate_op_sharding_non_cached", foreach.one_of_each_kind)
+    install.replace(_random, "_rng_tracker", lambda _: random_shards.Tracker())
     install.replace(_state_dict_stager.StateDictStager, "_offload_tensor", _to_host)
 
 

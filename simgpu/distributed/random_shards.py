@@ -1,0 +1,76 @@
+"""Random operators on DTensors: every rank draws what one process would draw for the whole tensor, and keeps its shard.
+
+So shards differ, replicas are alike, and a model that is started from "meta" under FSDP2 or tensor parallelism has the
+parameters that one process gives it with the same seed, bit for bit. (CUDA promises the first two: there each rank goes
+ahead in its generator by the number of elements that lie before its shard.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor._random import OffsetBasedRNGTracker
+from torch.distributed.tensor.placement_types import _StridedShard
+from torch.utils._pytree import tree_map, tree_map_only
+
+from simgpu.cluster import current
+from simgpu.random_state import drawing, get_rng_state, set_rng_state
+
+
+class Tracker(OffsetBasedRNGTracker):
+    """What torch asks before each random operator on a DTensor. (Its own reads the state of CUDA's generators.)"""
+
+    def __init__(self) -> None:
+        self._use_distribute_region = True
+        self._alike: Any = None  # the cluster on which all ranks have begun with rank 0's state
+
+    @contextmanager
+    def _distribute_region(self, spec: Any, generator: torch.Generator | None = None) -> Iterator[None]:
+        if spec.mesh.device_type != "simgpu":
+            yield
+            return
+        if self._alike is not current():
+            self._alike = current()
+            dist.broadcast(state := get_rng_state().to("simgpu"), 0)
+            if current().numbers:
+                set_rng_state(state.cpu())
+        drawing.draw = _Part(spec, {} if generator is None else {"generator": generator})
+        try:
+            yield
+        finally:
+            drawing.draw = None
+
+
+class _Part:
+    """Runs an operator on whole tensors; ``places`` are those of this rank's elements in the whole one."""
+
+    def __init__(self, spec: Any, options: dict) -> None:
+        self.whole, self.options = tuple(spec.shape), options
+        places = torch.arange(math.prod(self.whole), device="cpu").view(self.whole)
+        for size, mine, placement in zip(spec.mesh.shape, spec.mesh.get_coordinate(), spec.placements, strict=True):
+            if isinstance(placement, Shard | _StridedShard):
+                places = placement._split_tensor(places, size, with_padding=False)[0][mine]
+        self.places = places
+
+    def __call__(self, func: Any, args: Any, kwargs: dict) -> Any:
+        out = func(*tree_map(self._grown, args, is_leaf=self._is_shape), **kwargs, **self.options)
+        out = tree_map_only(torch.Tensor, lambda one: one.flatten()[self.places], out)
+        return args[0].copy_(out) if func._schema.is_mutable else out
+
+    def _is_shape(self, arg: Any) -> bool:
+        numbers = isinstance(arg, list | tuple) and all(type(each) is int for each in arg)
+        return numbers and tuple(arg) == tuple(self.places.shape)
+
+    def _grown(self, arg: Any) -> Any:
+        """The whole shape for the shard's; and a whole tensor with the shard in its place."""
+        if self._is_shape(arg):
+            return self.whole
+        if not isinstance(arg, torch.Tensor) or arg.shape != self.places.shape:
+            return arg
+        return arg.new_zeros(math.prod(self.whole)).index_put_((self.places,), arg).view(self.whole)
