@@ -185,13 +185,7 @@ def choice(
 
 
 def share(
-    cluster: Cluster,
-    model: GPU,
-    chosen: nccl.Choice,
-    nodes: int,
-    cards: float,
-    nbytes: float,
-    traffic: float,
+    cluster: Cluster, model: GPU, chosen: nccl.Choice, nodes: int, cards: float, nbytes: float, traffic: float
 ) -> Share | None:
     """What a collective takes of each GPU while it runs. None: nothing, or nothing that is known.
 

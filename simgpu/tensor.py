@@ -73,9 +73,6 @@ class SimTensor(torch.Tensor):
         self.allocation = allocation
         return self
 
-    def __init__(self, *_args: Any) -> None:
-        """Everything is done in ``__new__``."""
-
     # --- Where it is ----------------------------------------------------------------------------------------
 
     @property
