@@ -150,7 +150,9 @@ def test_data_parallel_asks_where_its_module_is(monkeypatch: pytest.MonkeyPatch)
         with pytest.raises(InterruptedError):
             simulated(torch.ones(2, 3))
         assert asked[-1] == "simgpu"
-        with pytest.raises((RuntimeError, AssertionError), match=r"CUDA|NVIDIA|device id"):  # there is no such real GPU
+        with pytest.raises(
+            (RuntimeError, AssertionError), match=r"CUDA|NVIDIA|device id|GPUs here are simulated"
+        ):  # there is no such real GPU
             nn.DataParallel(RealModule(3, 3), device_ids=[99])(torch.ones(2, 3))
         assert kind_of_device() == "simgpu", "the next one is asked anew"
     assert torch._utils._get_available_device_type() == "cuda"
