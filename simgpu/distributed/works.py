@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch.distributed import Work as TorchWork
+from torch.utils.weak import TensorWeakRef
 
 from simgpu import happens_before
 from simgpu.distributed.cluster import here
@@ -34,18 +35,17 @@ class SimWork(TorchWork):
 
     Args:
         finish: gives its place in simulated time, for which it may have to wait for the other rank.
-        result: the tensors that it writes. (Kept only until somebody has asked, or waited.)
+        result: the tensors that it writes. (It keeps none of them in memory: many programs never wait, and let go.)
         order: what comes before those who wait for it, while somebody looks for races.
     """
 
     def __init__(self, finish: Callable[[], Work], result: list, order: Any = None) -> None:
         super().__init__()
         self._order = order
-        self._finish, self._result = finish, result
+        self._finish, self._result = finish, [TensorWeakRef(tensor) for tensor in result]
         _alive.append(self)
 
     def wait(self, timeout: Any = None) -> bool:
-        self._result = []
         stream_waits(self._finish())
         return True
 
@@ -57,7 +57,7 @@ class SimWork(TorchWork):
         return True
 
     def result(self) -> list:
-        return self._result
+        return [tensor for found in self._result if (tensor := found()) is not None]
 
     def get_future(self) -> Future:
         """A future that is done, though in simulated time it is not: what reads the tensors waits for them.
@@ -69,8 +69,7 @@ class SimWork(TorchWork):
             happens_before.watching.future(self._order)
         _until_end_of_backward.append(lambda: stream_waits(finish()))
         future = Future(self._order)
-        future.set_result(self._result)
-        self._result = []
+        future.set_result(self.result())
         return future
 
 

@@ -7,10 +7,13 @@ import os
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from simgpu_ranks import communication, join
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, fp16_compress_hook
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 import simgpu
@@ -95,6 +98,64 @@ def test_what_a_communication_hook_does_afterwards_does_not_hold_up_the_backward
     (slow, whole), (fast, half) = ends.values()
     assert half == whole / 2 and fast < slow
     assert computed[fp16_compress_hook] == pytest.approx(computed[allreduce_hook], rel=0.02)
+
+
+def test_what_a_collective_has_written_is_freed_when_nobody_holds_it_waited_for_or_not():
+    with simgpu.one_of(8) as cluster:
+        device, held = torch.device("simgpu", cluster.local_rank), torch.simgpu.memory_allocated
+        x = torch.empty(1 << 20, device=device)
+        before = held()
+        for waits in (False, True):
+            for issue in (
+                lambda: functional.all_reduce(x, "sum", dist.group.WORLD),
+                lambda: functional.all_gather_single(x, 0, dist.group.WORLD),
+                lambda: functional.all_to_all_single(x, None, None, dist.group.WORLD),
+            ):
+                output = issue()
+                assert held() > before
+                if waits:
+                    functional.wait_tensor(output)
+                del output
+                assert held() == before
+            work = dist.all_reduce(torch.empty(1 << 20, device=device), async_op=True)
+            if waits:
+                work.wait()
+            del work
+            assert held() == before
+        work = dist.all_reduce(x, async_op=True)
+        assert work.result()[0] is x and work.get_future().value()[0] is x
+
+
+WIDTH, ROWS, HIDDEN = 1024, 512, 4096
+FLOAT = 4
+
+
+@pytest.mark.parametrize("layers", [1, 4])
+def test_a_tensor_parallel_step_holds_what_it_needs_and_no_more_with_every_step(layers):
+    ranks = 8
+    with simgpu.one_of(ranks) as cluster:
+        device = torch.device("simgpu", cluster.local_rank)
+        mesh = init_device_mesh("simgpu", (ranks,))
+        with device:
+            blocks = [
+                nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, WIDTH)) for _ in range(layers)
+            ]
+        net = nn.Sequential(*blocks)
+        for block in blocks:
+            parallelize_module(block, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        parameters = 2 * WIDTH * HIDDEN // ranks + HIDDEN // ranks + WIDTH
+        x = torch.empty(ROWS, WIDTH, device=device)
+        held = []
+        for _ in range(3):
+            output = net(x)
+            kept = ROWS * (2 * HIDDEN // ranks + WIDTH)  # hidden before and after GELU, and what the next block gets
+            need = FLOAT * (layers * (parameters + kept) + ROWS * WIDTH)
+            assert torch.simgpu.memory_allocated() == need
+            output.sum().backward()
+            del output
+            net.zero_grad()
+            held.append(torch.simgpu.memory_allocated())
+        assert held == [FLOAT * (layers * parameters + ROWS * WIDTH)] * 3
 
 
 def test_one_of_is_refused_where_there_is_a_process_group():
