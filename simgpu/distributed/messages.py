@@ -11,6 +11,7 @@ and are looked at when somebody waits: for the message, or for the whole GPU. So
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import torch
@@ -24,18 +25,20 @@ from simgpu.distributed.works import SimWork
 from simgpu.tensor import SimTensor
 from simgpu.work import Timeline, Work
 
-_TIMES = 1 << 24
-"""Added to a message's tag, for the message that says when each side is ready."""
+_FROM_SENDER, _FROM_RECEIVER = 1 << 24, 1 << 25
+"""Added to a message's tag, for those that say when each side is ready. (One pair's opposite messages are under way at
+the same time: what a rank says as a sender must not be taken for what it says as a receiver.)"""
 
 
 class Direction(Timeline):
     """From one rank of a group to another: messages go one behind the other, in the order in which they are issued."""
 
-    __slots__ = ("waiting",)
+    __slots__ = ("issued", "waiting")
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.waiting: list[Message] = []
+        self.issued: Counter[int] = Counter()  # by tag
 
 
 class Message:
@@ -54,29 +57,39 @@ class Message:
         if sends:  # what this rank does next has to wait so long at least
             cluster.link_free[self._link] = issue.ready + self._seconds
         self.order = issue.order
-        self._waits = [] if cluster.alone else _exchange(sends, tensor, group, peer, tag, self._issue.ready)
+        self._direction.issued[tag] += 1
+        number = self._direction.issued[tag]
+        self._waits = [] if cluster.alone else _exchange(sends, tensor, group, peer, tag, number, issue.ready)
         self._tensors = [] if sends else [tensor]
         self._nbytes = tensor.nbytes
         self._work: Work | None = None
+        self._mistake: RuntimeError | None = None
         self._direction.waiting.append(self)
         cluster.unfinished.append(self.finish)
 
     def finish(self) -> Work:
         """Wait, in real time, until the other side has issued it too."""
-        while self._work is None:
+        while self._work is None and self._mistake is None:
             self._direction.waiting.pop(0)._place()
+        if self._mistake is not None:
+            raise self._mistake
+        assert self._work is not None
         return self._work
 
     def _place(self) -> None:
-        theirs = [wait() for wait in self._waits]
+        waits, self._waits = self._waits, []
+        self._cluster.unfinished = [finish for finish in self._cluster.unfinished if finish != self.finish]
+        try:
+            theirs = [wait() for wait in waits]
+        except RuntimeError as error:
+            self._mistake = error
+            return
         self._cluster.clock.settle()
         start = max([self._issue.ready, self._direction.time, *theirs])
         lane = f"rank {self._ends[0]} → rank {self._ends[1]}"
         self._work = self._issue.place(start, self._seconds, self._nbytes, self._tensors, lane)
         self._cluster.link_free[self._link] = max(self._cluster.link_free[self._link], self._work.end)
-        self._tensors, self._waits = [], []
-        if self.finish in self._cluster.unfinished:
-            self._cluster.unfinished.remove(self.finish)
+        self._tensors = []
 
 
 def issue(sends: bool, tensor: SimTensor, group: Any, peer: int, tag: int) -> SimWork:
@@ -87,22 +100,28 @@ def issue(sends: bool, tensor: SimTensor, group: Any, peer: int, tag: int) -> Si
     return SimWork(message.finish, [tensor], message.order)
 
 
-def _exchange(sends: bool, tensor: SimTensor, group: Any, peer: int, tag: int, ready: float) -> list:
-    """Begin to move the times, and the numbers if there are any; what to call to wait for them."""
+def _exchange(sends: bool, tensor: SimTensor, group: Any, peer: int, tag: int, number: int, ready: float) -> list:
+    """Begin to move the times, and the numbers if there are any; what to call to wait for them.
+
+    The numbers have a tag that says which message this is, and how long: gloo would end a process whose recv meets a
+    longer message, and would give what a failed message has left to the next one.
+    """
+    own_tag = hash((tag, number, tensor.nbytes)) % _FROM_SENDER  # (Python's hash of numbers is always the same)
     has = here().numbers or known.values(tensor) is not None
     mine = torch.tensor([ready, has, tensor.nbytes], dtype=torch.float64, device="cpu")
     theirs = torch.zeros(3, dtype=torch.float64, device="cpu")
-    told, heard = group.send([mine], peer, tag + _TIMES), group.recv([theirs], peer, tag + _TIMES)
+    tags = (tag + _FROM_SENDER, tag + _FROM_RECEIVER)[:: 1 if sends else -1]
+    told, heard = group.send([mine], peer, tags[0]), group.recv([theirs], peer, tags[1])
     travel: Any = None
     plain: Any = None
     target: torch.Tensor | None = None
     if sends and has:
         plain = (tensor.raw if here().numbers else tensor.known).detach().clone(memory_format=torch.contiguous_format)
-        travel = group.send([plain], peer, tag)  # a copy, for the program may write into the tensor
+        travel = group.send([plain], peer, own_tag)  # a copy, for the program may write into the tensor
     elif not sends and here().numbers:
         target = tensor.raw.detach()
         plain = target.contiguous()
-        travel = group.recv([plain], peer, tag)
+        travel = group.recv([plain], peer, own_tag)
 
     def times() -> float:
         heard.wait()
@@ -119,7 +138,7 @@ def _exchange(sends: bool, tensor: SimTensor, group: Any, peer: int, tag: int, r
         if travel is not None:
             travel.wait()
         elif not sends and theirs[1]:  # only now is it known that there are numbers
-            group.recv([known.kept(tensor)], peer, tag).wait()
+            group.recv([known.kept(tensor)], peer, own_tag).wait()
         elif not sends:
             known.forget([tensor])
         if target is not None and plain is not target:
