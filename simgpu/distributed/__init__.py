@@ -18,6 +18,7 @@ foreach.py     optimizers over many DTensors, without a minute of thinking
 refusals.py    what does not work, and what to do instead
 cells.py       simulated GPUs for ``%%ranks --gpu``, and pictures of all ranks
 operators.py   collectives of c10d, from issue to their place in time
+sizes.py       what every rank gives and gets, and whether it fits together
 functional.py  functional collectives
 messages.py    send and recv
 issue.py       the host launches a communication; the ranks agree on when it begins

@@ -15,11 +15,12 @@ from torch.distributed import ReduceOp, get_process_group_ranks
 
 from simgpu import happens_before
 from simgpu.distributed.cluster import here
+from simgpu.distributed.sizes import Sizes
 from simgpu.phases import COMMUNICATION, in_backward
 from simgpu.tensor import SimTensor
 from simgpu.work import Share, Timeline, Work
 
-_LONGEST = 200
+_LONGEST = 300
 
 
 class Issue:
@@ -87,7 +88,7 @@ class Issue:
         return work
 
 
-def meet(group: Any, what: str, ready: float, seconds: float, moves: bool = True) -> tuple[float, float, bool]:
+def meet(group: Any, sizes: Sizes, ready: float, seconds: float, moves: bool = True) -> tuple[float, float, bool]:
     """All ranks of a group say what they are about to do, when they are ready, how long it takes, and if numbers move.
 
     Returns:
@@ -98,13 +99,18 @@ def meet(group: Any, what: str, ready: float, seconds: float, moves: bool = True
     """
     if group.size() == 1 or here().alone:
         return ready, seconds, moves
-    mark = float(zlib.crc32(what.encode()))
-    numbers = torch.tensor([ready, seconds, mark, -mark, not moves], dtype=torch.float64, device="cpu")
-    group.allreduce([numbers], ReduceOp.MAX).wait()
-    latest, longest, high, low, stays = numbers.tolist()
-    if high != -low:
-        raise RuntimeError(_who_does_what(group, what))
-    return latest, longest, not stays
+    mine = [ready, seconds, not moves, zlib.crc32(sizes.same.encode()), sizes.balance]
+    rows = torch.zeros(group.size(), len(mine), dtype=torch.float64, device="cpu")
+    rows[group.rank()] = torch.tensor(mine, dtype=torch.float64, device="cpu")
+    group.allreduce([rows], ReduceOp.SUM).wait()  # faster than an all-gather, and as exact: x + 0 is x
+    times, durations, stays, marks, balances = rows.t().tolist()
+    if len(set(marks)) > 1:
+        does = _who_does_what(group, sizes.same)
+        raise RuntimeError(f"the ranks of a group called different collectives, which would hang on real GPUs: {does}")
+    if sum(balances):
+        does = _who_does_what(group, str(sizes))
+        raise RuntimeError(f"what one rank gives must be what the other expects, or real GPUs would hang: {does}")
+    return max(times), max(durations), not any(stays)
 
 
 def _who_does_what(group: Any, what: str) -> str:
@@ -114,5 +120,4 @@ def _who_does_what(group: Any, what: str) -> str:
     does: dict[str, list[int]] = {}
     for rank, text in zip(get_process_group_ranks(group), all_, strict=True):
         does.setdefault(bytes(text.tolist()).decode(errors="replace").strip(), []).append(rank)
-    said = "; ".join(f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}: {it}" for it, ranks in does.items())
-    return f"the ranks of a group called different collectives, which would hang on real GPUs: {said}"
+    return "; ".join(f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}: {it}" for it, ranks in does.items())

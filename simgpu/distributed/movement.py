@@ -84,7 +84,15 @@ def _reduce(group: Any, values: dict, options: Options) -> None:
 
 
 def _all_gather(group: Any, values: dict, _options: Options) -> None:
-    group.allgather(values["output_tensors"], values["input_tensors"], c10d.AllgatherOptions()).wait()
+    """Of tensors of several sizes, as NCCL does it, too: a broadcast from each rank."""
+    (outputs,), (source,) = values["output_tensors"], values["input_tensors"]
+    if len({tensor.numel() for tensor in outputs}) == 1:
+        flat = [tensor.view(-1) for tensor in outputs]
+        group.allgather([flat], [source.view(-1)], c10d.AllgatherOptions()).wait()
+        return
+    outputs[group.rank()].copy_(source.view_as(outputs[group.rank()]))
+    for root, tensor in enumerate(outputs):
+        group.broadcast([tensor], _filled(c10d.BroadcastOptions(), {"root_rank": root}, None)).wait()
 
 
 def _all_gather_lists(group: Any, values: dict, _options: Options) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.distributed import ProcessGroup
@@ -17,40 +17,11 @@ from simgpu import known
 from simgpu.distributed import messages, movement, timing
 from simgpu.distributed.cluster import RankCluster, here
 from simgpu.distributed.issue import Issue, meet
+from simgpu.distributed.sizes import COLLECTIVES, EXCHANGES, Sizes, look
 from simgpu.distributed.works import SimWork
 from simgpu.launches import tensors_in
 from simgpu.nccl import Choice
 from simgpu.tensor import SimTensor, check_cluster
-
-
-class Collective(NamedTuple):
-    """What people call it, and which of the operator's arguments it reads and writes."""
-
-    name: str
-    reads: str
-    writes: str
-
-
-COLLECTIVES = {
-    "allreduce_": Collective("all-reduce", "tensors", "tensors"),
-    "allreduce_coalesced_": Collective("all-reduce", "tensors", "tensors"),
-    "broadcast_": Collective("broadcast", "tensors", "tensors"),
-    "reduce_": Collective("reduce", "tensors", "tensors"),
-    "allgather_": Collective("all-gather", "input_tensors", "output_tensors"),
-    "_allgather_base_": Collective("all-gather", "input_tensor", "output_tensor"),
-    "allgather_coalesced_": Collective("all-gather", "input_list", "output_lists"),
-    "allgather_into_tensor_coalesced_": Collective("all-gather", "inputs", "outputs"),
-    "reduce_scatter_": Collective("reduce-scatter", "input_tensors", "output_tensors"),
-    "_reduce_scatter_base_": Collective("reduce-scatter", "input_tensor", "output_tensor"),
-    "reduce_scatter_tensor_coalesced_": Collective("reduce-scatter", "inputs", "outputs"),
-    "alltoall_base_": Collective("all-to-all", "input", "output"),
-    "alltoall_": Collective("all-to-all", "input_tensors", "output_tensors"),
-    "gather_": Collective("gather", "input_tensors", "output_tensors"),
-    "scatter_": Collective("scatter", "input_tensors", "output_tensors"),
-    "barrier": Collective("barrier", "tensor", "tensor"),
-    "monitored_barrier_": Collective("barrier", "tensor", "tensor"),
-}
-_EXCHANGES = ("all-to-all", "gather", "scatter")
 
 
 def arguments_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -94,25 +65,32 @@ def _let_interrupts_in() -> None:
 def collective(packet: str, values: dict[str, Any], group: ProcessGroup) -> SimWork:
     """Issue a collective; return what stands for it."""
     cluster = here()
-    name, reads, writes = COLLECTIVES[packet]
+    name, reads, writes, *_ = COLLECTIVES[packet]
     inputs, outputs = tensors_in(values[reads]), tensors_in(values[writes])
     for tensor in (*inputs, *outputs):
         _check(name, tensor)
     members = cluster.members_of(group)
+    try:
+        sizes, mistake = look(packet, values, members.ranks), None
+    except (TypeError, ValueError) as error:
+        sizes, mistake = Sizes(str(error), [], [], 0), error
+    if mistake is not None:
+        meet(group, sizes, 0.0, 0.0)  # the others are told, too, unless all make the same mistake
+        raise mistake
     asynchronous = bool(values.get("async_op", True)) and name != "barrier"
     stream = cluster.stream_of(group.group_name) if asynchronous else cluster.current_stream()
     issue = Issue(name, stream, inputs, outputs, timing.links_free(cluster, members))
     nbytes = max(sum(tensor.nbytes for tensor in inputs), sum(tensor.nbytes for tensor in outputs))
     traffic = 0
-    if name in _EXCHANGES:
-        sent, received = _traffic(name, values, members.ranks, inputs, outputs)
+    if name in EXCHANGES:
+        itemsize = (inputs or outputs)[0].itemsize
+        sent, received = ([n * itemsize for n in each] for each in (sizes.given, sizes.expected))
         chosen = Choice("", "", timing.exchange_seconds(cluster, members, sent, received))
         traffic = sum(sent) + sum(received)
     else:
         chosen = timing.choice(cluster, name, members, nbytes)
     moves = cluster.numbers or _known_here(name, values, group, inputs)
-    what = _description(name, values, inputs, outputs, members.ranks)
-    start, seconds, moves = meet(group, what, issue.ready, chosen.seconds, moves)
+    start, seconds, moves = meet(group, sizes, issue.ready, chosen.seconds, moves)
     if moves and name != "barrier":
         _move(cluster, packet, values, group, inputs, outputs)
     elif not cluster.numbers:
@@ -161,7 +139,8 @@ def _move(cluster: RankCluster, packet: str, values: dict, group: ProcessGroup, 
 
 
 def _numbers(tensor: SimTensor) -> torch.Tensor:
-    return tensor.raw.detach()
+    raw = tensor.raw.detach()
+    return torch.view_as_real(raw) if raw.is_complex() else raw
 
 
 def _place(members: Sequence[int]) -> str:
@@ -173,43 +152,3 @@ def _place(members: Sequence[int]) -> str:
     if len(members) > 4 and list(members) == list(range(first, last + 1, step)):
         return f"ranks {first}, {first + step}, … {last} ↔"
     return f"ranks {', '.join(map(str, members[:8]))}{', …' if len(members) > 8 else ''} ↔"
-
-
-def _description(name: str, values: dict, inputs: list, outputs: list, members: Sequence[int]) -> str:
-    """What must be the same on all ranks, in words."""
-    if name == "barrier":
-        return name
-    some = inputs or outputs
-    text = f"{name} of " if name in _EXCHANGES else f"{name} of {max(_count(inputs), _count(outputs)):,} "
-    text += str(some[0].dtype).removeprefix("torch.") if some else "nothing"
-    if "reduce_op" in values and name != "broadcast":
-        text += f", {movement.kind(values).name}"
-    return text + (f", root {members[values['root_rank']]}" if "root_rank" in values else "")
-
-
-def _count(tensors: list) -> int:
-    return sum(tensor.numel() for tensor in tensors)
-
-
-def _traffic(
-    name: str, values: dict, members: Sequence[int], inputs: list, outputs: list
-) -> tuple[list[int], list[int]]:
-    """Bytes from this rank to each member, and from each member to it."""
-    ranks, me = len(members), list(members).index(here().rank)
-    nothing = [0] * ranks
-    if name == "all-to-all":
-        if "input_split_sizes" in values:
-            sent = _split(values["input"], values["input_split_sizes"], ranks)
-            return sent, _split(values["output"], values["output_split_sizes"], ranks)
-        return [tensor.nbytes for tensor in inputs], [tensor.nbytes for tensor in outputs]
-    root = values["root_rank"]
-    one = (outputs if name == "scatter" else inputs)[0].nbytes
-    to_root = [one * (i == root) for i in range(ranks)]
-    from_all = [one] * ranks if me == root else nothing
-    return (to_root, from_all) if name == "gather" else (from_all, to_root)
-
-
-def _split(tensor: torch.Tensor, sizes: Sequence[int], ranks: int) -> list[int]:
-    if not sizes:
-        return [tensor.nbytes // ranks] * ranks
-    return [size * (tensor.nbytes // max(1, tensor.shape[0])) for size in sizes]

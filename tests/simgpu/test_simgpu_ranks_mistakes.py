@@ -1,0 +1,215 @@
+"""What does not fit is told on every rank in one sentence, with numbers and with shapes only alike; what fits works."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from simgpu_ranks import join
+
+import simgpu
+from utils.ranks import World
+
+RANKS = 3
+
+
+@pytest.fixture(scope="module")
+def world():
+    with World(RANKS, backend="gloo", timeout=120) as world:
+        yield world
+
+
+@pytest.fixture(params=[True, False], ids=["numbers", "shapes"])
+def numbers(request):
+    return request.param
+
+
+def told(call):
+    """What the error says, if there is one."""
+    try:
+        call()
+    except (RuntimeError, TypeError, ValueError) as error:
+        return str(error)
+    return "accepted"
+
+
+# --- Sizes and types ----------------------------------------------------------------------------------------
+
+
+def alike_on_all(numbers):
+    device = join(numbers)
+    one = torch.ones(6, device=device)
+
+    def new(n, dtype=torch.float32):
+        return torch.zeros(n, device=device, dtype=dtype)
+
+    calls = {
+        "got one of 1": lambda: dist.all_gather([new(6)], one),
+        "giving the ranks 6, 6, 6 elements, expecting 5, 5, 5": lambda: dist.all_gather([new(5)] * 3, one),
+        "shape (7,) cannot be shared out": lambda: dist.all_gather_single(new(7), one),
+        "giving the ranks 2, 2, 2 elements, expecting 3, 3, 3": lambda: dist.reduce_scatter_single(new(3), one),
+        "list of 3 tensors": lambda: dist.reduce_scatter(new(6), [one]),
+        "6 rows, not [1, 2, 2]": lambda: dist.all_to_all_single(new(6), one, [1, 2, 2], [2, 2, 2]),
+        "6 rows, not [6]": lambda: dist.all_to_all_single(new(6), one, [6], [6]),
+        "giving the ranks 2, 2, 2 elements, expecting 4": lambda: dist.all_to_all_single(new(12), one),
+        "(7,) cannot": lambda: dist.all_to_all_single(new(7), new(7)),
+        "giving the ranks 3, 3, 3 elements, expecting 1": lambda: dist.all_to_all([new(1)] * 3, [new(3)] * 3),
+        "no rank 7": lambda: dist.broadcast(one, 7),
+        "must be contiguous": lambda: dist.all_reduce(torch.ones(1, device=device).expand(4)),
+        "strides (1, 2)": lambda: dist.broadcast(new(4).view(2, 2).t(), 0),
+        "no type int16": lambda: dist.all_reduce(new(4, torch.int16)),
+        "float32 and int64": lambda: dist.all_gather_single(new(18, torch.int64), one),
+        "no BXOR": lambda: dist.all_reduce(new(4, torch.int64), dist.ReduceOp.BXOR),
+    }
+    return {sentence: told(call) for sentence, call in calls.items()}
+
+
+def test_a_mistake_of_all_ranks_is_told_to_each_with_what_it_gave(world, numbers):
+    for said in world.run(alike_on_all, numbers):
+        assert all(part in sentence and "\n" not in sentence for part, sentence in said.items()), said
+
+
+def of_one_rank(numbers):
+    device = join(numbers)
+    rank = dist.get_rank()
+
+    def new(n, dtype=torch.float32):
+        return torch.zeros(n, device=device, dtype=dtype)
+
+    splits = [[1, 2, 3], [2, 2, 2], [2, 2, 2]][rank]
+    calls = {
+        "rank 0: all-to-all of float32, giving the ranks 1, 2, 3 elements, expecting 1, 2, 3 of them; ranks 1, 2: ": (
+            lambda: dist.all_to_all_single(new(6), new(6), splits, splits)
+        ),
+        "rank 0: gather of float32, root 0, giving the ranks 4, 0, 0 elements, expecting 3, 3, 3": (
+            lambda: dist.gather(new(4), [new(3)] * 3 if rank == 0 else None, dst=0)
+        ),
+        "rank 1: gather of float32, root 0, giving the ranks 5, 0, 0": (
+            lambda: dist.gather(new(4 + (rank == 1)), [new(4)] * 3 if rank == 0 else None, dst=0)
+        ),
+        "rank 2: scatter: it needs a list of 3 tensors, one for each rank, and got one of 1": (
+            lambda: dist.scatter(new(4), [new(4)] if rank == 2 else None, src=2)
+        ),
+        "rank 2: all-gather of 12 float32, giving the ranks 5, 5, 5 elements, expecting 3, 4, 5": (
+            lambda: dist.all_gather(
+                [new(4), new(4), new(4)] if rank < 2 else [new(3), new(4), new(5)], new(4 + rank // 2)
+            )
+        ),
+        "rank 1: all-reduce of 4 int32, SUM": lambda: dist.all_reduce(
+            new(4, torch.int32 if rank == 1 else torch.int64)
+        ),
+        "rank 2: broadcast of 4 float32, root 1": lambda: dist.broadcast(new(4), 1 if rank == 2 else 0),
+        "rank 0: all-reduce: NCCL has no type int16": (
+            lambda: dist.all_reduce(new(4, torch.int16 if rank == 0 else torch.int32))
+        ),
+    }
+    said = {sentence: told(call) for sentence, call in calls.items()}
+    x = torch.ones(2, device=device)
+    dist.all_reduce(x)  # the group works on
+    return said
+
+
+def test_a_mistake_of_one_rank_is_told_to_all_with_who_gave_what(world, numbers):
+    for said in world.run(of_one_rank, numbers):
+        assert all(part in sentence and "\n" not in sentence for part, sentence in said.items()), said
+
+
+def uneven(device):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    mine = torch.arange(3.0 * (rank + 1)).reshape(rank + 1, 3).to(device) + 10 * rank
+    gathered = [torch.zeros(r + 1, 3, device=device) for r in range(size)]
+    dist.all_gather(gathered, mine)
+    scattered = torch.zeros(rank + 1, device=device)
+    dist.reduce_scatter(scattered, [torch.full((r + 1,), 1.0 + rank, device=device) for r in range(size)])
+    turned = [torch.zeros(2, 3, device=device).t() for _ in range(size)]
+    dist.all_gather(turned, torch.full((3, 2), float(rank), device=device))
+    spectrum = torch.full((2,), complex(rank, 1), device=device)
+    dist.broadcast(spectrum, 1)
+    return [*gathered, scattered, *turned, spectrum]
+
+
+def on_simulated_gpus():
+    return [tensor.cpu() for tensor in uneven(join())]
+
+
+def test_what_nccl_allows_works_lists_of_several_sizes_views_in_another_order_complex_numbers(world):
+    for rank, (first, second, third, scattered, *turned, spectrum) in enumerate(world.run(on_simulated_gpus)):
+        for owner, found in enumerate((first, second, third)):
+            expected = torch.arange(3.0 * (owner + 1)).reshape(owner + 1, 3) + 10 * owner
+            torch.testing.assert_close(found, expected, rtol=0, atol=0)
+        assert scattered.tolist() == [6.0] * (rank + 1)
+        assert [found.tolist() for found in turned] == [[[float(owner)] * 2] * 3 for owner in range(RANKS)]
+        assert spectrum.tolist() == [1 + 1j] * 2
+
+
+# --- Messages -----------------------------------------------------------------------------------------------
+
+
+def swapping(numbers):
+    device = join(numbers)
+    rank = dist.get_rank()
+    if rank == 2:
+        return []
+    mine = [torch.full((4 + 2 * rank + i,), 10.0 * rank + i, device=device) for i in range(3)]
+    theirs = [torch.zeros(6 - 2 * rank + i, device=device) for i in range(3)]
+    gets = [dist.irecv(tensor, 1 - rank) for tensor in theirs] if rank else []
+    puts = [dist.isend(tensor, 1 - rank) for tensor in mine]
+    gets = gets or [dist.irecv(tensor, 1 - rank) for tensor in theirs]
+    for work in (*puts, *gets):
+        work.wait()
+    return [tensor.tolist() for tensor in theirs] if numbers else [tensor.numel() for tensor in theirs]
+
+
+def test_opposite_messages_of_different_sizes_meet_their_own(world, numbers):
+    first, second, _ = world.run(swapping, numbers)
+    if numbers:
+        assert first == [[10.0 + i] * (6 + i) for i in range(3)]
+        assert second == [[0.0 + i] * (4 + i) for i in range(3)]
+    else:
+        assert (first, second) == ([6, 7, 8], [4, 5, 6])
+
+
+def posted_early(numbers):
+    device = join(numbers)
+    rank = dist.get_rank()
+    if rank == 2:
+        return (0, 1), (0, 1)
+    x, theirs = torch.ones(1024, 1024, device=device), torch.zeros(1_000_000, device=device)
+    with simgpu.profile() as prof:
+        get = dist.irecv(theirs, 1 - rank)
+        for _ in range(10 + 10 * rank):
+            y = x @ x
+        put = dist.isend(y.reshape(-1)[:1_000_000], 1 - rank)
+        get.wait()
+        put.wait()
+    computed = max(event.end for event in prof.events if event.name == "mm")
+    begins = {event.place: event.start for event in prof.events if event.place.startswith("rank")}
+    return computed, begins[f"rank {rank} → rank {1 - rank}"], begins[f"rank {1 - rank} → rank {rank}"]
+
+
+def test_a_receive_that_is_posted_early_ends_after_the_message_was_sent(world, numbers):
+    (computed, sent, received), (computed_there, sent_there, received_there), _ = world.run(posted_early, numbers)
+    assert sent == received_there >= computed and sent_there == received >= computed_there > computed
+
+
+def after_a_mistake(numbers, sent, expected):
+    device = join(numbers)
+    rank = dist.get_rank()
+    if rank == 2:
+        return []
+    wrong, right = (
+        torch.ones((sent, expected)[rank], device=device),
+        torch.full((sent,), 7.0 * (1 - rank), device=device),
+    )
+    act = (lambda x: dist.send(x, 1)) if rank == 0 else (lambda x: dist.recv(x, 0))
+    said = [told(lambda: act(wrong)), told(torch.simgpu.synchronize), told(lambda: act(right))]
+    return [*said, right.tolist() if numbers else None]
+
+
+@pytest.mark.parametrize(("sent", "expected"), [(2, 3), (2000, 3)])
+def test_after_a_message_that_does_not_fit_the_next_one_arrives(world, numbers, sent, expected):
+    for said in world.run(after_a_mistake, numbers, sent, expected)[:2]:
+        mistake, *others, arrived = said
+        assert f"a message of {4 * sent:,} bytes meets a recv of {4 * expected} bytes" in mistake
+        assert others == ["accepted"] * 2
+        assert arrived == ([7.0] * sent if numbers else None)
