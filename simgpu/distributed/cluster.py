@@ -50,7 +50,7 @@ class RankCluster(Cluster):
         self.rank, self.world_size, self.world_nodes, self.alone = rank, world_size, world_nodes, alone
         self.rank_number, self.prefix = rank, f"rank {rank}, "
         self.first, self.several = rank % self.gpus_per_node, world_size > 1
-        self.link_free = dict.fromkeys(itertools.product((True, False), repeat=2), 0.0)
+        self.link_free: dict[tuple[bool, ...], float] = dict.fromkeys(itertools.product((True, False), repeat=2), 0.0)
         self.groups: dict[tuple[int, ...], None] = {}
         self.unfinished: list[Callable[[], Any]] = []
         self.directions: dict[Any, Any] = {}

@@ -69,16 +69,20 @@ def message_seconds(cluster: RankCluster, peer: int, nbytes: int) -> float:
     return _START_S + point_to_point(nbytes, (cluster.inside if same_node else cluster.network).for_copies())
 
 
+def _ends(cluster: RankCluster, members: Members) -> list[tuple[bool, ...]]:
+    """This GPU's ends of the links that a collective uses: those to the ranks of its node, those to other nodes."""
+    return [end for end in cluster.link_free if (members.size > members.nodes if end[0] else members.nodes > 1)]
+
+
 def links_free(cluster: RankCluster, members: Members) -> float:
     """When this GPU's ends of the links that a collective uses have nothing more to do."""
-    return max(free for (near, _), free in cluster.link_free.items() if near or members.nodes > 1)
+    return max((cluster.link_free[end] for end in _ends(cluster, members)), default=0.0)
 
 
-def take_links(cluster: RankCluster, members: Members, end: float) -> None:
-    """A collective keeps this GPU's ends of its links busy until ``end``, in both directions."""
-    for (near, out), free in cluster.link_free.items():
-        if members.size > members.nodes if near else members.nodes > 1:
-            cluster.link_free[near, out] = max(free, end)
+def take_links(cluster: RankCluster, members: Members, until: float) -> None:
+    """A collective keeps this GPU's ends of its links busy, in both directions."""
+    for end in _ends(cluster, members):
+        cluster.link_free[end] = max(cluster.link_free[end], until)
 
 
 def end_for(cluster: RankCluster, peer: int, out: bool) -> tuple[bool, bool]:

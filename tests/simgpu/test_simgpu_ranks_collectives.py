@@ -45,7 +45,7 @@ def each_collective(device):
     for name, op in zip(("sum", "max", "min", "product", "mean"), operations, strict=True):
         wrote[name] = mine(2, 3)
         dist.all_reduce(wrote[name], op)
-    wrote["transposed"] = mine(2, 3).t()
+    wrote["transposed"] = mine(2, 3).t().contiguous()
     dist.all_reduce(wrote["transposed"])
     wrote["broadcast"] = mine(3)
     dist.broadcast(wrote["broadcast"], 2)
@@ -230,6 +230,25 @@ def test_groups_that_use_the_same_card_wait_for_each_other(world):
         assert everyone[2] == pytest.approx(pair[3])  # its network card is the same
         assert node[2] >= everyone[3] - 1e-12  # and its NVLink
         assert pair[1].split()[0] in ("ring", "tree")
+
+
+def across_and_inside(across_first):
+    device = join(nodes=2, numbers=False)
+    rank = dist.get_rank()
+    across = [dist.new_group(pair) for pair in ([0, 2], [1, 3])][rank % 2]
+    inside = [dist.new_group(pair) for pair in ([0, 1], [2, 3])][rank // 2]
+    x = torch.ones(25_000_000, device=device)
+    with simgpu.profile() as prof:
+        order = (across, inside) if across_first else (inside, across)
+        for work in [dist.all_reduce(x.clone(), group=group, async_op=True) for group in order]:
+            work.wait()
+    events = sorted((event.start, event.end) for event in prof.events if event.name == "all-reduce")
+    return events[0][1] > events[1][0]
+
+
+@pytest.mark.parametrize("across_first", [True, False])
+def test_a_group_with_one_rank_a_node_and_one_inside_the_node_use_different_links_in_either_order(world, across_first):
+    assert world.run(across_and_inside, across_first) == [True] * RANKS
 
 
 def message_order():
