@@ -180,6 +180,10 @@ class Cluster:
             )
         return device
 
+    def named(self, device: int | str | torch.device | None) -> int:
+        """The number of a GPU that the program has named, not C++ (which calls every GPU number 0)."""
+        return self.index(device)
+
     def current_index(self) -> int:
         """The GPU that "simgpu" without a number means, in this thread."""
         return getattr(self._local, "current", self.first)

@@ -24,7 +24,7 @@ def to(tensor: SimTensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     kept: dict[str, Any] = {} if memory_format is None else {"memory_format": memory_format}
     result: Any = tensor
     if device is not None and device.type == "simgpu":
-        target = current().index(device)
+        target = current().named(device)
         if target != tensor.gpu:
             result = ToCopy.apply(tensor, target)
     elif device is not None and device.type == "meta":

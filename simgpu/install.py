@@ -340,8 +340,8 @@ def _to(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
             return to(self, asked.device, asked.dtype, *args[1:], **kwargs)
         if isinstance(self, SimTensor) and isinstance(asked, str | int | torch.device | torch.Tensor):
             return copies.to(self, *args, **kwargs)  # of whoever calls torch.Tensor.to
-        if exists() and current().current_index() and asked is not None and _without_number(asked):
-            home = copies.ToCopy.apply(self, current().current_index())
+        if exists() and current().current_index() and _not_as_in_cpp(asked):
+            home = copies.ToCopy.apply(self, current().named(asked))
             rest = {name: value for name, value in kwargs.items() if name in ("dtype", "memory_format")}
             return home.to(*args[1:2], **rest) if args[1:2] or rest else home
         return plain(self, *args, **kwargs)
@@ -378,14 +378,18 @@ def _data(plain: Any) -> property:
     return property(plain.__get__, set_data, plain.__delete__)
 
 
-def _without_number(device: Any) -> bool:
-    return device == "simgpu" if isinstance(device, str) else device == torch.device("simgpu")
+def _not_as_in_cpp(device: Any) -> bool:
+    """Is it "simgpu" without a number; or number 0, on a rank of which C++ calls the own GPU so?"""
+    if not isinstance(device, str | int | torch.device):
+        return False
+    number_0 = current().between_ranks and device in ("simgpu:0", 0, torch.device("simgpu", 0))
+    return device in ("simgpu", torch.device("simgpu")) or number_0
 
 
 def _to_simgpu(
     self: torch.Tensor, gpu: int | str | torch.device | None = None, non_blocking: bool = False
 ) -> torch.Tensor:
-    return self.to(torch.device("simgpu", current().index(gpu)), non_blocking=non_blocking)
+    return self.to(torch.device("simgpu", current().named(gpu)), non_blocking=non_blocking)
 
 
 def _as_tensor(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -29,7 +29,7 @@ def before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
 def after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     """What the optimizer has kept is known now."""
     for state in optimizer.state.values():
-        for value in state.values():
+        for value in (state or {}).values():  # None: ZeroRedundancyOptimizer's, of what other ranks keep
             value = getattr(value, "_local_tensor", value)  # of a DTensor
             if isinstance(value, SimTensor):
                 value.allocation.label.kind = memory.OPTIMIZER_STATE

@@ -78,6 +78,19 @@ def _two_devices(operator: Operator, names: list[str]) -> str:
     )
 
 
+def _caller() -> FrameType | None:
+    """The frame of the user's code that calls, or of a library's above torch's operators. None: backward's C++ does."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name == _AUTOGRAD:  # backward: what is below has only called the engine
+            return None
+        if not name.startswith(_OWN_FOLDER) and not any(part in name for part in _NOBODYS):
+            return frame
+        frame = frame.f_back
+    return None
+
+
 def _call_site() -> Any:
     """Which call of the user's code is running: its frame and the position in it. True: none, C++ runs by itself.
 
@@ -85,18 +98,13 @@ def _call_site() -> Any:
     C++ creates and combines within one operator. And it rests on torch's layout of files, for torch's own Python
     between the user's line and the operator must be skipped.
     """
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if name == _AUTOGRAD:  # backward: what is below has only called the engine
-            return True
-        if not name.startswith(_OWN_FOLDER) and "/torch/_" not in name and "/torch/library" not in name:
-            return id(frame), frame.f_lasti
-        frame = frame.f_back
-    return True
+    frame = _caller()
+    return True if frame is None else (id(frame), frame.f_lasti)
 
 
 _AUTOGRAD = graph.__file__
+_NOBODYS = ("/torch/_", "/torch/library", "/torch/utils/_device")
+_BETWEEN_RANKS = ("/torch/distributed/", "/torch/nn/parallel/")
 _OWN_FOLDER = __file__.rpartition("/")[0] + "/"
 
 
@@ -105,8 +113,12 @@ def gpu_of_new_tensor(device: torch.device) -> tuple[SimulatedGPU, Any]:
 
     Operators written in C++ make helper tensors "on the device of the input", which they see as number 0. So a new
     tensor for number 0 is provisional: if the same call of the user's code combines it with tensors of another GPU, it
-    moves there. Combined by another line, it is the error that CUDA raises.
+    moves there. Combined by another line, it is the error that CUDA raises. (On a rank, backward and torch's code for
+    ranks mean the rank's own GPU: their C++ keeps what it makes.)
     """
     cluster = current()
-    gpu = cluster.gpus[cluster.index(device)]
-    return gpu, (_call_site() if device.index == 0 else None)
+    if device.index != 0:
+        return cluster.gpus[cluster.index(device)], None
+    caller = _caller()
+    of_rank = caller is None or any(part in caller.f_code.co_filename for part in _BETWEEN_RANKS)
+    return cluster.gpus[cluster.first if of_rank else 0], _call_site()

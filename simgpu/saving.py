@@ -60,7 +60,7 @@ def _tag(storage: Any) -> str | None:
 def _restore(storage: Any, location: str) -> Any:
     if not location.startswith("simgpu"):
         return None
-    gpu = current().index(torch.device(location))
+    gpu = current().named(torch.device(location))
     loaded = LoadedStorage(storage.nbytes())
     loaded.copy_(storage)
     loaded.simulated = torch.device("simgpu", gpu)
@@ -70,7 +70,7 @@ def _restore(storage: Any, location: str) -> Any:
 def load_into(
     tensor: SimTensor, source: Any = None, offset: int = 0, size: Any = None, stride: Any = None
 ) -> SimTensor:
-    """What ``torch.load`` calls: the loaded bytes as a tensor on the GPU of ``tensor`` (which is empty)."""
+    """What ``torch.load`` calls: the loaded bytes as a tensor on their GPU (``tensor`` is empty)."""
     if isinstance(source, SimTensor):  # a program's ``x.set_(y)``: to take over its memory
         if source.gpu != tensor.gpu:
             raise RuntimeError(f"Attempted to set the storage of a tensor on {tensor.device} to one on {source.device}")
@@ -82,10 +82,10 @@ def load_into(
     cluster = current()
     raw = torch.empty(0, dtype=tensor.dtype).set_(untyped, offset, size, stride)
     if not cluster.numbers:
-        return copy_from_host(raw, tensor.gpu)
+        return copy_from_host(raw, untyped.simulated.index)
     allocation = untyped.allocation() if untyped.allocation is not None else None
     if allocation is None:  # the first tensor that uses these bytes
-        allocation = Allocation(cluster.gpus[tensor.gpu].memory, untyped, memory.OTHER)
+        allocation = Allocation(cluster.gpus[untyped.simulated.index].memory, untyped, memory.OTHER)
         transfers.from_host(cluster, raw, SimTensor(raw, allocation))
         untyped.allocation = weakref.ref(allocation)  # (weakly, since the allocation holds the storage)
     return SimTensor(raw, allocation)

@@ -39,14 +39,14 @@ def current_device() -> int:
 
 def set_device(gpu: int | str | torch.device) -> None:
     """Change the GPU that "simgpu" without a number means, in this thread."""
-    current().set_current(current().index(gpu))
+    current().set_current(current().named(gpu))
 
 
 class device:
     """``with torch.simgpu.device(1): …``: inside, "simgpu" without a number means GPU 1."""
 
     def __init__(self, gpu: Which) -> None:
-        self.gpu = None if gpu is None or gpu == -1 else current().index(gpu)
+        self.gpu = None if gpu is None or gpu == -1 else current().named(gpu)
 
     def __enter__(self) -> None:
         if self.gpu is not None:

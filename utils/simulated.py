@@ -62,9 +62,9 @@ class SimulatedGpus(Provider):
     def refusal(self, backend: str | None, device: str, own: str) -> str:
         from torch.distributed import Backend
 
-        if backend == "nccl" and device == DEVICE:
+        if "nccl" in (backend or "") and device == DEVICE:
             return (
-                f"These ranks have simulated GPUs: where a program for real ones says 'nccl', write {own!r}, "
+                f"These ranks have simulated GPUs: where a program for real ones says {backend!r}, write {own!r}, "
                 "or leave the backend out to get what fits."
             )
         if backend == BACKEND and not hasattr(Backend, BACKEND.upper()):  # nobody has made one here

@@ -11,6 +11,7 @@ import torch._C._distributed_c10d as c10d
 import torch.distributed as dist
 from torch.autograd import graph
 from torch.distributed.checkpoint import _state_dict_stager
+from torch.distributed.nn import functional as differentiable
 from torch.distributed.tensor import DTensor, _random
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
@@ -34,9 +35,11 @@ def connect() -> None:
         dist.Backend.register_backend(BACKEND, _make_group, devices=["cpu", "simgpu"])
     dispatch.communication.update(c10d=operators.run, _c10d_functional=functional.run)
     install.on_uninstall(dispatch.communication.clear)
-    changed = (("barrier", _barrier), ("init_process_group", _init_process_group), ("new_group", _new_group))
-    for name, make in changed:
-        _replace_in((dist, dist.distributed_c10d), name, make)
+    for make in (_barrier, _init_process_group, _new_group, _split_group):
+        _replace_in((dist, dist.distributed_c10d), make.__name__[1:], make)
+    for name in ("broadcast_object_list", "scatter_object_list", "recv_object_list"):
+        _replace_in((dist, dist.distributed_c10d), name, refusals.of_other_ranks)
+    install.replace(differentiable, "dist", lambda _: _LikeNccl())
     _replace_in((graph, torch.autograd), "_engine_run_backward", _run_backward)
     install.replace(dist.Logger, "set_runtime_stats_and_log", _log_nothing)
     install.replace(torch.nn.parallel.DistributedDataParallel, "__init__", pinned.for_models_that_need_it)
@@ -91,7 +94,7 @@ def _init_process_group(plain: Callable[..., Any]) -> Callable[..., Any]:
         """With ``device_id`` torch would split groups, which gloo cannot."""
         if exists() and isinstance(cluster := current(), RankCluster):
             kwargs.pop("device_id", None)
-            backend = backend or BACKEND
+            backend = refusals.without_nccl(backend or BACKEND)
             forget_unfinished()
             if cluster.alone:
                 kwargs = {"store": dist.HashStore(), "rank": cluster.rank, "world_size": cluster.world_size}
@@ -106,9 +109,36 @@ def _new_group(plain: Callable[..., Any]) -> Callable[..., Any]:
         """All ranks make all groups, also those of others, who use the same network cards."""
         if ranks is not None and exists() and isinstance(cluster := current(), RankCluster):
             cluster.note_group(ranks)
+        refusals.without_nccl(args[1] if len(args) > 1 else kwargs.get("backend"))
         return plain(ranks, *args, **kwargs)
 
     return new_group
+
+
+def _split_group(plain: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def split_group(parent_pg: Any = None, split_ranks: Any = None, timeout: Any = None, **options: Any) -> Any:
+        """NCCL splits a communicator; here each part is a new group of its own."""
+        parent_pg = parent_pg or dist.group.WORLD
+        if not split_ranks or not _simulated(parent_pg):
+            return plain(parent_pg, split_ranks, timeout, **options)
+        ranks = dist.get_process_group_ranks(parent_pg)
+        parts = [[ranks[i] for i in part] for part in split_ranks]
+        groups = [dist.new_group(part, timeout, use_local_synchronization=True) for part in parts]
+        return next((group for group, part in zip(groups, parts, strict=True) if dist.get_rank() in part), None)
+
+    return split_group
+
+
+class _LikeNccl:
+    """``torch.distributed``, for torch's differentiable collectives: their backward asks if the group is NCCL's."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(dist, name)
+
+    @staticmethod
+    def get_backend(group: Any = None) -> str:
+        return dist.Backend.NCCL if _simulated(group or dist.group.WORLD) else dist.get_backend(group)
 
 
 def _run_backward(engine: Callable[..., Any]) -> Callable[..., Any]:

@@ -48,6 +48,8 @@ class RankCluster(Cluster):
     def __init__(self, *args: Any, rank: int, world_size: int, world_nodes: int, alone: bool) -> None:
         super().__init__(*args)
         self.rank, self.world_size, self.world_nodes, self.alone = rank, world_size, world_nodes, alone
+        if alone:
+            self.way_to_numbers = "start the other ranks, too (simgpu.join), for one alone does not know what they send"
         self.rank_number, self.prefix = rank, f"rank {rank}, "
         self.first, self.several = rank % self.gpus_per_node, world_size > 1
         self.link_free: dict[tuple[bool, ...], float] = dict.fromkeys(itertools.product((True, False), repeat=2), 0.0)
@@ -75,13 +77,24 @@ class RankCluster(Cluster):
         return ", ".join([f"{each} {self.own[0].model.name}", *links])
 
     def index(self, device: int | str | torch.device | None) -> int:
-        """The number of this rank's GPU. 0 means it too, for C++ sees one device and calls it 0.
+        """The number of a GPU of this node; 0 is this rank's own, for C++ sees one device and calls it 0."""
+        device = torch.device(device) if isinstance(device, str) else device
+        said = device.index if isinstance(device, torch.device) else device
+        number = self.named(device)
+        return self.first if said == 0 else number
+
+    def named(self, device: int | str | torch.device | None) -> int:
+        """The number of a GPU of this node that the program itself has named.
+
+        As under CUDA, a rank may put tensors on GPUs of others: "simgpu:0" is GPU 0 for all, and what another rank has
+        pickled comes back on the GPU that it was on. They count in this process's books of that GPU, beside which its
+        own rank keeps others. Where they would have to travel, NCCL's error comes: one GPU for two ranks.
 
         Raises:
-            RuntimeError: it is another rank's.
+            RuntimeError: there is no such GPU.
         """
         try:
-            number = super().index(device)
+            return super().index(device)
         except RuntimeError as error:
             if self.world_nodes == 1 or "ordinal" not in str(error):
                 raise
@@ -89,12 +102,6 @@ class RankCluster(Cluster):
                 f"{error}, on each of {self.world_nodes} nodes. This rank's is simgpu:{self.first}: simgpu.join() has "
                 "changed LOCAL_RANK in the environment accordingly, so read it after that"
             ) from None
-        if number not in (0, self.first):
-            raise RuntimeError(
-                f"simgpu:{number} is the GPU of another rank of this node; this rank's is simgpu:{self.first} "
-                "(device, or torch.device('simgpu', local_rank))"
-            )
-        return self.first
 
     def note_group(self, ranks: Iterable[int]) -> None:
         """The program makes a process group, of which this rank need not be a member."""

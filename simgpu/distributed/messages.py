@@ -59,6 +59,8 @@ class Message:
         self.order = issue.order
         self._direction.issued[tag] += 1
         number = self._direction.issued[tag]
+        if cluster.alone and not sends:
+            known.forget([tensor])
         self._waits = [] if cluster.alone else _exchange(sends, tensor, group, peer, tag, number, issue.ready)
         self._tensors = [] if sends else [tensor]
         self._nbytes = tensor.nbytes

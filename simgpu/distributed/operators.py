@@ -43,6 +43,7 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
         raise RuntimeError("dist.recv from any source does not work on simulated ranks, nor under NCCL: name the src")
     if packet in ("send", "recv_"):
         (tensor,) = values["tensors"]
+        _check(packet.strip("_"), tensor)
         peer = values["dst"] if packet == "send" else values["src"]
         return messages.issue(packet == "send", tensor, group, peer, values["tag"]).boxed()
     try:
@@ -67,12 +68,12 @@ def collective(packet: str, values: dict[str, Any], group: ProcessGroup) -> SimW
     cluster = here()
     name, reads, writes, *_ = COLLECTIVES[packet]
     inputs, outputs = tensors_in(values[reads]), tensors_in(values[writes])
-    for tensor in (*inputs, *outputs):
-        _check(name, tensor)
     members = cluster.members_of(group)
     try:
+        for tensor in (*inputs, *outputs):
+            _check(name, tensor)
         sizes, mistake = look(packet, values, members.ranks), None
-    except (TypeError, ValueError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         sizes, mistake = Sizes(str(error), [], [], 0), error
     if mistake is not None:
         meet(group, sizes, 0.0, 0.0)  # the others are told, too, unless all make the same mistake
@@ -111,6 +112,11 @@ def _check(name: str, tensor: torch.Tensor) -> None:
             "collective must be on the device"
         )
     check_cluster(tensor)
+    if tensor.gpu != here().first and name != "barrier":
+        raise RuntimeError(
+            f"Duplicate GPU detected: rank {here().rank} calls {name} with a tensor on simgpu:{tensor.gpu}, another "
+            f"rank's GPU; its own is simgpu:{here().first} (device, or torch.device('simgpu', local_rank))"
+        )
 
 
 def _plain(value: Any, of: Any) -> Any:
@@ -129,9 +135,13 @@ def _known_here(name: str, values: dict, group: ProcessGroup, inputs: list) -> b
 
 def _move(cluster: RankCluster, packet: str, values: dict, group: ProcessGroup, inputs: list, outputs: list) -> None:
     """Numbers travel if there are numbers; with shapes only, those integers that are known do."""
-    if cluster.alone:  # the others have the same
-        for tensor in outputs if inputs else []:
-            known.alike(tensor, inputs[0], group.size())
+    if cluster.alone:  # the others have the same; but nothing is known of what this rank has not got itself
+        from_another = values.get("root_rank", group.rank()) != group.rank()
+        for tensor in outputs:
+            if inputs and not (from_another and tensor.allocation.last_write is None):
+                known.alike(tensor, inputs[0], group.size())
+            else:
+                known.forget([tensor])
         return
     of = _numbers if cluster.numbers else known.kept
     plain = {key: _plain(value, of) for key, value in values.items()}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed import _symmetric_memory
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from simgpu import install
@@ -22,6 +25,48 @@ def connect() -> None:
     install.replace(FullyShardedDataParallel, "__init__", _no_fsdp1)
     install.replace(nn.SyncBatchNorm, "forward", _no_synchronized_norm)
     install.replace(nn.parallel.DistributedDataParallel, "_check_comm_hook", _hooks_in_bf16)
+    for name in ("enable_symm_mem_for_group", "get_symm_mem_workspace", "empty", "rendezvous", "get_mem_pool"):
+        install.replace(_symmetric_memory, name, _no_symmetric_memory)
+
+
+def without_nccl(backend: Any) -> Any:
+    """A process group's backend as the program names it; one for real GPUs is refused."""
+    if exists() and current().between_ranks and "nccl" in str(backend).lower():
+        raise ValueError(
+            f"this rank's GPU is simulated: where a program for real ones says {str(backend)!r}, write 'simccl' (which "
+            "takes tensors of the CPU, too), or leave the backend out"
+        )
+    return backend
+
+
+def of_other_ranks(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Objects from a root, which one rank alone knows only if it is the root itself."""
+
+    @functools.wraps(plain)
+    def objects(*args: Any, **kwargs: Any) -> Any:
+        if exists() and getattr(current(), "alone", False):
+            given = inspect.signature(plain).bind(*args, **kwargs).arguments
+            group: Any = given.get("group") or dist.group.WORLD
+            in_group = given.get("group_src")
+            root = given.get("src") or 0 if in_group is None else dist.get_global_rank(group, in_group)
+            if root != dist.get_rank():
+                _refuse(f"{plain.__name__} gets objects from rank {root}: {current().way_to_numbers}")
+        return plain(*args, **kwargs)
+
+    return objects
+
+
+def _no_symmetric_memory(plain: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def of_symmetric_memory(*args: Any, **kwargs: Any) -> Any:
+        if exists() and current().between_ranks:
+            _refuse(
+                "symmetric memory, and with it asynchronous tensor parallelism, lets a GPU's kernels read other GPUs' "
+                "memory, which simulated ones cannot: use the collectives of torch.distributed"
+            )
+        return plain(*args, **kwargs)
+
+    return of_symmetric_memory
 
 
 def _no_fsdp1(plain: Callable[..., None]) -> Callable[..., None]:

@@ -158,6 +158,29 @@ def test_a_tensor_parallel_step_holds_what_it_needs_and_no_more_with_every_step(
         assert held == [FLOAT * (layers * parameters + ROWS * WIDTH)] * 3
 
 
+def test_what_another_rank_would_have_said_is_refused_in_a_sentence():
+    with simgpu.one_of(64, rank=5) as cluster:
+        device = torch.device("simgpu", cluster.local_rank)
+        box, sizes = [{"seed": 1}], torch.empty(1, dtype=torch.long, device=device)
+        heard = torch.empty(1, dtype=torch.long, device=device)
+        dist.broadcast(sizes, 3)
+        dist.recv(heard, 4)
+        calls = (
+            lambda: dist.broadcast_object_list(box, src=3),
+            lambda: dist.scatter_object_list([None], None, src=0),
+            lambda: dist.recv_object_list([None], src=4),
+            sizes.item,
+            heard.tolist,
+        )
+        for call in calls:
+            with pytest.raises((NotImplementedError, RuntimeError), match="one alone does not know what they send"):
+                call()
+        agreed = torch.tensor(7, device=device)
+        dist.broadcast(agreed, 3)
+        dist.broadcast_object_list(box, src=5)
+        assert agreed.item() == 7 and box == [{"seed": 1}]
+
+
 def test_one_of_is_refused_where_there_is_a_process_group():
     with simgpu.one_of(8), pytest.raises(RuntimeError, match="here is one already"), simgpu.one_of(8):
         pass

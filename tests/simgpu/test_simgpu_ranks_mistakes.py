@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 import torch
 import torch.distributed as dist
-from simgpu_ranks import join
+from simgpu_ranks import communication, join
+from torch import nn
+from torch.distributed import _symmetric_memory
+from torch.distributed.nn import functional as differentiable
+from torch.distributed.optim import ZeroRedundancyOptimizer
 
 import simgpu
 from utils.ranks import World
@@ -213,3 +219,150 @@ def test_after_a_message_that_does_not_fit_the_next_one_arrives(world, numbers, 
         assert f"a message of {4 * sent:,} bytes meets a recv of {4 * expected} bytes" in mistake
         assert others == ["accepted"] * 2
         assert arrived == ([7.0] * sent if numbers else None)
+
+
+# --- GPUs of other ranks ------------------------------------------------------------------------------------
+
+
+def everybody_on_gpu_0(way):
+    device = join()
+    file = io.BytesIO()
+    torch.save(torch.ones(2, device=device), file)
+    file.seek(0)
+    before = torch.simgpu.current_device()
+    tensor = {
+        "a new tensor": lambda: torch.ones(2, device="simgpu:0"),
+        "a copy": lambda: torch.ones(2).to("simgpu:0"),
+        "by number": lambda: torch.ones(2).to(0),
+        "a model": lambda: nn.Linear(2, 2).to("simgpu:0").bias,
+        "a model made there": lambda: nn.Linear(2, 2, device="simgpu:0").bias,
+        "from its own": lambda: torch.ones(2, device=device).to("simgpu:0"),
+        "the current device": lambda: (torch.simgpu.set_device(0), torch.ones(2, device="simgpu"))[1],
+        "loaded": lambda: torch.load(file, map_location="simgpu:0"),
+    }[way]()
+    torch.simgpu.set_device(before)
+    result = (tensor @ torch.ones(2, device="simgpu:0")).device
+    return str(tensor.device), str(result), told(lambda: dist.all_reduce(tensor.detach()))
+
+
+WAYS = (
+    "a new tensor",
+    "a copy",
+    "by number",
+    "a model",
+    "a model made there",
+    "from its own",
+    "the current device",
+    "loaded",
+)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_gpu_0_is_gpu_0_for_all_and_the_first_collective_says_that_it_is_one_gpu_for_several_ranks(world, way):
+    for device, result, sentence in world.run(everybody_on_gpu_0, way):
+        assert device == result == "simgpu:0"
+        assert "rank 1: Duplicate GPU detected: rank 1 calls all-reduce with a tensor on simgpu:0" in sentence
+        assert "its own is simgpu:2" in sentence and "rank 0: all-reduce of 2 float32, SUM" in sentence
+
+
+def in_objects():
+    device = join()
+    rank, size = dist.get_rank(), dist.get_world_size()
+    mine, got = {"loss": torch.full((2,), 1.0 + rank, device=device)}, [None] * size
+    dist.all_gather_object(got, mine)
+    box = [mine] if rank == 1 else [None]
+    dist.broadcast_object_list(box, src=1)
+    collected = [None] * size if rank == 0 else None
+    dist.gather_object(mine["loss"], collected, dst=0)
+    found = [each["loss"] for each in (*got, *box)] + (collected or [])
+    total = sum(each["loss"].to(device) for each in got)
+    return [(str(one.device), one.tolist()) for one in found], (str(total.device), total.tolist())
+
+
+def test_a_gpus_tensor_in_an_object_arrives_on_the_gpu_that_it_was_on(world):
+    each = [(f"simgpu:{rank}", [1.0 + rank] * 2) for rank in range(RANKS)]
+    for rank, (found, total) in enumerate(world.run(in_objects)):
+        assert found == [*each, each[1], *(each if rank == 0 else [])]
+        assert total == (f"simgpu:{rank}", [6.0, 6.0])
+
+
+# --- What asks for NCCL -------------------------------------------------------------------------------------
+
+
+def gathered_with_a_gradient():
+    device = join()
+    rank, size = dist.get_rank(), dist.get_world_size()
+    x = torch.ones(2, 3, device=device, requires_grad=True)
+    with simgpu.profile() as prof:
+        parts = differentiable.all_gather(x, dist.group.WORLD)
+        sum((i + 1) * (rank + 1) * part.sum() for i, part in enumerate(parts)).backward()
+    first, x.grad = x.grad.cpu(), None
+    whole = differentiable._all_gather_base(torch.empty(2 * size, 3, device=device), x, dist.group.WORLD)
+    (whole * torch.arange(2.0 * size, device=device)[:, None]).sum().backward()
+    return first, x.grad.cpu(), [name for name, *_ in communication(prof)], dist.get_backend()
+
+
+def test_the_backward_of_a_differentiable_all_gather_is_a_reduce_scatter_as_under_nccl(world):
+    for rank, (first, second, names, backend) in enumerate(world.run(gathered_with_a_gradient)):
+        assert names == ["all-gather", "reduce-scatter"] and backend == "simccl"
+        torch.testing.assert_close(first, torch.full((2, 3), 6.0 * (rank + 1)), rtol=0, atol=0)
+        rows = torch.tensor([2.0 * rank, 2.0 * rank + 1]) * RANKS
+        torch.testing.assert_close(second, rows[:, None].expand(2, 3), rtol=0, atol=0)
+
+
+def groups():
+    device = join()
+    rank = dist.get_rank()
+    said = [
+        told(lambda: dist.new_group(backend="nccl")),
+        told(lambda: dist.new_group([0, 1], None, "cpu:gloo,cuda:nccl")),
+        told(lambda: _symmetric_memory.enable_symm_mem_for_group(dist.group.WORLD.group_name)),
+        told(lambda: _symmetric_memory.empty(4, device=device)),
+    ]
+    x = torch.full((2,), 1.0 + rank, device=device)
+    part = dist.split_group(split_ranks=[[0, 2], [1]])
+    dist.all_reduce(x, group=part)
+    none = dist.split_group(split_ranks=[[0, 1]])
+    dist.destroy_process_group()
+    said += [told(lambda: dist.init_process_group("cpu:gloo,cuda:nccl"))]
+    return said, x.tolist(), none is None
+
+
+def test_groups_for_nccl_and_symmetric_memory_are_refused_in_a_sentence_and_split_group_works(world):
+    ranks = world.run(groups)
+    for said, _, _ in ranks:
+        nccl, both, enabled, memory, again = said
+        assert all("'simccl'" in sentence for sentence in (nccl, both, again)), said
+        assert all("use the collectives of torch.distributed" in sentence for sentence in (enabled, memory))
+    assert [x for _, x, _ in ranks] == [[4.0, 4.0], [2.0, 2.0], [4.0, 4.0]]
+    assert [none for *_, none in ranks] == [False, False, True]
+
+
+def resumed():
+    device = join()
+
+    def make(step_at):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2)).to(step_at)
+        return net, (ZeroRedundancyOptimizer(net.parameters(), torch.optim.Adam, lr=0.1) if step_at == device else None)
+
+    (net, optimizer), (alone, _) = make(device), make("cpu")
+    reference = torch.optim.Adam(alone.parameters(), lr=0.1)
+
+    def step():
+        for module, stepper in ((net, optimizer), (alone, reference)):
+            stepper.zero_grad()
+            module(torch.ones(2, 4, device=next(module.parameters()).device)).square().sum().backward()
+            stepper.step()
+
+    step()
+    optimizer.consolidate_state_dict(0)
+    box = [optimizer.state_dict() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(box)
+    optimizer.load_state_dict(box[0])
+    step()
+    return max((p.cpu() - q).abs().max().item() for p, q in zip(net.parameters(), alone.parameters(), strict=True))
+
+
+def test_a_sharded_optimizer_goes_on_from_its_state(world):
+    assert max(world.run(resumed)) < 1e-6
