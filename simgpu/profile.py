@@ -36,6 +36,8 @@ class TraceEvent:
         flops: floating-point operations.
         nbytes: bytes read and written, or sent.
         how: what NCCL would choose for a collective between ranks: "ring LL128", "switch Simple".
+        ready: when this rank was ready for a collective: NCCL's kernel is on the GPU from then on, and waits until the
+            last rank is, too. So it takes long on all ranks but the late one.
     """
 
     name: str
@@ -51,6 +53,7 @@ class TraceEvent:
     flops: int
     nbytes: int
     how: str = ""
+    ready: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -106,6 +109,7 @@ class Profile:
                 TraceEvent(
                     work.name, work.phase, work.place, work.gpus, work.start - t, work.end - t, work.launched - t,
                     work.launch_s, work.lane, work.region, work.flops, work.nbytes, work.how,
+                    None if work.ready is None else work.ready - t,
                 )
                 for work in self._work
             ]  # fmt: skip

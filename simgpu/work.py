@@ -114,6 +114,7 @@ class Work:
         flops, nbytes: floating-point operations, and bytes read and written (or sent).
         gpus: GPUs that take part.
         how: a collective's algorithm and protocol, "ring LL128".
+        ready: when this rank was ready for a communication, which began when the last one was.
         kernel: what limits it, if it is one that collectives slow down.
         share: what it takes of GPUs, if it is a collective.
         shared: of which GPUs, each a ``sharing.Sharing``.
@@ -145,6 +146,7 @@ class Work:
     share: Share | None = None
     shared: tuple[Any, ...] = ()
     earliest: float = 0.0
+    ready: float | None = None
 
 
 class Lane:

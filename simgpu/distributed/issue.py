@@ -79,6 +79,7 @@ class Issue:
             *(self.name, COMMUNICATION, place, seconds, self.region, (), (self.stream,), (), self.launch_s),
             *(True, False, 0, nbytes, (cluster.first,), self.lane.name, (), how),
             *(self.launched, start, start + seconds, self.order),
+            ready=self.ready,
         )
         self.stream.time = max(self.stream.time, work.end)
         for tensor in outputs:

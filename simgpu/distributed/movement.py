@@ -14,10 +14,16 @@ from simgpu.distributed.premultiplied import PREMULTIPLIED, scaled
 AVERAGE = ReduceOp.AVG
 
 
-def move(packet: str, group: Any, values: dict[str, Any], outputs: list[torch.Tensor]) -> None:
-    """Run operator ``c10d::packet`` over gloo.
+Options = Callable[[Any], Any]
+Mover = Callable[[Any, dict, Options], None]
+"""Gets the group, an operator's arguments by name, and what fills in the options of gloo's collective."""
+
+
+def move(mover: Mover, group: Any, values: dict[str, Any], outputs: list[torch.Tensor]) -> None:
+    """Run an operator of c10d over gloo.
 
     Args:
+        mover: one of those below.
         values: its arguments by name, with plain CPU tensors.
         outputs: those of them that it writes.
     """
@@ -27,7 +33,7 @@ def move(packet: str, group: Any, values: dict[str, Any], outputs: list[torch.Te
     if asked == PREMULTIPLIED:
         values = {name: scaled(value, written) for name, value in values.items()}
     values = {name: _contiguous(value, staged, written) for name, value in values.items()}
-    _MOVERS[packet](group, values, lambda options: _filled(options, values, asked))
+    mover(group, values, lambda options: _filled(options, values, asked))
     for target, source in staged:
         target.copy_(source)
     if asked == AVERAGE:
@@ -63,19 +69,16 @@ def _filled(options: Any, values: dict[str, Any], asked: Any) -> Any:
     return options
 
 
-Options = Callable[[Any], Any]
-
-
-def _all_reduce(group: Any, values: dict, options: Options) -> None:
+def all_reduce(group: Any, values: dict, options: Options) -> None:
     for tensor in values["tensors"]:
         group.allreduce([tensor], options(c10d.AllreduceOptions())).wait()
 
 
-def _broadcast(group: Any, values: dict, options: Options) -> None:
+def broadcast(group: Any, values: dict, options: Options) -> None:
     group.broadcast(values["tensors"], options(c10d.BroadcastOptions())).wait()
 
 
-def _reduce(group: Any, values: dict, options: Options) -> None:
+def reduce(group: Any, values: dict, options: Options) -> None:
     (tensor,) = values["tensors"]
     copy = tensor.clone()  # gloo leaves its intermediate sums in those of the others
     group.reduce([copy], options(c10d.ReduceOptions())).wait()
@@ -83,7 +86,7 @@ def _reduce(group: Any, values: dict, options: Options) -> None:
         tensor.copy_(copy)
 
 
-def _all_gather(group: Any, values: dict, _options: Options) -> None:
+def all_gather(group: Any, values: dict, _options: Options) -> None:
     """Of tensors of several sizes, as NCCL does it, too: a broadcast from each rank."""
     (outputs,), (source,) = values["output_tensors"], values["input_tensors"]
     if len({tensor.numel() for tensor in outputs}) == 1:
@@ -95,23 +98,23 @@ def _all_gather(group: Any, values: dict, _options: Options) -> None:
         group.broadcast([tensor], _filled(c10d.BroadcastOptions(), {"root_rank": root}, None)).wait()
 
 
-def _all_gather_lists(group: Any, values: dict, _options: Options) -> None:
+def all_gather_lists(group: Any, values: dict, _options: Options) -> None:
     for outputs, source in zip(zip(*values["output_lists"], strict=True), values["input_list"], strict=True):
         group.allgather([list(outputs)], [source], c10d.AllgatherOptions()).wait()
 
 
-def _all_gather_whole(group: Any, values: dict, _options: Options) -> None:
+def all_gather_whole(group: Any, values: dict, _options: Options) -> None:
     outputs = values.get("outputs") or [values["output_tensor"]]
     inputs = values.get("inputs") or [values["input_tensor"]]
     for output, source in zip(outputs, inputs, strict=True):
         group._allgather_base(output, source, c10d.AllgatherOptions()).wait()
 
 
-def _reduce_scatter(group: Any, values: dict, options: Options) -> None:
+def reduce_scatter(group: Any, values: dict, options: Options) -> None:
     _scatter_sum(group, values["output_tensors"][0], values["input_tensors"][0], options)
 
 
-def _reduce_scatter_whole(group: Any, values: dict, options: Options) -> None:
+def reduce_scatter_whole(group: Any, values: dict, options: Options) -> None:
     outputs = values.get("outputs") or [values["output_tensor"]]
     inputs = values.get("inputs") or [values["input_tensor"]]
     for output, source in zip(outputs, inputs, strict=True):
@@ -126,12 +129,12 @@ def _scatter_sum(group: Any, output: torch.Tensor, parts: list[torch.Tensor], op
     output.copy_(mine.view(output.shape))
 
 
-def _all_to_all(group: Any, values: dict, _options: Options) -> None:
+def all_to_all(group: Any, values: dict, _options: Options) -> None:
     splits = list(values["output_split_sizes"]), list(values["input_split_sizes"])
     group.alltoall_base(values["output"], values["input"], *splits, c10d.AllToAllOptions()).wait()
 
 
-def _all_to_all_lists(group: Any, values: dict, _options: Options) -> None:
+def all_to_all_lists(group: Any, values: dict, _options: Options) -> None:
     inputs, outputs = values["input_tensors"], values["output_tensors"]
     flat = torch.cat([tensor.reshape(-1) for tensor in inputs])
     sizes = [tensor.numel() for tensor in outputs]
@@ -141,28 +144,9 @@ def _all_to_all_lists(group: Any, values: dict, _options: Options) -> None:
         target.copy_(part.view(target.shape))
 
 
-def _gather(group: Any, values: dict, options: Options) -> None:
+def gather(group: Any, values: dict, options: Options) -> None:
     group.gather(values["output_tensors"], values["input_tensors"], options(c10d.GatherOptions())).wait()
 
 
-def _scatter(group: Any, values: dict, options: Options) -> None:
+def scatter(group: Any, values: dict, options: Options) -> None:
     group.scatter(values["output_tensors"], values["input_tensors"], options(c10d.ScatterOptions())).wait()
-
-
-_MOVERS: dict[str, Callable[[Any, dict, Options], None]] = {
-    "allreduce_": _all_reduce,
-    "allreduce_coalesced_": _all_reduce,
-    "broadcast_": _broadcast,
-    "reduce_": _reduce,
-    "allgather_": _all_gather,
-    "allgather_coalesced_": _all_gather_lists,
-    "_allgather_base_": _all_gather_whole,
-    "allgather_into_tensor_coalesced_": _all_gather_whole,
-    "reduce_scatter_": _reduce_scatter,
-    "_reduce_scatter_base_": _reduce_scatter_whole,
-    "reduce_scatter_tensor_coalesced_": _reduce_scatter_whole,
-    "alltoall_base_": _all_to_all,
-    "alltoall_": _all_to_all_lists,
-    "gather_": _gather,
-    "scatter_": _scatter,
-}

@@ -74,7 +74,7 @@ def collective(packet: str, values: dict[str, Any], group: ProcessGroup) -> SimW
             _check(name, tensor)
         sizes, mistake = look(packet, values, members.ranks), None
     except (RuntimeError, TypeError, ValueError) as error:
-        sizes, mistake = Sizes(str(error), [], [], 0), error
+        sizes, mistake = Sizes(str(error)), error
     if mistake is not None:
         meet(group, sizes, 0.0, 0.0)  # the others are told, too, unless all make the same mistake
         raise mistake
@@ -145,7 +145,7 @@ def _move(cluster: RankCluster, packet: str, values: dict, group: ProcessGroup, 
         return
     of = _numbers if cluster.numbers else known.kept
     plain = {key: _plain(value, of) for key, value in values.items()}
-    movement.move(packet, group, plain, tensors_in(plain[COLLECTIVES[packet].writes]))
+    movement.move(COLLECTIVES[packet].move, group, plain, tensors_in(plain[COLLECTIVES[packet].writes]))
 
 
 def _numbers(tensor: SimTensor) -> torch.Tensor:

@@ -18,15 +18,23 @@ from simgpu.cluster import current, exists
 from simgpu.tensor import SimTensor
 
 _IN_BF16 = ("bf16_compress_hook", "bf16_compress_wrapper_hook")
+_FSDP1 = (
+    "FullyShardedDataParallel (FSDP1) reaches into storages, which simulated GPUs do not have: use fully_shard (FSDP2) "
+    "from torch.distributed.fsdp, which replaces it"
+)
+_SYMMETRIC_MEMORY = (
+    "symmetric memory, and with it asynchronous tensor parallelism, lets a GPU's kernels read other GPUs' memory, as "
+    "simulated ones cannot: use the collectives of torch.distributed"
+)
 
 
 def connect() -> None:
     """Until ``simgpu.uninstall``."""
-    install.replace(FullyShardedDataParallel, "__init__", _no_fsdp1)
+    install.replace(FullyShardedDataParallel, "__init__", _refusing(_FSDP1))
     install.replace(nn.SyncBatchNorm, "forward", _no_synchronized_norm)
     install.replace(nn.parallel.DistributedDataParallel, "_check_comm_hook", _hooks_in_bf16)
     for name in ("enable_symm_mem_for_group", "get_symm_mem_workspace", "empty", "rendezvous", "get_mem_pool"):
-        install.replace(_symmetric_memory, name, _no_symmetric_memory)
+        install.replace(_symmetric_memory, name, _refusing(_SYMMETRIC_MEMORY))
 
 
 def without_nccl(backend: Any) -> Any:
@@ -56,30 +64,15 @@ def of_other_ranks(plain: Callable[..., Any]) -> Callable[..., Any]:
     return objects
 
 
-def _no_symmetric_memory(plain: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(plain)
-    def of_symmetric_memory(*args: Any, **kwargs: Any) -> Any:
-        if exists() and current().between_ranks:
-            _refuse(
-                "symmetric memory, and with it asynchronous tensor parallelism, lets a GPU's kernels read other GPUs' "
-                "memory, which simulated ones cannot: use the collectives of torch.distributed"
-            )
-        return plain(*args, **kwargs)
+def _refusing(sentence: str) -> Callable[[Any], Any]:
+    def make(plain: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(plain)
+        def refused(*args: Any, **kwargs: Any) -> Any:
+            return _refuse(sentence) if exists() and current().between_ranks else plain(*args, **kwargs)
 
-    return of_symmetric_memory
+        return refused
 
-
-def _no_fsdp1(plain: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(plain)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        if exists() and current().between_ranks:
-            _refuse(
-                "FullyShardedDataParallel (FSDP1) reaches into storages, which simulated GPUs do not have: use "
-                "fully_shard (FSDP2) from torch.distributed.fsdp, which replaces it"
-            )
-        plain(self, *args, **kwargs)
-
-    return __init__
+    return make
 
 
 def _no_synchronized_norm(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

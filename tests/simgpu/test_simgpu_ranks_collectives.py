@@ -172,6 +172,22 @@ def test_a_collective_begins_when_the_last_rank_is_ready_and_wait_orders_streams
         assert min(start for name, start, _ in everything if name == "add") >= ended
 
 
+def waiting_for_a_late_rank():
+    device = join(numbers=False)
+    x, matrix = torch.ones(250_000, device=device), torch.ones(512, 512, device=device)
+    with simgpu.profile() as prof:
+        for _ in range(10 * (dist.get_rank() == 2)):
+            matrix @ matrix
+        dist.all_reduce(x)
+    return [(event.start - event.ready, event.ready) for event in prof.events if event.name == "all-reduce"]
+
+
+def test_a_late_rank_is_the_one_that_waits_for_nobody(world):
+    ranks = [waited for ((waited, _),) in world.run(waiting_for_a_late_rank)]
+    assert ranks[2] == 0
+    assert all(waited > 9 * MATRIX_US * 1e-6 for rank, waited in enumerate(ranks) if rank != 2)
+
+
 def alike_each_time(busy, times=5):
     import threading
 
