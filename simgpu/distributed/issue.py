@@ -21,6 +21,8 @@ from simgpu.tensor import SimTensor
 from simgpu.work import Share, Timeline, Work
 
 _LONGEST = 300
+NEVER = float("inf")
+"""When a rank is ready whose own call cannot work."""
 
 
 class Issue:
@@ -106,8 +108,13 @@ def meet(group: Any, sizes: Sizes, ready: float, seconds: float, moves: bool = T
     group.allreduce([rows], ReduceOp.SUM).wait()  # faster than an all-gather, and as exact: x + 0 is x
     times, durations, stays, marks, balances = rows.t().tolist()
     if len(set(marks)) > 1:
-        does = _who_does_what(group, sizes.same)
-        raise RuntimeError(f"the ranks of a group called different collectives, which would hang on real GPUs: {does}")
+        wrong = ", ".join(
+            str(r) for r, time in zip(get_process_group_ranks(group), times, strict=True) if time == NEVER
+        )
+        said = (
+            f"a collective is wrong on rank {wrong}" if wrong else "the ranks of a group called different collectives"
+        )
+        raise RuntimeError(f"{said}, which would hang on real GPUs: {_who_does_what(group, sizes.same)}")
     if sum(balances):
         does = _who_does_what(group, str(sizes))
         raise RuntimeError(f"what one rank gives must be what the other expects, or real GPUs would hang: {does}")

@@ -16,7 +16,7 @@ from torch.distributed import ProcessGroup
 from simgpu import known
 from simgpu.distributed import messages, movement, timing
 from simgpu.distributed.cluster import RankCluster, here
-from simgpu.distributed.issue import Issue, meet
+from simgpu.distributed.issue import NEVER, Issue, meet
 from simgpu.distributed.sizes import COLLECTIVES, EXCHANGES, Sizes, look
 from simgpu.distributed.works import SimWork
 from simgpu.launches import tensors_in
@@ -76,7 +76,7 @@ def collective(packet: str, values: dict[str, Any], group: ProcessGroup) -> SimW
     except (RuntimeError, TypeError, ValueError) as error:
         sizes, mistake = Sizes(str(error)), error
     if mistake is not None:
-        meet(group, sizes, 0.0, 0.0)  # the others are told, too, unless all make the same mistake
+        meet(group, sizes, NEVER, 0.0)  # the others are told, too, unless all make the same mistake
         raise mistake
     asynchronous = bool(values.get("async_op", True)) and name != "barrier"
     stream = cluster.stream_of(group.group_name) if asynchronous else cluster.current_stream()
