@@ -32,14 +32,13 @@ class Tracker(OffsetBasedRNGTracker):
 
     @contextmanager
     def _distribute_region(self, spec: Any, generator: torch.Generator | None = None) -> Iterator[None]:
-        if spec.mesh.device_type != "simgpu":
+        if spec.mesh.device_type != "simgpu" or not current().numbers:  # shapes alone have nothing to draw
             yield
             return
         if self._alike is not current():
             self._alike = current()
             dist.broadcast(state := get_rng_state().to("simgpu"), 0)
-            if current().numbers:
-                set_rng_state(state.cpu())
+            set_rng_state(state.cpu())
         drawing.draw = _Part(spec, {} if generator is None else {"generator": generator})
         try:
             yield
