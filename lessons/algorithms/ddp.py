@@ -31,7 +31,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch.autograd import Variable
-from torch.utils._pytree import tree_leaves
+from torch.nn.parallel.distributed import _find_tensors
 
 MB = 1024 * 1024
 
@@ -387,6 +387,6 @@ class BucketedDDP(nn.Module):
 
 
 def _tensors_in(outputs: Any) -> list[Tensor]:
-    """The tensors that need gradients in what a module returns: alone, or in lists, tuples, dicts."""
-    found = (one for one in tree_leaves(outputs) if isinstance(one, Tensor))
+    """The tensors that need gradients in what a module returns: alone, or in lists, tuples, dicts, dataclasses."""
+    found = _find_tensors(outputs)
     return [one for one in found if one.requires_grad and not one.is_leaf]  # (a hook on a parameter would stay)

@@ -54,10 +54,14 @@ def dumps_plain(value: Any) -> bytes:
                 how = thing.cache_parameters()
                 return _remembered, (thing.__wrapped__, how["maxsize"], how["typed"])
             torch = sys.modules.get("torch")
-            if torch is not None and isinstance(thing, torch.Tensor) and thing.device.type == "simgpu":
+            if (
+                torch is not None
+                and isinstance(thing, torch.Tensor)
+                and thing.device.type not in ("cpu", "cuda", "meta")
+            ):
                 raise TypeError(
-                    "a tensor, or a model, on a simulated GPU of the notebook cannot go to the ranks: move it to the "
-                    "CPU before, with .cpu(), and on each rank to its own GPU"
+                    f"a tensor, or a model, on the notebook's own {thing.device} cannot go to the ranks: move it to "
+                    "the CPU before, with .cpu(), and on each rank to its own GPU"
                 )
             return super().reducer_override(thing)
 
