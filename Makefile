@@ -205,6 +205,7 @@ benchmarks: setup  ## print this project's figures beside its peers'
 	$(RUN) benchmarks/simgpu_overhead.py
 	$(RUN) benchmarks/simgpu_ranks.py
 	$(RUN) benchmarks/simgpu_vs_published.py
+	$(RUN) benchmarks/operators.py
 	$(RUN) benchmarks/simgpu_vs_hardware.py
 
 clean:  ## remove all that make has made: the environment, what was built, caches (never what you wrote, nor your progress)
