@@ -11,8 +11,8 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch.utils._mode_utils import no_dispatch
 
+from simgpu._torch import no_dispatch
 from simgpu.happens_before import Order
 from simgpu.work import Timeline
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from simgpu._torch import schema_of
 from simgpu.operators import run
 from simgpu.tensor import SimTensor
 
@@ -66,7 +67,7 @@ def flash(func: Any, args: tuple, kwargs: dict) -> tuple:
 
 def flash_backward(func: Any, args: tuple, kwargs: dict) -> tuple:
     """Likewise."""
-    values = {each.name: value for each, value in zip(func._schema.arguments, args, strict=False)} | kwargs
+    values = {each.name: value for each, value in zip(schema_of(func).arguments, args, strict=False)} | kwargs
     names = ("grad_out", "query", "key", "value", "out", "logsumexp")
     if 0 in (*values["query"].shape, *values["key"].shape):
         return tuple(torch.zeros_like(values[name]) for name in ("query", "key", "value"))

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from simgpu._torch import past_autocast, schema_of
 from simgpu.launches import tensors_in
 
 LOWER_PRECISION = [
@@ -46,8 +47,6 @@ WIDEST = [
 ]  # fmt: skip
 """Computed in the widest type among the inputs."""
 
-_AUTOCAST = torch._C.DispatchKeySet(torch._C._dispatch_key_parse("AutocastPrivateUse1"))
-
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:
     if isinstance(value, torch.Tensor):
@@ -64,10 +63,10 @@ def _widest(values: tuple) -> torch.dtype:
 
 
 def _kernel(func: Any, policy: str) -> Any:
-    takes_dtype = any(argument.name == "dtype" for argument in func._schema.arguments)
+    takes_dtype = any(argument.name == "dtype" for argument in schema_of(func).arguments)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
+        with past_autocast():
             if policy == "result" and takes_dtype:
                 given = kwargs.get("dtype") is not None or any(isinstance(arg, torch.dtype) for arg in args)
                 floating = args[0].is_floating_point() and args[0].dtype is not torch.float64
@@ -89,6 +88,6 @@ def kernels() -> Iterator[tuple[Any, Any, str]]:
             packet = getattr(torch.ops.aten, name)
             for overload in packet.overloads():
                 func = getattr(packet, overload)
-                arguments = func._schema.arguments
+                arguments = schema_of(func).arguments
                 if "out" not in overload and arguments and any("Tensor" in str(each.type) for each in arguments):
                     yield func, _kernel(func, policy), "AutocastPrivateUse1"

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.autograd.grad_mode import set_multithreading_enabled
 
+from simgpu._torch import DeviceGuard
 from simgpu.cluster import current, exists
 from simgpu.phases import in_backward
 from simgpu.tensor import SimTensor, new
@@ -16,7 +17,7 @@ from simgpu.tensor import SimTensor, new
 _errors: list[BaseException] = []
 
 
-def device_guard() -> torch._C._acc.DeviceGuard:
+def device_guard() -> DeviceGuard:
     """What C++ asks for the device's type; and the cure of a defect of torch 2.13 that ends the process.
 
     If a hook or an operator raises during backward, autograd's thread leaves its stream guard, whose end asks the
@@ -27,7 +28,7 @@ def device_guard() -> torch._C._acc.DeviceGuard:
     How it gets hold of the exception: CPython refuses a new object that a type returns while an exception is set, and
     raises a SystemError with that exception as its cause.
     """
-    private_use = torch._C._autograd.DeviceType.PrivateUse1
+    private_use = torch.autograd.DeviceType.PrivateUse1
 
     def type_(_self: Any, make_something: Any = object, kind: Any = private_use) -> Any:
         try:
@@ -36,7 +37,7 @@ def device_guard() -> torch._C._acc.DeviceGuard:
             _errors.append(error.__cause__ or error)
         return kind
 
-    return type("DeviceGuard", (torch._C._acc.DeviceGuard,), {"type_": type_})()
+    return type("DeviceGuard", (DeviceGuard,), {"type_": type_})()
 
 
 def watched(engine: Callable[..., Any]) -> Callable[..., Any]:

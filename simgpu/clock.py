@@ -23,8 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, MutableSequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import torch
-
+from simgpu._torch import current_graph_task
 from simgpu.phases import in_backward
 from simgpu.sharing import Sharing
 from simgpu.work import Kernel, Lane, Port, Share, Stamp, Timeline, Work
@@ -72,7 +71,7 @@ class Clock:
 
     def lane(self, gpu: int) -> Lane:
         """The lane of the code that runs now and works for ``gpu``."""
-        task = torch._C._current_graph_task_id()
+        task = current_graph_task()
         if task >= 0:  # as in_backward()
             return self._backward_lane(task, gpu)
         lane = getattr(self._local, "lane", None)

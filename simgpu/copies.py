@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from simgpu import known, memory, transfers
+from simgpu._torch import parse_to
 from simgpu.cluster import current
 from simgpu.phases import in_backward
 from simgpu.tensor import SimTensor, check_cluster, new
@@ -20,7 +21,7 @@ def to(tensor: SimTensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     most = 2 if args and isinstance(args[0], torch.dtype) else 3  # (device, dtype, non_blocking, copy)
     copy = kwargs.pop("copy", args[most] if len(args) > most else False)
     args = args[:most]
-    device, dtype, _, memory_format = torch._C._nn._parse_to(*args, **kwargs)
+    device, dtype, _, memory_format = parse_to(*args, **kwargs)
     kept: dict[str, Any] = {} if memory_format is None else {"memory_format": memory_format}
     result: Any = tensor
     if device is not None and device.type == "simgpu":

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._prims_common import suggest_memory_format
 from torch.utils.flop_counter import flop_registry
 
+from simgpu._torch import suggest_memory_format
 from simgpu.hardware import GPU
 from simgpu.work import Kernel
 

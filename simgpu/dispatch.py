@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from simgpu import attention, known, transfers
+from simgpu._torch import packet_of
 from simgpu.cluster import current
 from simgpu.copies import copy_to_host
 from simgpu.operators import run
@@ -79,7 +80,7 @@ def _pack(func: Any, args: tuple, kwargs: dict) -> tuple[SimTensor, torch.Tensor
 
 def _conjugate(func: Any, args: tuple, kwargs: dict) -> Any:
     """Torch only marks a tensor as conjugated (or negated); the mark would be lost, so it is done at once."""
-    return run(aten.conj_physical.default if func._overloadpacket is aten._conj else aten.neg.default, args, kwargs)
+    return run(aten.conj_physical.default if packet_of(func) is aten._conj else aten.neg.default, args, kwargs)
 
 
 def _nothing(func: Any, args: tuple, kwargs: dict) -> None:
@@ -100,7 +101,7 @@ def _resize_(func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _refuse(func: Any, args: tuple, kwargs: dict) -> Any:
-    name = func._overloadpacket.__name__
+    name = packet_of(func).__name__
     raise NotImplementedError(
         f"a simulated GPU cannot do {name}, which changes a tensor's storage in place: make a new tensor instead"
     )
@@ -129,7 +130,7 @@ def dispatch(func: Any, args: tuple, kwargs: dict) -> Any:
     """Run one operator that has a simulated tensor among its inputs."""
     if func.namespace in communication:
         return communication[func.namespace](func, args, kwargs)
-    special = SPECIAL.get(func._overloadpacket)
+    special = SPECIAL.get(packet_of(func))
     return run(func, args, kwargs) if special is None else special(func, args, kwargs)
 
 

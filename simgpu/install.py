@@ -11,24 +11,21 @@ from __future__ import annotations
 import functools
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd import graph
 from torch.autograd.function import BackwardCFunction
 from torch.cuda import nccl
-from torch.nn.parallel import _functions, comm
+from torch.nn.parallel import comm
 from torch.nn.utils.rnn import PackedSequence
 from torch.optim import optimizer as optim
-from torch.utils import checkpoint
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
-from torch.utils.data._utils import worker
 from torch.utils.flop_counter import flop_registry
 
 from simgpu import (
+    _torch,
     attention,
     autocast,
     backward,
@@ -79,6 +76,13 @@ def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     _replace(owner, name, make)
 
 
+def replace_all(places: Sequence[tuple[Any, str]], make: Callable[[Any], Any]) -> None:
+    """The same for one function in several places."""
+    made = make(getattr(*places[0]))
+    for owner, name in places:
+        _set(owner, name, made)
+
+
 def on_uninstall(undo: Callable[[], None]) -> None:
     """Call this, too, to take everything back."""
     _undo.append(undo)
@@ -98,12 +102,12 @@ def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
 
 # --- The device, and the kernels of its operators -----------------------------------------------------------
 
-_STORAGES = (torch.TypedStorage, torch.UntypedStorage, torch.storage._StorageBase)
+_STORAGES = (torch.TypedStorage, torch.UntypedStorage, _torch.StorageBase)
 _CHANGED_BY_TORCH: tuple[Any, ...] = (torch, torch.Tensor, torch.nn.Module, PackedSequence, *_STORAGES)
 _methods: dict[tuple[Any, str], Any] = {}
 
 
-class _Hooks(torch._C._acc.PrivateUse1Hooks):
+class _Hooks(_torch.PrivateUse1Hooks):
     def is_available(self) -> bool:
         return exists()
 
@@ -118,16 +122,15 @@ def _introduce_device() -> None:
     """The name, for good; ``torch.simgpu``, ``tensor.simgpu()`` and the like, until ``uninstall``."""
     if not _methods:
         before = {owner: set(vars(owner)) for owner in _CHANGED_BY_TORCH}
-        _setup_privateuseone_for_python_backend(
-            "simgpu", torch_module, hook=_Hooks(), device_guard=backward.device_guard()
-        )
+        _torch.introduce_device("simgpu", torch_module, hook=_Hooks(), device_guard=backward.device_guard())
         for owner in _CHANGED_BY_TORCH:
             for name in set(vars(owner)) - before[owner]:
                 _methods[owner, name] = vars(owner)[name]
                 delattr(owner, name)
         if torch.version.cuda is not None:  # for good, too
-            graph._engine_run_backward = backward.refusing_real_gpus(graph._engine_run_backward)
-            torch.autograd._engine_run_backward = graph._engine_run_backward
+            refusing = backward.refusing_real_gpus(getattr(*_torch.ENGINES[0]))
+            for place in _torch.ENGINES:
+                setattr(*place, refusing)
         _methods[torch.Tensor, "simgpu"] = _to_simgpu  # torch's own goes through C++, which knows one device only
     for (owner, name), value in _methods.items():
         _set(owner, name, value)
@@ -140,12 +143,12 @@ def _introduce_device() -> None:
 def _install_kernels() -> None:
     """Operators of the dispatcher. Destroying the library gives torch its own kernels back."""
     library = torch.library.Library("aten", "IMPL")
-    _undo.append(library._destroy)
+    _undo.append(functools.partial(_torch.destroy, library))
     for module in (factories, attention, autocast, transfers):
         for operator, kernel, key in module.kernels():
             library.impl(operator, kernel, key)
     others = torch.library.Library("_", "IMPL", "AutocastPrivateUse1")
-    _undo.append(others._destroy)
+    _undo.append(functools.partial(_torch.destroy, others))
     others.fallback(torch.library.fallthrough_kernel)
 
 
@@ -163,7 +166,7 @@ def _change_tensors() -> None:
     to_dlpack = _to_dlpack(torch.utils.dlpack.to_dlpack)
     _set(torch, "to_dlpack", to_dlpack)
     _set(torch.utils.dlpack, "to_dlpack", to_dlpack)
-    registry = torch.serialization._package_registry
+    registry = _torch.PACKAGES
     known = list(registry)
     torch.serialization.register_package(*saving.PACKAGE)
     mine = [each for each in registry if each not in known]
@@ -173,25 +176,22 @@ def _change_tensors() -> None:
 def _change_data_parallel() -> None:
     """What ``nn.DataParallel`` calls. Real CUDA tensors still take torch's own way."""
     calls: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
-        (torch._C, "_broadcast_coalesced", parallel.choosing(parallel.broadcast_coalesced)),
-        (torch._C, "_broadcast", parallel.choosing(parallel.broadcast)),
-        (torch._C, "_broadcast_out", parallel.choosing(parallel.into)),
-        (torch._C, "_scatter", parallel.choosing(parallel.scatter)),
-        (torch._C, "_scatter_out", parallel.choosing(parallel.into)),
-        (torch._C, "_gather", parallel.choosing(parallel.gather)),
-        (torch._C, "_gather_out", parallel.choosing(parallel.gather_out)),
+        (*_torch.COMM["broadcast_coalesced"], parallel.choosing(parallel.broadcast_coalesced)),
+        (*_torch.COMM["broadcast"], parallel.choosing(parallel.broadcast)),
+        (*_torch.COMM["broadcast_out"], parallel.choosing(parallel.into)),
+        (*_torch.COMM["scatter"], parallel.choosing(parallel.scatter)),
+        (*_torch.COMM["scatter_out"], parallel.choosing(parallel.into)),
+        (*_torch.COMM["gather"], parallel.choosing(parallel.gather)),
+        (*_torch.COMM["gather_out"], parallel.choosing(parallel.gather_out)),
         (comm, "reduce_add_coalesced", parallel.reducing_coalesced),
         (nccl, "is_available", parallel.having_nccl),
         (nccl, "reduce", parallel.choosing(parallel.reduce)),
-        (_functions, "_get_stream", parallel.choosing_stream),
+        (*_torch.COPY_STREAM, parallel.choosing_stream),
         (torch, "is_autocast_enabled", _is_autocast_enabled),
     )
     for owner, name, make in calls:
         _replace(owner, name, make)
-    available = parallel.choosing_device_type(torch._utils._get_available_device_type)
-    _set(torch._utils, "_get_available_device_type", available)
-    module = sys.modules["torch.nn.parallel.data_parallel"]  # its package has a function of the same name
-    _set(module, "_get_available_device_type", available)
+    replace_all(_torch.DEVICE_TYPES, parallel.choosing_device_type)
     works: tuple[tuple[Any, str], ...] = (
         (nn.DataParallel, "__init__"),
         (nn.DataParallel, "forward"),
@@ -234,22 +234,20 @@ _ATTENTION = "_scaled_dot_product_flash_attention"
 
 def _change_training() -> None:
     """Backward, the optimizers, and pools of threads."""
-    engine = backward.watched(graph._engine_run_backward)
-    _set(graph, "_engine_run_backward", engine)
-    _set(torch.autograd, "_engine_run_backward", engine)
+    replace_all(_torch.ENGINES, backward.watched)
     _replace(BackwardCFunction, "apply", backward.on_its_gpu)
     _undo.append(optim.register_optimizer_step_pre_hook(optimizers.before_step).remove)
     _undo.append(optim.register_optimizer_step_post_hook(optimizers.after_step).remove)
-    optim._foreach_supported_types.append(SimTensor)  # as on CUDA: one launch for all parameters
-    _undo.append(lambda: optim._foreach_supported_types.remove(SimTensor))
-    _replace(torch._C, "_group_tensors_by_device_and_dtype", optimizers.grouping)
+    _torch.FOREACH_TYPES.append(SimTensor)  # as on CUDA: one launch for all parameters
+    _undo.append(lambda: _torch.FOREACH_TYPES.remove(SimTensor))
+    _replace(*_torch.GROUP_TENSORS, optimizers.grouping)
     for way in "", "_backward":  # FlopCounterMode knows attention of real GPUs, and none of the CPU's
         theirs, ours = (getattr(torch.ops.aten, f"{_ATTENTION}{kind}{way}") for kind in ("", "_for_cpu"))
         flop_registry[ours] = flop_registry[theirs]
         _undo.append(functools.partial(flop_registry.pop, ours))
-    _set(checkpoint.DefaultDeviceType, "_default_device_type", None)  # torch keeps what it finds at its first use
+    _set(*_torch.CHECKPOINTED, None)  # torch keeps what it finds at its first use
     _replace(ThreadPoolExecutor, "submit", threads.submitting)
-    _replace(nn.init, "_no_grad_trunc_normal_", _truncated)
+    _replace(*_torch.TRUNCATED, _truncated)
 
 
 def _truncated(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -265,13 +263,13 @@ def _say_what_to_do_instead() -> None:
     """What does not work, or not as on CUDA."""
     _replace(torch, "compile", _compile)
     _replace(torch.backends.mha, "get_fastpath_enabled", lambda plain: lambda: plain() and not exists())  # one kernel
-    _replace(torch.jit.RecursiveScriptModule, "_apply", _saying(_SCRIPTED, "swap"))
-    _replace(worker, "_worker_loop", _worker_loop)
+    _replace(*_torch.SCRIPTED_APPLY, _saying(_SCRIPTED, "swap"))
+    _replace(*_torch.WORKER_LOOP, _worker_loop)
     for owner, name in _OF_REAL_GPUS:
         _replace(owner, name, _saying(_FOR_CUDA))
 
 
-_OF_REAL_GPUS: tuple[tuple[Any, str], ...] = ((torch.cuda, "_lazy_init"), (torch.cuda, "set_device"))
+_OF_REAL_GPUS: tuple[tuple[Any, str], ...] = (_torch.CUDA_INIT, (torch.cuda, "set_device"))
 _OF_REAL_GPUS += ((torch.cuda.Stream, "__new__"), (torch.cuda.Event, "__new__"))
 
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
 
+from simgpu._torch import schema_of, tree_map_only
 from simgpu.cluster import current
 from simgpu.launches import tensors_in
 from simgpu.tensor import SimTensor
@@ -80,7 +80,7 @@ def follow(func: Any, args: tuple, kwargs: dict, inputs: list[SimTensor], result
             found = func(*tree_map_only(SimTensor, values, args), **tree_map_only(SimTensor, values, kwargs))
             for tensor, numbers in zip(outputs, tensors_in(found), strict=True):
                 tensor.known = numbers
-    elif func._schema.is_mutable:
+    elif schema_of(func).is_mutable:
         for written in (args[0], kwargs.get("out")):
             if isinstance(written, SimTensor):
                 written.__dict__.pop("known", None)

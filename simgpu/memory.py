@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from simgpu import happens_before
+from simgpu._torch import address_of
 from simgpu.allocator import CachingAllocator
 from simgpu.phases import in_optimizer
 from simgpu.work import Stamp
@@ -85,7 +86,7 @@ class Allocation:
         self.memory = memory
         self.label = Label(kind)
         self.storage = storage
-        self.address = storage._cdata
+        self.address = address_of(storage)
         self.last_write: Work | None = None
         self.provisional: Any = None
         self.history: Any = None  # of reads and writes, while somebody looks for races

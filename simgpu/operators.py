@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils._mode_utils import no_dispatch
 
 from simgpu import known, memory, room, shapes
+from simgpu._torch import address_of, current_node, no_dispatch, on_wrapper_itself, share_storage
 from simgpu.cluster import Cluster, SimulatedGPU, current
 from simgpu.launches import launch_foreach, launch_operator, tensors_in
 from simgpu.memory import Allocation
@@ -81,7 +81,7 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
 
 def _label_gradient(result: Any) -> None:
     """What autograd's AccumulateGrad keeps is a gradient."""
-    node: Any = torch._C._current_autograd_node()
+    node: Any = current_node()
     if node is not None and isinstance(result, SimTensor) and "AccumulateGrad" in node.name():
         result.allocation.label.kind = memory.GRADIENTS
         if isinstance(node.variable, SimTensor) and not moved_if_guessed(result, node.variable.allocation.memory):
@@ -159,9 +159,9 @@ def _wrap_one(one: Any, inputs: list[SimTensor], gpu: SimulatedGPU, themselves: 
     if one.layout is not torch.strided or one.is_nested:
         raise NotImplementedError("a simulated GPU cannot hold sparse or nested tensors: keep them on the CPU")
     storage = one.untyped_storage()
-    owner = owners.get(storage._cdata)
+    owner = owners.get(address_of(storage))
     if owner is None:
-        owner = owners[storage._cdata] = Allocation(gpu.memory, storage, memory.kind_now())
+        owner = owners[address_of(storage)] = Allocation(gpu.memory, storage, memory.kind_now())
         return SimTensor(one, owner)
     if torch.is_inference_mode_enabled() and not one.is_inference():  # a view of an ordinary tensor is one, too
         with torch.inference_mode(False):
@@ -175,7 +175,7 @@ def _parts(outputs: Any, inputs: list[SimTensor]) -> list[SimTensor] | None:
         return None
     raw, owner = inputs[0].raw, inputs[0].allocation
     for one in outputs:
-        if one is raw or not isinstance(one, torch.Tensor) or one.untyped_storage()._cdata != owner.address:
+        if one is raw or not isinstance(one, torch.Tensor) or address_of(one.untyped_storage()) != owner.address:
             return None
     return _same_storage([SimTensor(one, owner) for one in outputs], inputs)
 
@@ -186,7 +186,7 @@ def _same_storage(views: list[SimTensor], inputs: list[SimTensor]) -> list[SimTe
         base = next(tensor for tensor in inputs if tensor.allocation is views[0].allocation)
         with no_dispatch():
             for view in views:
-                torch._functionalize_unsafe_set(view, base)
+                share_storage(view, base)
     return views
 
 
@@ -199,10 +199,5 @@ def _homes(outputs: Any, inputs: list[SimTensor], gpu: SimulatedGPU) -> list[Sim
 
 def _repeat_on_wrapper(func: Any, args: tuple, kwargs: dict) -> None:
     """``t_``, ``unsqueeze_`` and the like change shapes: do it to the wrapper's shape too."""
-    included = torch._C._meta_in_tls_dispatch_include()
-    torch._C._set_meta_in_tls_dispatch_include(True)
-    try:
-        with torch._C._DisableTorchDispatch():
-            func(*args, **kwargs)
-    finally:
-        torch._C._set_meta_in_tls_dispatch_include(included)
+    with on_wrapper_itself():
+        func(*args, **kwargs)

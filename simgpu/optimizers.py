@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from simgpu import memory
+from simgpu._torch import local_part
 from simgpu.cluster import current, exists
 from simgpu.phases import begin_step
 from simgpu.tensor import SimTensor
@@ -21,7 +22,7 @@ def before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 for tensor, kind in ((parameter, memory.PARAMETERS), (parameter.grad, memory.GRADIENTS)):
-                    tensor = getattr(tensor, "_local_tensor", tensor)
+                    tensor = local_part(tensor)  # of a DTensor
                     if isinstance(tensor, SimTensor):
                         tensor.allocation.label.kind = kind
 
@@ -30,13 +31,13 @@ def after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     """What the optimizer has kept is known now."""
     for state in optimizer.state.values():
         for value in (state or {}).values():  # None: ZeroRedundancyOptimizer's, of what other ranks keep
-            value = getattr(value, "_local_tensor", value)  # of a DTensor
+            value = local_part(value)
             if isinstance(value, SimTensor):
                 value.allocation.label.kind = memory.OPTIMIZER_STATE
 
 
 def grouping(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``torch._C._group_tensors_by_device_and_dtype``, which in C++ cannot tell simulated GPUs apart."""
+    """Torch's grouping by device and type, which in C++ cannot tell simulated GPUs apart."""
 
     def group(tensorlists: list, with_indices: bool = False) -> Any:
         if not any(isinstance(tensor, SimTensor) for tensors in tensorlists for tensor in tensors):

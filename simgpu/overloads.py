@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from simgpu._torch import packet_of, schema_of
+
 aten = torch.ops.aten
 
 _FREE = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided, aten.lift_fresh}
@@ -25,10 +27,10 @@ class Operator:
     )
 
     def __init__(self, func: Any) -> None:
-        self.packet = func._overloadpacket
+        self.packet = packet_of(func)
         self.name = self.packet.__name__
         self.free = func.is_view or self.packet in _FREE
-        arguments = enumerate(func._schema.arguments)
+        arguments = enumerate(schema_of(func).arguments)
         self.writes = [(i, each.name) for i, each in arguments if each.alias_info and each.alias_info.is_write]
         if self.packet is aten.native_batch_norm:  # running mean and variance, of which its schema says nothing
             self.writes += [(3, "running_mean"), (4, "running_var")]
@@ -36,7 +38,7 @@ class Operator:
         self.random = torch.Tag.nondeterministic_seeded in func.tags
         self.metadata_changes = torch.Tag.inplace_view in func.tags
         # Views must share their input's storage; the others change what they are given.
-        self.asks_anew = self.free or self.metadata_changes or "out" in func._schema.overload_name
+        self.asks_anew = self.free or self.metadata_changes or "out" in schema_of(func).overload_name
         self.data_dependent = (
             torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
         )

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._utils import _flatten_dense_tensors, _take_tensors
 
 from simgpu import collectives, happens_before, memory, transfers
+from simgpu._torch import flatten_dense, take_tensors
 from simgpu.cluster import current
 from simgpu.copies import copy_from_host, copy_to
 from simgpu.phases import in_backward
@@ -35,8 +35,8 @@ def broadcast_coalesced(
     cluster = current()
     places: dict[int, int] = {id(tensor): i for i, tensor in enumerate(tensors)}
     copies: list[list[Any]] = [[None] * len(tensors) for _ in gpus[1:]]
-    for chunk in _take_tensors(tensors, buffer_size):
-        flat = _flatten_dense_tensors(chunk)
+    for chunk in take_tensors(tensors, buffer_size):
+        flat = flatten_dense(chunk)
         work = collectives.launch_collective(cluster, "broadcast", [flat.gpu, *gpus[1:]], flat.nbytes, [flat], [])
         for mine, gpu in zip(copies, gpus[1:], strict=True):
             buffer = new(flat.raw.clone(), cluster.gpus[gpu], memory.PARAMETERS)
@@ -133,8 +133,7 @@ def where_its_module_is(original: Callable[..., Any]) -> Callable[..., Any]:
     def function(first: Any, *args: Any, **kwargs: Any) -> Any:
         module = first  # ``data_parallel(module, …)``
         if isinstance(first, nn.DataParallel):  # ``forward(self, …)``, or ``__init__(self, module, …)``
-            known = vars(first).get("_modules")
-            module = known["module"] if known else kwargs.get("module", next(iter(args), None))
+            module = getattr(first, "module", None) or kwargs.get("module", next(iter(args), None))
         tensors = itertools.chain(module.parameters(), module.buffers()) if isinstance(module, nn.Module) else ()
         before = getattr(_local, "real", False)
         _local.real = any(one.device.type not in ("simgpu", "cpu", "meta") for one in tensors)

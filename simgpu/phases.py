@@ -9,7 +9,7 @@ import sys
 import threading
 from types import CodeType, FrameType
 
-import torch
+from simgpu._torch import current_graph_task
 
 FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION = "forward", "backward", "optimizer", "communication"
 
@@ -49,7 +49,7 @@ def in_optimizer() -> bool:
 
 def in_backward() -> bool:
     """Does autograd's engine run the code that asks?"""
-    return torch._C._current_graph_task_id() >= 0
+    return current_graph_task() >= 0
 
 
 def phase_now() -> str:

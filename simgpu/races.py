@@ -21,9 +21,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from simgpu import happens_before
+from simgpu._torch import TorchDispatchMode, address_of, packet_of, schema_of
 from simgpu.accesses import Access, Extent, History, place_now, users_frame
 from simgpu.cluster import current
 from simgpu.happens_before import Order, Ordering, joined
@@ -215,7 +215,7 @@ class Races:
 
     def _history_of_pinned(self, tensor: torch.Tensor) -> History:
         storage = tensor.untyped_storage()
-        key = storage._cdata
+        key = address_of(storage)
         if key not in self._pinned:
             gone = weakref.ref(storage, lambda _: self._pinned.pop(key, None))
             self._pinned[key] = gone, History(self, None)
@@ -223,7 +223,7 @@ class Races:
 
     def host_uses(self, tensor: torch.Tensor, name: str, writes: bool) -> None:
         """The host reads or writes a tensor in its memory."""
-        key = tensor.untyped_storage()._cdata
+        key = address_of(tensor.untyped_storage())
         _, history = self._pinned.get(key, (None, None))
         if history is None or not tensor.numel():
             return
@@ -255,11 +255,11 @@ class _HostAccesses(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def _look(self, func: Any, args: tuple, kwargs: dict) -> None:
-        name = func._overloadpacket.__name__
+        name = packet_of(func).__name__
         tensors = [(one, i) for i, arg in enumerate(args) for one in _tensors(arg)]
         if name == "is_pinned" or any(one.device.type == "simgpu" for one, _ in tensors):
             return
-        writes = {i for i, each in enumerate(func._schema.arguments) if each.alias_info and each.alias_info.is_write}
+        writes = {i for i, each in enumerate(schema_of(func).arguments) if each.alias_info and each.alias_info.is_write}
         for one, i in tensors:
             if one.device.type == "cpu" and type(one) in (torch.Tensor, torch.nn.Parameter):
                 self._races.host_uses(one, name, i in writes)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from simgpu._torch import PlainGenerator
 from simgpu.cluster import SimulatedGPU, current, exists
 
 _random_lock = threading.Lock()
@@ -98,12 +99,12 @@ def drawn(gpu: SimulatedGPU, func: Any, args: Any, kwargs: dict) -> Any:
             torch.set_rng_state(outer)
 
 
-class _GeneratorType(type(torch._C.Generator)):  # type: ignore[misc]  # torch's own metaclass
+class _GeneratorType(type(PlainGenerator)):  # type: ignore[misc]  # torch's own metaclass
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, torch._C.Generator)
+        return isinstance(instance, PlainGenerator)
 
 
-class Generator(torch._C.Generator, metaclass=_GeneratorType):
+class Generator(PlainGenerator, metaclass=_GeneratorType):
     """``torch.Generator``, also for a simulated GPU: as the operators, it runs on the CPU and says another device."""
 
     _device: torch.device
@@ -111,7 +112,7 @@ class Generator(torch._C.Generator, metaclass=_GeneratorType):
     def __new__(cls, device: int | str | torch.device = "cpu") -> Any:
         asked = torch.device(device)
         if asked.type != "simgpu":
-            return torch._C.Generator(asked)
+            return PlainGenerator(asked)
         generator = super().__new__(cls)
         generator._device = torch.device("simgpu", current().index(asked))
         return generator

@@ -8,9 +8,9 @@ from typing import Any
 
 import psutil
 import torch
-from torch.utils._pytree import tree_map_only
 
 from simgpu import shapes
+from simgpu._torch import address_of, tree_map_only
 from simgpu.cluster import SimulatedGPU
 from simgpu.launches import tensors_in
 from simgpu.memory import readable, rounded
@@ -32,9 +32,9 @@ def check(func: Any, args: Any, kwargs: dict, gpu: SimulatedGPU) -> None:
     with contextlib.suppress(Exception):  # of an operator that is called wrongly, or has no shapes without numbers
         meta, options = tree_map_only(torch.Tensor, _on_meta, (list(args), kwargs))
         out, _ = shapes.compute(func, meta, {**options, "device": "meta"} if "device" in kwargs else options)
-        made = {one._cdata: rounded(one.nbytes()) for one in map(torch.Tensor.untyped_storage, tensors_in(out))}
+        made = {address_of(one): rounded(one.nbytes()) for one in map(torch.Tensor.untyped_storage, tensors_in(out))}
         for one in map(torch.Tensor.untyped_storage, tensors_in([*meta, *options.values()])):
-            made.pop(one._cdata, None)
+            made.pop(address_of(one), None)
     nbytes = 0
     for size in made.values():
         gpu.memory.require(size, nbytes)

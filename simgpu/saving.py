@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from simgpu import memory, transfers
+from simgpu._torch import address_of, rebuild_parameter, rebuild_tensor, typed_storage, untyped
 from simgpu.cluster import current, exists
 from simgpu.copies import copy_from_host
 from simgpu.memory import Allocation
@@ -37,22 +38,20 @@ def reduce(tensor: SimTensor, protocol: int) -> Any:
     check_cluster(tensor)
     if not current().numbers:
         raise RuntimeError("this cluster keeps only shapes (numbers=False), so there are no numbers to save")
-    untyped = tensor.raw.untyped_storage()
-    storage = torch.storage.TypedStorage(wrap_storage=untyped, dtype=tensor.dtype, _internal=True)
+    storage = typed_storage(wrap_storage=tensor.raw.untyped_storage(), dtype=tensor.dtype)
     place = (tensor.raw.storage_offset(), tuple(tensor.shape), tensor.raw.stride())
-    if tensor._is_param:
+    if isinstance(tensor, torch.nn.Parameter):
         inner = tensor.detach()
-        return torch._utils._rebuild_parameter, (inner, tensor.requires_grad, OrderedDict())
-    return torch._utils._rebuild_tensor_v2, (storage, *place, tensor.requires_grad, OrderedDict())
+        return rebuild_parameter, (inner, tensor.requires_grad, OrderedDict())
+    return rebuild_tensor, (storage, *place, tensor.requires_grad, OrderedDict())
 
 
 def _tag(storage: Any) -> str | None:
     """ "simgpu:1" if a simulated tensor on GPU 1 uses the storage."""
     if not exists():
         return None
-    untyped = getattr(storage, "_untyped_storage", storage)
     for gpu in current().gpus:
-        if untyped._cdata in gpu.memory.living:
+        if address_of(untyped(storage)) in gpu.memory.living:
             return f"simgpu:{gpu.index}"
     return None
 
@@ -76,18 +75,18 @@ def load_into(
             raise RuntimeError(f"Attempted to set the storage of a tensor on {tensor.device} to one on {source.device}")
         tensor.data = source
         return tensor
-    untyped = getattr(source, "_untyped_storage", source)
-    if not isinstance(untyped, LoadedStorage):
+    loaded = untyped(source)
+    if not isinstance(loaded, LoadedStorage):
         raise NotImplementedError("a simulated GPU cannot do set_: make a new tensor instead")
     cluster = current()
-    raw = torch.empty(0, dtype=tensor.dtype).set_(untyped, offset, size, stride)
+    raw = torch.empty(0, dtype=tensor.dtype).set_(loaded, offset, size, stride)
     if not cluster.numbers:
-        return copy_from_host(raw, untyped.simulated.index)
-    allocation = untyped.allocation() if untyped.allocation is not None else None
+        return copy_from_host(raw, loaded.simulated.index)
+    allocation = loaded.allocation() if loaded.allocation is not None else None
     if allocation is None:  # the first tensor that uses these bytes
-        allocation = Allocation(cluster.gpus[untyped.simulated.index].memory, untyped, memory.OTHER)
+        allocation = Allocation(cluster.gpus[loaded.simulated.index].memory, loaded, memory.OTHER)
         transfers.from_host(cluster, raw, SimTensor(raw, allocation))
-        untyped.allocation = weakref.ref(allocation)  # (weakly, since the allocation holds the storage)
+        loaded.allocation = weakref.ref(allocation)  # (weakly, since the allocation holds the storage)
     return SimTensor(raw, allocation)
 
 

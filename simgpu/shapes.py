@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._prims_common import suggest_memory_format
+
+from simgpu._torch import address_of, op_of, packet_of, suggest_memory_format
 
 aten = torch.ops.aten
 
@@ -47,7 +48,7 @@ def compute(func: Any, args: Any, kwargs: dict) -> tuple[Any, Answer | None]:
         What it returns, and the answer that is remembered, if there is one.
     """
     try:
-        key = (func._op, torch.get_default_dtype(), *map(_key, args))
+        key = (op_of(func), torch.get_default_dtype(), *map(_key, args))
         if kwargs:
             key += tuple((name, _key(value)) for name, value in kwargs.items())
         known = _known.get(key)
@@ -66,12 +67,12 @@ def compute(func: Any, args: Any, kwargs: dict) -> tuple[Any, Answer | None]:
 def _check_types(func: Any, args: list[Any]) -> None:
     """These refuse mixed types on CUDA and on the CPU, but their meta kernels do not."""
     tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
-    if func._overloadpacket in _WRITES_BY_INDEX:
+    if packet_of(func) in _WRITES_BY_INDEX:
         tensors = [tensors[0], tensors[-1]]
-    elif func._overloadpacket not in _OF_ONE_TYPE:
+    elif packet_of(func) not in _OF_ONE_TYPE:
         return
     if len(types := list(dict.fromkeys(str(tensor.dtype) for tensor in tensors))) > 1:
-        name = func._overloadpacket.__name__
+        name = packet_of(func).__name__
         words = "Expected all tensors to have the same dtype, but found"
         raise RuntimeError(f"{words} {' and '.join(types)}! (in {name}; convert one of them with .to(...))")
 
@@ -108,7 +109,7 @@ def _key(arg: Any) -> Any:
 
 def _storages(value: Any) -> set[int]:
     if isinstance(value, torch.Tensor):
-        return {value.untyped_storage()._cdata}
+        return {address_of(value.untyped_storage())}
     if isinstance(value, (list, tuple)):
         return set().union(*map(_storages, value))
     return set()

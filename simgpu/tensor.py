@@ -17,10 +17,11 @@ from typing import Any, ClassVar, NoReturn
 import torch
 
 from simgpu import happens_before, memory
+from simgpu._torch import new_wrapper, no_torch_function
 from simgpu.cluster import SimulatedGPU, current
 from simgpu.memory import Allocation
 
-_torch: Any = torch.Tensor
+_plain: Any = torch.Tensor
 """Its properties as the descriptors that they are, which its stubs do not show."""
 
 
@@ -57,11 +58,11 @@ class SimTensor(torch.Tensor):
     to: ClassVar[Callable[..., torch.Tensor]]  # simgpu.copies, as are ``copy_`` and ``__setitem__``
     __reduce_ex__: ClassVar[Callable[..., Any]]  # simgpu.saving, as is ``set_``
 
-    __torch_function__: ClassVar[Any] = torch._C._disabled_torch_function_impl
+    __torch_function__: ClassVar[Any] = no_torch_function
 
     @staticmethod
     def __new__(cls, raw: torch.Tensor, allocation: Allocation) -> SimTensor:
-        self = torch.Tensor._make_wrapper_subclass(
+        self = new_wrapper(
             cls,
             raw.shape,
             strides=raw.stride(),
@@ -164,7 +165,7 @@ class SimTensor(torch.Tensor):
 
     @property
     def data(self) -> SimTensor:
-        return _torch.data.__get__(self)
+        return _plain.data.__get__(self)
 
     @data.setter
     def data(self, new: torch.Tensor) -> None:
@@ -173,14 +174,14 @@ class SimTensor(torch.Tensor):
                 f"a tensor on {self.device} cannot take the data of one on {new.device}: move that first, with "
                 f".to({str(self.device)!r})"
             )
-        _torch.data.__set__(self, new)
+        _plain.data.__set__(self, new)
         self.raw, self.allocation = new.raw, new.allocation
         if self._is_param:
             self.allocation.label.kind = memory.PARAMETERS
 
     @property
     def grad(self) -> torch.Tensor | None:
-        return _torch.grad.__get__(self)
+        return _plain.grad.__get__(self)
 
     @grad.setter
     def grad(self, new: torch.Tensor | None) -> None:
@@ -189,11 +190,11 @@ class SimTensor(torch.Tensor):
                 "assigned grad has data located on a different device: the tensor is on "
                 f"{self.device}, the gradient on {new.device}"
             )
-        _torch.grad.__set__(self, new)
+        _plain.grad.__set__(self, new)
 
     @grad.deleter
     def grad(self) -> None:
-        _torch.grad.__set__(self, None)
+        _plain.grad.__set__(self, None)
 
     __tensor_flatten__ = _Swapped()
 
@@ -203,7 +204,7 @@ class SimTensor(torch.Tensor):
 
     def __copy__(self) -> torch.Tensor:
         shared = self.detach().requires_grad_(self.requires_grad)
-        return torch.nn.Parameter(shared, self.requires_grad) if self._is_param else shared
+        return torch.nn.Parameter(shared, self.requires_grad) if isinstance(self, torch.nn.Parameter) else shared
 
     def __deepcopy__(self, memo: dict) -> SimTensor:
         if not self.is_leaf:
@@ -215,8 +216,8 @@ class SimTensor(torch.Tensor):
         with torch.no_grad():
             copied: Any = self.detach().clone()
             copied.requires_grad_(self.requires_grad)
-            if self._is_param:
-                copied._is_param = True
+            if isinstance(self, torch.nn.Parameter):
+                copied = torch.nn.Parameter(copied, self.requires_grad)
             if self.grad is not None:
                 copied.grad = self.grad.__deepcopy__(memo)
         memo[id(self)] = copied
@@ -286,7 +287,7 @@ def take_over_shape(tensor: SimTensor, allocation: Allocation | None = None) -> 
     """
     kind, home = tensor.allocation.label.kind, tensor.allocation.memory
     allocation = allocation or Allocation(home, tensor.raw.untyped_storage(), kind)
-    _torch.data.__set__(tensor, SimTensor(tensor.raw, allocation))
+    _plain.data.__set__(tensor, SimTensor(tensor.raw, allocation))
     tensor.allocation = allocation
 
 

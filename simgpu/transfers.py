@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from simgpu import costs, happens_before
+from simgpu._torch import address_of
 from simgpu.cluster import current
 from simgpu.phases import COMMUNICATION, phase_now
 from simgpu.work import Work
@@ -57,7 +58,7 @@ def count_as_pinned(tensor: torch.Tensor) -> None:
 
 def is_pinned(tensor: torch.Tensor) -> bool:
     """Is it in memory that ``pin`` made?"""
-    return tensor.untyped_storage()._cdata in {storage._cdata for storage in _pinned}
+    return address_of(tensor.untyped_storage()) in map(address_of, _pinned)
 
 
 def kernels() -> list[tuple[str, Any, str]]:

@@ -7,15 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch._C._distributed_c10d as c10d
 import torch.distributed as dist
-from torch.autograd import graph
-from torch.distributed.checkpoint import _state_dict_stager
 from torch.distributed.nn import functional as differentiable
-from torch.distributed.tensor import DTensor, _random
-from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.distributed.tensor import DTensor
 
-from simgpu import dispatch, install, torch_module
+from simgpu import _torch, dispatch, install, torch_module
 from simgpu.cluster import current, exists
 from simgpu.distributed import foreach, functional, operators, pinned, premultiplied, random_shards, refusals
 from simgpu.distributed.cluster import RankCluster
@@ -31,38 +27,36 @@ def connect() -> None:
     """From now on torch's collectives know simulated GPUs. A second call changes nothing."""
     if dispatch.communication:
         return
-    if BACKEND.upper() not in dist.Backend._plugins:
+    if BACKEND not in dist.Backend.backend_list:
         dist.Backend.register_backend(BACKEND, _make_group, devices=["cpu", "simgpu"])
     dispatch.communication.update(c10d=operators.run, _c10d_functional=functional.run)
     install.on_uninstall(dispatch.communication.clear)
     for make in (_barrier, _init_process_group, _new_group, _split_group):
-        _replace_in((dist, dist.distributed_c10d), make.__name__[1:], make)
+        _replace_in_dist(make.__name__[1:], make)
     for name in ("broadcast_object_list", "scatter_object_list", "recv_object_list"):
-        _replace_in((dist, dist.distributed_c10d), name, refusals.of_other_ranks)
+        _replace_in_dist(name, refusals.of_other_ranks)
     install.replace(differentiable, "dist", lambda _: _LikeNccl())
-    _replace_in((graph, torch.autograd), "_engine_run_backward", _run_backward)
+    install.replace_all(_torch.ENGINES, _run_backward)
     install.replace(dist.Logger, "set_runtime_stats_and_log", _log_nothing)
     install.replace(torch.nn.parallel.DistributedDataParallel, "__init__", pinned.for_models_that_need_it)
     refusals.connect()
     premultiplied.connect()
     install.replace(DTensor, "device", lambda _: property(_device))
     install.replace(DTensor, "to", _to)
-    install.replace(ShardingPropagator, "propagate_op_sharding_non_cached", foreach.one_of_each_kind)
-    install.replace(_random, "_rng_tracker", lambda _: random_shards.Tracker())
-    install.replace(_state_dict_stager.StateDictStager, "_offload_tensor", _to_host)
+    install.replace(_torch.ShardingPropagator, "propagate_op_sharding_non_cached", foreach.one_of_each_kind)
+    install.replace_all([_torch.RANDOM_TRACKER], lambda _: random_shards.Tracker())
+    install.replace_all([_torch.OFFLOAD], _to_host)
 
 
-def _replace_in(owners: tuple, name: str, make: Callable[[Any], Any]) -> None:
-    made = make(getattr(owners[0], name))
-    for owner in owners:
-        install.replace(owner, name, lambda _: made)
+def _replace_in_dist(name: str, make: Callable[[Any], Any]) -> None:
+    install.replace_all(((dist, name), (dist.distributed_c10d, name)), make)
 
 
 def _make_group(store: Any, rank: int, size: int, timeout: Any) -> Any:
     """One gloo group, for tensors of the CPU and (their numbers) of simulated GPUs."""
     if exists() and getattr(current(), "alone", False):
-        return c10d.FakeProcessGroup._create_internal(rank, size)
-    return c10d.ProcessGroupGloo(store, rank, size, timeout=timeout)
+        return _torch.fake_group(rank, size)
+    return dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
 
 
 def _simulated(group: Any) -> bool:
@@ -155,8 +149,8 @@ def _run_backward(engine: Callable[..., Any]) -> Callable[..., Any]:
 
 def _device(tensor: DTensor) -> torch.device:
     """C++, whom a DTensor asks, calls every simulated GPU number 0."""
-    local = getattr(tensor, "_local_tensor", None)
-    return torch.Tensor.device.__get__(tensor) if local is None else local.device
+    local = _torch.local_part(tensor)
+    return torch.Tensor.device.__get__(tensor) if local is tensor else local.device
 
 
 def _to(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -164,7 +158,7 @@ def _to(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def to(self: DTensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         """To the GPU where it is already: for C++ that is another one, and a copy would add up what is partial."""
         copy = kwargs.get("copy", False)
-        parse: Any = torch._C._nn._parse_to  # (its stub does not say that each of the four may be None)
+        parse: Any = _torch.parse_to  # (its stub does not say that each of the four may be None)
         device, dtype, _, memory_format = parse(*args, **{k: v for k, v in kwargs.items() if k != "copy"})
         if copy or memory_format is not None or device is None or (device.type, self.device.type) != ("simgpu",) * 2:
             return plain(self, *args, **kwargs)

@@ -11,8 +11,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch.distributed.tensor._dtensor_spec import DTensorSpec
-from torch.distributed.tensor._op_schema import OpSchema, OutputSharding
+from simgpu._torch import DTensorSpec, OpSchema, OutputSharding
 
 
 def one_of_each_kind(plain: Callable[..., OutputSharding]) -> Callable[..., OutputSharding]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch._C._distributed_c10d as c10d
 from torch.distributed import ProcessGroup, ReduceOp
-from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed import distributed_c10d as c10d
 
+from simgpu._torch import AsyncCollectiveTensor, all_gather_base, group_named, packet_of, reduce_scatter_base, schema_of
 from simgpu.distributed.cluster import here
 from simgpu.distributed.operators import arguments_of
 from simgpu.distributed.works import stream_waits
@@ -22,7 +22,7 @@ _aten = torch.ops.aten
 
 def run(func: Any, args: tuple, kwargs: dict) -> Any:
     """An operator of the namespace _c10d_functional has met a simulated tensor."""
-    packet = func._overloadpacket.__name__
+    packet = packet_of(func).__name__
     values = arguments_of(func, args, kwargs)
     if packet == "wait_tensor":
         (tensor,) = args
@@ -33,7 +33,7 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
         return AsyncCollectiveTensor(args[0])
     if "_coalesced" in packet:
         single = getattr(torch.ops._c10d_functional, packet.replace("_coalesced", "")).default
-        rest = [values[each.name] for each in func._schema.arguments[1:]]
+        rest = [values[each.name] for each in schema_of(func).arguments[1:]]
         return [run(single, (each, *rest), {}) for each in values["inputs"]]
     if packet not in _ISSUED:
         raise NotImplementedError(f"simulated ranks cannot do the functional collective {packet}: use dist's own")
@@ -43,7 +43,7 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
 def _group(name: Any) -> ProcessGroup:
     if isinstance(name, torch.ScriptObject):
         return ProcessGroup.unbox(name)
-    return name if isinstance(name, ProcessGroup) else c10d._resolve_process_group(name)
+    return name if isinstance(name, ProcessGroup) else group_named(name)
 
 
 def _empty(like: SimTensor, *shape: int) -> SimTensor:
@@ -79,7 +79,7 @@ def _all_gather(group: ProcessGroup, given: SimTensor, values: dict) -> SimTenso
     rows = tensor.shape[0] if tensor.dim() else 1
     output = values.get("out")
     output = _empty(tensor, rows * values["group_size"], *tensor.shape[1:]) if output is None else output
-    group._allgather_base(output, tensor, _options(c10d.AllgatherOptions(), {}))
+    all_gather_base(group)(output, tensor, _options(c10d.AllgatherOptions(), {}))
     return output
 
 
@@ -87,7 +87,7 @@ def _reduce_scatter(group: ProcessGroup, given: SimTensor, values: dict) -> SimT
     tensor: Any = given.contiguous()
     output = values.get("out")
     output = _empty(tensor, tensor.shape[0] // values["group_size"], *tensor.shape[1:]) if output is None else output
-    group._reduce_scatter_base(output, tensor, _options(c10d.ReduceScatterOptions(), values))
+    reduce_scatter_base(group)(output, tensor, _options(c10d.ReduceScatterOptions(), values))
     return output
 
 

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch._C._distributed_c10d as c10d
 from torch.distributed import ReduceOp
+from torch.distributed import distributed_c10d as c10d
 
+from simgpu._torch import all_gather_base
 from simgpu.distributed.premultiplied import PREMULTIPLIED, scaled
 
 AVERAGE = ReduceOp.AVG
@@ -107,7 +108,7 @@ def all_gather_whole(group: Any, values: dict, _options: Options) -> None:
     outputs = values.get("outputs") or [values["output_tensor"]]
     inputs = values.get("inputs") or [values["input_tensor"]]
     for output, source in zip(outputs, inputs, strict=True):
-        group._allgather_base(output, source, c10d.AllgatherOptions()).wait()
+        all_gather_base(group)(output, source, c10d.AllgatherOptions()).wait()
 
 
 def reduce_scatter(group: Any, values: dict, options: Options) -> None:

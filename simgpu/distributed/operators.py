@@ -14,6 +14,7 @@ import torch
 from torch.distributed import ProcessGroup
 
 from simgpu import known
+from simgpu._torch import packet_of, schema_of
 from simgpu.distributed import messages, movement, timing
 from simgpu.distributed.cluster import RankCluster, here
 from simgpu.distributed.issue import NEVER, Issue, meet
@@ -26,14 +27,14 @@ from simgpu.tensor import SimTensor, check_cluster
 
 def arguments_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     """An operator's arguments by name, defaults included."""
-    schema = func._schema.arguments
+    schema = schema_of(func).arguments
     values = {each.name: each.default_value for each in schema if each.has_default_value()}
     return values | dict(zip((each.name for each in schema), args, strict=False)) | kwargs
 
 
 def run(func: Any, args: tuple, kwargs: dict) -> Any:
     """An operator of the namespace c10d has met a simulated tensor."""
-    packet = func._overloadpacket.__name__
+    packet = packet_of(func).__name__
     if packet == "check_for_nan":
         return None
     values = arguments_of(func, args, kwargs)
@@ -51,7 +52,7 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
     except BaseException:
         _let_interrupts_in()
         raise
-    returns = len(func._schema.returns)
+    returns = len(schema_of(func).returns)
     return (values[COLLECTIVES[packet].writes], work) if returns == 2 else work if returns else None
 
 

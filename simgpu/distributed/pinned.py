@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from simgpu import install, transfers
+from simgpu._torch import destroy
 from simgpu.cluster import current, exists
 
 _libraries: list[torch.library.Library] = []
@@ -37,7 +38,7 @@ def _allow() -> None:
         warnings.simplefilter("ignore")  # "Overriding a previously registered kernel": yes
         library.impl("empty_strided", _empty_strided, "CPU")
     _libraries.append(library)
-    install.on_uninstall(lambda: _libraries.pop()._destroy())
+    install.on_uninstall(lambda: destroy(_libraries.pop()))
 
 
 def _empty_strided(

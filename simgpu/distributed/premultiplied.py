@@ -10,8 +10,8 @@ import threading
 from typing import Any
 
 import torch
-import torch._C._distributed_c10d as c10d
 from torch.distributed import ReduceOp
+from torch.distributed import distributed_c10d as c10d
 
 from simgpu import install
 

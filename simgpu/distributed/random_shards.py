@@ -15,10 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import Shard
-from torch.distributed.tensor._random import OffsetBasedRNGTracker
-from torch.distributed.tensor.placement_types import _StridedShard
-from torch.utils._pytree import tree_map, tree_map_only
 
+from simgpu._torch import OffsetBasedRNGTracker, StridedShard, schema_of, split_by, tree_map, tree_map_only
 from simgpu.cluster import current
 from simgpu.random_state import drawing, get_rng_state, set_rng_state
 
@@ -53,14 +51,14 @@ class _Part:
         self.whole, self.options = tuple(spec.shape), options
         places = torch.arange(math.prod(self.whole), device="cpu").view(self.whole)
         for size, mine, placement in zip(spec.mesh.shape, spec.mesh.get_coordinate(), spec.placements, strict=True):
-            if isinstance(placement, Shard | _StridedShard):
-                places = placement._split_tensor(places, size, with_padding=False)[0][mine]
+            if isinstance(placement, Shard | StridedShard):
+                places = split_by(placement)(places, size, with_padding=False)[0][mine]
         self.places = places
 
     def __call__(self, func: Any, args: Any, kwargs: dict) -> Any:
         out = func(*tree_map(self._grown, args, is_leaf=self._is_shape), **kwargs, **self.options)
         out = tree_map_only(torch.Tensor, lambda one: one.flatten()[self.places], out)
-        return args[0].copy_(out) if func._schema.is_mutable else out
+        return args[0].copy_(out) if schema_of(func).is_mutable else out
 
     def _is_shape(self, arg: Any) -> bool:
         numbers = isinstance(arg, list | tuple) and all(type(each) is int for each in arg)

@@ -10,10 +10,9 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import _symmetric_memory
 from torch.distributed.fsdp import FullyShardedDataParallel
 
-from simgpu import install
+from simgpu import _torch, install
 from simgpu.cluster import current, exists
 from simgpu.tensor import SimTensor
 
@@ -32,9 +31,9 @@ def connect() -> None:
     """Until ``simgpu.uninstall``."""
     install.replace(FullyShardedDataParallel, "__init__", _refusing(_FSDP1))
     install.replace(nn.SyncBatchNorm, "forward", _no_synchronized_norm)
-    install.replace(nn.parallel.DistributedDataParallel, "_check_comm_hook", _hooks_in_bf16)
+    install.replace(*_torch.CHECK_COMM_HOOK, _hooks_in_bf16)
     for name in ("enable_symm_mem_for_group", "get_symm_mem_workspace", "empty", "rendezvous", "get_mem_pool"):
-        install.replace(_symmetric_memory, name, _refusing(_SYMMETRIC_MEMORY))
+        install.replace(_torch.symmetric_memory, name, _refusing(_SYMMETRIC_MEMORY))
 
 
 def without_nccl(backend: Any) -> Any:
