@@ -71,9 +71,23 @@ def _images(row: ManyGPUs) -> Callable[[], None]:
     return step
 
 
+class NormByHand(nn.RMSNorm):
+    """As torch had it until 2.8: several small kernels, in fp32."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The same shape."""
+        wide = x.float()
+        normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
+        return (normed * self.weight).to(x.dtype)
+
+
 def _language_model(row: ManyGPUs) -> nn.Module:
     if row.model in LLAMAS:
-        return models.Llama(replace(LLAMAS[row.model], checkpointing=row.checkpointing))
+        model = models.Llama(replace(LLAMAS[row.model], checkpointing=row.checkpointing))
+        for module in model.modules():
+            if isinstance(module, nn.RMSNorm) and row.year < 2025:
+                module.__class__ = NormByHand
+        return model
     width, heads, layers = MPTS[row.model]
     return models.GPT(GPTConfig(layers, heads, width, vocabulary=50_368, context=LENGTH))
 

@@ -5,7 +5,10 @@ Rows that the simulation is calibrated on say so (``calibrates``): they prove no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from simgpu import gpu as kind_of_gpu
+from simgpu.hardware import GPU
 
 NVIDIA = "NVIDIA/DeepLearningExamples, PyTorch"
 RESNET = f"{NVIDIA}/Classification/ConvNets/resnet50v1.5/README.md and configs.yml, container 21.03"
@@ -17,11 +20,15 @@ KUMAR = "sandeepkumar-skb/pytorch_experiments, torchvision_exp/README.md"
 DDP = "pytorch/pytorch, benchmarks/distributed/ddp/README.md, torch 1.4"
 COURSE = "a reproduction of A. Karpathy's build-nanogpt on an A100 with 40 GB, without torch.compile"
 RASCHKA = "rasbt/LLMs-from-scratch, ch05/10_llm-training-speed/README.md, torch 2.6"
+TIMM_INFERENCE = "huggingface/pytorch-image-models, results/benchmark-infer-amp-nchw-pt240-cu124-rtx4090.csv"
+H100_2023 = replace(kind_of_gpu("H100"), name="H100, 2023", achievable_flops=0.52, achievable_attention=0.4)
+"""With the libraries of 2023 (CUDA 11.8 to 12.1), which did not use all that Hopper's tensor cores can: products are
+fitted to BERT; attention: FlashAttention-2, 370 of 989 TFLOP/s (Shah and others: FlashAttention-3, 2024, figure 5)."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """Training steps on one GPU.
+    """Training steps on one GPU, or (``infers``) forward passes without gradients.
 
     Args:
         model: a name that ``simgpu_vs_published`` knows, with what belongs to it.
@@ -34,7 +41,7 @@ class Step:
     """
 
     model: str
-    gpu: str
+    gpu: str | GPU
     batch: int
     precision: str
     rate: float | None
@@ -43,6 +50,7 @@ class Step:
     channels_last: bool = False
     peak_gib: float | None = None
     calibrates: str = ""
+    infers: bool = False
 
 
 STEPS = (
@@ -61,7 +69,7 @@ STEPS = (
     Step("vit-small", "RTX 3090", 384, "amp", 1052.9, 2022, TIMM.format("nchw")),
     Step("vit-base", "RTX 3090", 192, "amp", 390.9, 2022, TIMM.format("nchw"), calibrates="products"),
     Step("vit-large", "RTX 3090", 64, "amp", 117.1, 2022, TIMM.format("nchw")),
-    Step("bert-large 128", "V100", 32, "fp32", 40.32, 2019, BERT_1907),
+    Step("bert-large 128", "V100", 32, "fp32", 40.32, 2019, BERT_1907, calibrates="fp32"),
     Step("bert-large 128", "V100", 64, "fp16", 171.5, 2019, BERT_1907, calibrates="products"),
     Step("bert-large 512", "V100", 4, "fp32", 8.36, 2019, BERT_1907),
     Step("bert-large 512", "V100", 8, "fp16", 30.08, 2019, BERT_1907),
@@ -70,15 +78,15 @@ STEPS = (
     Step("bert-large 512", "A100 40GB", 8, "tf32", 41, 2020, BERT_2006),
     Step("bert-large 512", "A100 40GB", 16, "fp16", 78, 2020, BERT_2006),
     Step("bert-large squad", "RTX 3090", 28, "fp16", 52, 2023, LAMBDA),
-    Step("bert-large squad", "RTX 4090", 28, "fp16", 93, 2023, LAMBDA, calibrates="products"),
+    Step("bert-large squad", "RTX 4090", 28, "fp16", 93, 2023, LAMBDA),
     Step("bert-large squad", "A100", 112, "fp16", 152, 2023, LAMBDA, calibrates="products"),
-    Step("bert-large squad", "H100", 112, "fp16", 301, 2023, LAMBDA, calibrates="products"),
+    Step("bert-large squad", H100_2023, 112, "fp16", 301, 2023, LAMBDA, calibrates="products"),
     Step("bert-large squad", "A100", 64, "tf32", 75, 2023, LAMBDA),
-    Step("bert-large squad", "H100", 64, "tf32", 141, 2023, LAMBDA),
+    Step("bert-large squad", H100_2023, 64, "tf32", 141, 2023, LAMBDA),
     Step("resnet50", "A100", 640, "tf32", 1066, 2023, LAMBDA),
     Step("resnet50", "A100", 1280, "amp", 1582, 2023, LAMBDA),
-    Step("resnet50", "H100", 640, "tf32", 1753, 2023, LAMBDA, calibrates="bandwidth"),
-    Step("resnet50", "H100", 1280, "amp", 2616, 2023, LAMBDA),
+    Step("resnet50", H100_2023, 640, "tf32", 1753, 2023, LAMBDA),
+    Step("resnet50", H100_2023, 1280, "amp", 2616, 2023, LAMBDA),
     Step("resnet50", "RTX 4090", 224, "tf32", 721, 2023, LAMBDA),
     Step("resnet50", "RTX 4090", 448, "amp", 1301, 2023, LAMBDA),
     Step("resnet50", "RTX 3090", 224, "tf32", 513, 2023, LAMBDA),
@@ -95,6 +103,15 @@ STEPS = (
     Step("gpt2 by hand", "A100 40GB", 8, "bf16", 45_486, 2025, RASCHKA, peak_gib=13.79),
     Step("gpt2 layers", "A100 40GB", 8, "bf16", 55_256, 2025, RASCHKA, peak_gib=11.56),
     Step("gpt2 flash", "A100 40GB", 8, "bf16", 91_901, 2025, RASCHKA, peak_gib=5.90),
+    *(
+        Step(model, "RTX 4090", 1024, "amp", 1024 / seconds, 2024, TIMM_INFERENCE, calibrates=fitted, infers=True)
+        for model, seconds, fitted in (
+            ("vit-base", 0.3674, "products"),
+            ("vit-large", 1.122, ""),
+            ("resnet50", 0.2428, ""),
+            ("convnext-base", 0.4887, ""),
+        )
+    ),
     Step("resnet50", "RTX 3090", 128, "fp32", None, 2023, "WSShiro/vramexp: allocated, card not said", peak_gib=10.44),
 )
 
@@ -135,9 +152,10 @@ _A3 = "a log of nccl-tests on 2 × GCP A3 Mega, 8 × 200 Gbit/s (2024)"
 _KALAVAI = "Kalavai, Useful scripts, NGC 24.01: PCIe without access to each other"
 
 COLLECTIVES = (
+    *_sizes(*(("A100 40GB", 1, 8, "all-reduce"), 2021, _A100), {MIB: 74.8}, *(None, "start over NVLink 3")),
     *_sizes(
         *(("A100 40GB", 1, 8, "all-reduce"), 2021, _A100),
-        {MIB: 74.8, 4 * MIB: 112, 16 * MIB: 226, 64 * MIB: 584.5, 256 * MIB: 2112, 1024 * MIB: 8159},
+        {4 * MIB: 112, 16 * MIB: 226, 64 * MIB: 584.5, 256 * MIB: 2112, 1024 * MIB: 8159},
     ),
     *_sizes(
         *(("A100 40GB", 1, 8, "all-gather"), 2021, _A100),
@@ -148,9 +166,10 @@ COLLECTIVES = (
         {MIB: 72.4, 4 * MIB: 108.9, 16 * MIB: 152.4},
     ),
     *_sizes(*(("A100 40GB", 1, 8, "broadcast"), 2021, _A100), {MIB: 76, 4 * MIB: 81.1, 16 * MIB: 143.1}),
+    *_sizes(*(("H100", 1, 8, "all-reduce"), 2024, _H100), {MIB: 42}, *(None, "start over NVLink 4")),
     *_sizes(
         *(("H100", 1, 8, "all-reduce"), 2024, _H100),
-        {MIB: 42, 4 * MIB: 57, 16 * MIB: 125.2, 64 * MIB: 324.6, 256 * MIB: 1109, 1024 * MIB: 4029, 8192 * MIB: 31391},
+        {4 * MIB: 57, 16 * MIB: 125.2, 64 * MIB: 324.6, 256 * MIB: 1109, 1024 * MIB: 4029, 8192 * MIB: 31391},
     ),
     *_sizes(
         *(("V100", 1, 8, "all-reduce"), 2019, _V100),

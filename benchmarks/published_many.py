@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from published import DDP, RESNET
+from published import DDP, H100_2023, RESNET
 
 from simgpu import gpu as kind_of_gpu
 from simgpu.hardware import GPU
 
-GIB = 2**30
-H100_96GB = replace(
-    kind_of_gpu("H100"), name="H100 96GB", memory_bytes=96 * GIB, memory_bytes_per_s=2.4e12, source="torchtitan, below"
-)
-"""As its source says: HBM2e with 2.4 TB/s, 500 W."""
+H100_96GB = kind_of_gpu("H100 500W")
 
 
 @dataclass(frozen=True)
@@ -81,13 +77,13 @@ MANY_GPUS = (
     ManyGPUs("mpt 3b", "A100", 1, 8, 10, "bf16", 10_811, 2023, FOUNDRY, times=2),
     ManyGPUs("mpt 7b", "A100", 1, 8, 6, "bf16", 4_641, 2023, FOUNDRY, times=2),
     ManyGPUs("mpt 13b", "A100", 1, 8, 2, "bf16", 2_262, 2023, FOUNDRY, times=3),
-    ManyGPUs("mpt 760m", "H100", 1, 8, 24, "bf16", 63_147, 2024, FOUNDRY, times=2),
-    ManyGPUs("mpt 1b", "H100", 1, 8, 14, "bf16", 45_455, 2024, FOUNDRY),
-    ManyGPUs("mpt 7b", "H100", 1, 8, 6, "bf16", 10_643, 2024, FOUNDRY),
-    ManyGPUs("mpt 13b", "H100", 1, 8, 2, "bf16", 4_792, 2024, FOUNDRY),
-    ManyGPUs("mpt 1b", "H100", 8, 8, 20, "bf16", 44_402, 2024, FOUNDRY),
-    ManyGPUs("mpt 13b", "H100", 8, 8, 2, "bf16", 4_800, 2024, FOUNDRY),
-    ManyGPUs("mpt 7b", "H100", 64, 8, 6, "bf16", 9_670, 2024, FOUNDRY),
+    ManyGPUs("mpt 760m", H100_2023, 1, 8, 24, "bf16", 63_147, 2024, FOUNDRY, times=2),
+    ManyGPUs("mpt 1b", H100_2023, 1, 8, 14, "bf16", 45_455, 2024, FOUNDRY),
+    ManyGPUs("mpt 7b", H100_2023, 1, 8, 6, "bf16", 10_643, 2024, FOUNDRY),
+    ManyGPUs("mpt 13b", H100_2023, 1, 8, 2, "bf16", 4_792, 2024, FOUNDRY),
+    ManyGPUs("mpt 1b", H100_2023, 8, 8, 20, "bf16", 44_402, 2024, FOUNDRY),
+    ManyGPUs("mpt 13b", H100_2023, 8, 8, 2, "bf16", 4_800, 2024, FOUNDRY),
+    ManyGPUs("mpt 7b", H100_2023, 64, 8, 6, "bf16", 9_670, 2024, FOUNDRY),
     _titan("llama3 8b", 1, 2, 5_762, "selective", 82.4),
     _titan("llama3 8b", 16, 2, 5_605, "selective", 67.0),
     *(

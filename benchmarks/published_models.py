@@ -23,16 +23,17 @@ class VGG16(nn.Sequential):
 
 
 class Block(nn.Module):
-    """A block of an encoder, with attention as separate products and softmax (before fused kernels were usual).
+    """A block of an encoder.
 
     Args:
+        fused: attention is one kernel, as usual since 2023, else products and softmax.
         first: LayerNorm stands in front of each part (ViT) or behind it (BERT).
         dropout: probability, also of attention's weights.
     """
 
-    def __init__(self, width: int, heads: int, first: bool, dropout: float) -> None:
+    def __init__(self, width: int, heads: int, first: bool, dropout: float, fused: bool = False) -> None:
         super().__init__()
-        self.heads, self.first = heads, first
+        self.heads, self.first, self.fused = heads, first, fused
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
@@ -41,8 +42,10 @@ class Block(nn.Module):
     def attention(self, x: Tensor) -> Tensor:
         """[batch, length, width] → the same shape."""
         q, k, v = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=2))
-        scores = (q @ k.transpose(2, 3)) * q.shape[-1] ** -0.5
-        found = self.dropout(scores.softmax(-1)) @ v
+        if self.fused:
+            found = nn.functional.scaled_dot_product_attention(q, k, v)
+        else:
+            found = self.dropout((q @ k.transpose(2, 3) * q.shape[-1] ** -0.5).softmax(-1)) @ v
         return self.dropout(self.out(found.transpose(1, 2).flatten(2)))
 
     def mlp(self, x: Tensor) -> Tensor:
@@ -61,15 +64,15 @@ class Block(nn.Module):
 class ViT(nn.Module):
     """The vision transformer for images of 224×224 in patches of 16×16 (Dosovitskiy and others 2021).
 
-    ``ViT(12, 768, 12)`` is ViT-Base with 86,567,656 parameters.
+    ``ViT(12, 768, 12, fused=True)`` is ViT-Base with 86,567,656 parameters.
     """
 
-    def __init__(self, layers: int, width: int, heads: int) -> None:
+    def __init__(self, layers: int, width: int, heads: int, fused: bool) -> None:
         super().__init__()
         self.patches = nn.Conv2d(3, width, 16, stride=16)
         self.first = nn.Parameter(torch.zeros(1, 1, width))
         self.places = nn.Parameter(torch.zeros(1, 197, width))
-        self.blocks = nn.Sequential(*(Block(width, heads, True, 0.0) for _ in range(layers)))
+        self.blocks = nn.Sequential(*(Block(width, heads, True, 0.0, fused) for _ in range(layers)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 1000)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -77,6 +80,42 @@ class ViT(nn.Module):
         x = self.patches(images).flatten(2).transpose(1, 2)
         x = torch.cat([self.first.expand(len(x), -1, -1), x], dim=1) + self.places
         return self.head(self.norm(self.blocks(x))[:, 0])
+
+
+class ConvNeXt(nn.Sequential):
+    """ConvNeXt-B for 1000 classes: 88.6 million parameters (Liu and others, A ConvNet for the 2020s, 2022)."""
+
+    def __init__(self, depths: tuple[int, ...] = (3, 3, 27, 3), width: int = 128) -> None:
+        layers: list[nn.Module] = [nn.Conv2d(3, width, 4, 4), NormOfChannels(width)]
+        for stage, depth in enumerate(depths):
+            if stage:
+                layers += [NormOfChannels(width), nn.Conv2d(width, 2 * width, 2, 2)]
+                width *= 2
+            layers += [ConvNeXtBlock(width) for _ in range(depth)]
+        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.LayerNorm(width), nn.Linear(width, 1000))
+
+
+class NormOfChannels(nn.LayerNorm):
+    """LayerNorm over the channels of maps [batch, channels, height, width]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The same shape."""
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class ConvNeXtBlock(nn.Module):
+    """A depthwise convolution, and a network of two layers at each place."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.depthwise, self.norm = nn.Conv2d(width, width, 7, padding=3, groups=width), nn.LayerNorm(width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.scale = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[batch, channels, height, width] → the same shape."""
+        inner = self.norm(self.depthwise(x).permute(0, 2, 3, 1))
+        return x + (self.down(gelu(self.up(inner))) * self.scale).permute(0, 3, 1, 2)
 
 
 class BERT(nn.Module):

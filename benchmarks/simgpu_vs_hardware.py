@@ -7,7 +7,7 @@ prints how far the predictions are off (targets: peak memory within 5 %, time wi
     python benchmarks/simgpu_vs_hardware.py --gpu A100    predict for another one
 
 With a GPU, the time to launch an operator is first measured, on tiny ones. The GPU itself is simulated as the course
-knows it (``simgpu/hardware/known.py``); of one that it does not know, the rates are measured on plain matrix
+knows it (``simgpu/hardware/kinds.toml``); of one that it does not know, the rates are measured on plain matrix
 products and copies: never on the models that are predicted. The prediction runs in a process of its own: C++ knows one
 accelerator.
 """

@@ -1,7 +1,7 @@
 """Simulated against published: steps, peak memory, collectives and copies that others measured on real GPUs.
 
 Each row of ``published.py`` is simulated and printed with its error. What the simulated GPUs were fitted to (shares of
-their peaks, see ``simgpu/hardware/known.py``) is marked "fitted" and counts in no median.
+their peaks, see ``simgpu/hardware/kinds.toml``) is marked "fitted" and counts in no median.
 
     python benchmarks/simgpu_vs_published.py [--quick]
 """
@@ -21,7 +21,7 @@ from layouts import simulate_layout
 from many_gpus import RESNETS, length_of, network_options, seconds_of_a_step, simulate_many
 from published import Collective, Copy, Step
 from published_many import LAYOUTS, MANY_GPUS, WORST_LAYOUT, ManyGPUs
-from published_models import BERT, VGG16, GPTByHand, ViT
+from published_models import BERT, VGG16, ConvNeXt, GPTByHand, ViT
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -71,7 +71,8 @@ def _images(row: Step, kind: str) -> tuple[nn.Module, Callable[[], Tensor]]:
     if kind in RESNETS:
         model: nn.Module = models.ResNet50(blocks=RESNETS[kind])
     else:
-        model = VGG16() if kind == "vgg16" else ViT(*VITS[kind])
+        others: dict[str, Callable[[], nn.Module]] = {"vgg16": VGG16, "convnext-base": ConvNeXt}
+        model = others[kind]() if kind in others else ViT(*VITS[kind], fused=row.year > 2022)
     layout = torch.channels_last if row.channels_last else torch.contiguous_format
     images = torch.zeros(row.batch, 3, 224, 224).to(memory_format=layout)
     labels = torch.zeros(row.batch, dtype=torch.long)
@@ -98,13 +99,16 @@ def training_step(row: Step) -> Callable[[], None]:
     if row.precision == "amp":
         mixed = torch.autocast("simgpu", torch.bfloat16 if kind == "gpt2" else torch.float16)
 
+    model.train(not row.infers)
+
     def step() -> None:
         if optimizer:
             optimizer.zero_grad()
-        with mixed:
+        with mixed, torch.set_grad_enabled(not row.infers):
             loss = compute_loss()
-        loss.backward()
-        if optimizer:
+        if not row.infers:
+            loss.backward()
+        if optimizer and not row.infers:
             optimizer.step()
 
     return step
@@ -260,7 +264,11 @@ def main(quick: bool) -> None:
     memory = Report("Peak memory, in GiB (measured: what torch reserved)", "model", "GPU", "batch", "numbers")
     for row in published.STEPS:
         seconds, peak = simulate_step(row)
-        where, source = [row.model, row.gpu, str(row.batch), row.precision], f"{row.source} ({row.year})"
+        gpu = getattr(row.gpu, "name", row.gpu)
+        where, source = (
+            [row.model + " inference" * row.infers, gpu, str(row.batch), row.precision],
+            f"{row.source} ({row.year})",
+        )
         layout = "channels last" if row.channels_last else ""
         if row.rate:
             measured = row.batch * (1024 if row.model.startswith("gpt2") else 1) / row.rate

@@ -8,7 +8,7 @@
     prof.elapsed, prof.peak_memory(0), prof.timeline(), prof.memory()
 
 Write what you would write for "cuda:0"; only the device's name differs. Numbers are computed on the CPU, and equal the
-CPU's bit for bit (recurrent networks and three optimizers: up to rounding). Memory, time and links are simulated:
+CPU's bit for bit (recurrent networks, RMSNorm, three optimizers: up to rounding). Memory, time and links are simulated:
 memory by counting, time by a model (``costs``, ``transfers``, ``collectives``, and ``sharing`` where collectives run
 beside kernels) with numbers from data sheets (``hardware``, ``utils.hardware.links``). All times are simulated seconds,
 and the same program always gives the same ones.
@@ -34,7 +34,7 @@ how operators get there
   shapes.py          shapes without numbers, remembered; known.py keeps the few numbers that torch reads even then
   factories.py       new tensors
   copies.py          from device to device
-  attention.py       fused attention, recurrent cells
+  attention.py       fused attention, RMSNorm, recurrent cells; fused.py has kernels that only CUDA has
   autocast.py        which operators compute in which precision
   backward.py        autograd's threads
   optimizers.py      steps of optimizers, and their state

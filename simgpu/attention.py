@@ -1,8 +1,9 @@
-"""Attention on a simulated GPU: the fused kernel, as on CUDA. And recurrent cells, and a loss of sequences.
+"""Attention on a simulated GPU: the fused kernel, as on CUDA. And RMSNorm, recurrent cells, and a loss.
 
 ``scaled_dot_product_attention`` chooses a kernel by asking the backend in C++, which a backend written in Python
-cannot answer. So the choice that torch makes on the CPU is made here: flash attention, and plain matrix products
-where there is dropout or where the mask needs a gradient.
+cannot answer. So the choice is made here: flash attention, and plain matrix products where there is dropout or where
+the mask needs a gradient. CUDA's flash kernels also take fewer heads of keys and values than of queries, and values
+whose width is another one (``simgpu.fused``).
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from typing import Any
 
 import torch
 
-from simgpu._torch import schema_of
+from simgpu import fused
+from simgpu._torch import packet_of, schema_of
+from simgpu.fused import OWN
 from simgpu.operators import run
 from simgpu.tensor import SimTensor
 
@@ -30,16 +33,17 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> torch.Tensor:
     """Attention over ``[batch, heads, tokens, width]``; see torch.nn.functional.scaled_dot_product_attention."""
-    shapes_fit = query.dim() == key.dim() == value.dim() == 4 and query.shape[-1] == value.shape[-1] and not enable_gqa
-    shapes_fit = shapes_fit and 0 not in (
-        *query.shape,
-        *key.shape,
-    )  # of the fused kernels only that of CUDA takes those
+    fits = query.dim() == key.dim() == value.dim() == 4 and dropout_p == 0.0 and key.shape[:3] == value.shape[:3]
+    fits = fits and 0 not in (*query.shape, *key.shape)  # of the fused kernels only that of CUDA takes those
+    plain = fits and query.shape[-1] == value.shape[-1] and query.shape[:2] == key.shape[:2]
+    grouped = fits and query.shape[0] == key.shape[0] and (query.shape[1] == key.shape[1] or enable_gqa)
     mask_is_data = attn_mask is None or not attn_mask.requires_grad
-    if not isinstance(query, SimTensor) and shapes_fit and dropout_p == 0.0 and attn_mask is None:
-        # A DTensor: torch knows how to share out CUDA's operator (context_parallel, heads of tensor parallelism).
+    if attn_mask is None and (
+        (plain and not isinstance(query, SimTensor)) or (not plain and grouped and _divides(query, key))
+    ):
+        # Of DTensors torch knows how to share out CUDA's operator (context_parallel, heads of tensor parallelism).
         return aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[0]
-    if dropout_p == 0.0 and shapes_fit and mask_is_data and query.shape[:2] == key.shape[:2]:
+    if plain and mask_is_data:
         if attn_mask is not None and attn_mask.dtype is torch.bool:
             attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(~attn_mask, float("-inf"))
         out, _ = aten._scaled_dot_product_flash_attention_for_cpu(
@@ -52,6 +56,10 @@ def scaled_dot_product_attention(
     return out
 
 
+def _divides(query: torch.Tensor, key: torch.Tensor) -> bool:
+    return query.shape[-1] == key.shape[-1] and query.shape[1] % max(1, key.shape[1]) == 0
+
+
 def flash(func: Any, args: tuple, kwargs: dict) -> tuple:
     """CUDA's flash attention: the CPU's gives the same result and the same logarithms of sums."""
     query, key, value, *rest = args
@@ -60,8 +68,11 @@ def flash(func: Any, args: tuple, kwargs: dict) -> tuple:
     if 0 in (*query.shape, *key.shape):  # which end the CPU's kernel by a division, and so the process
         sums = query.new_zeros(query.shape[:3], dtype=torch.float32)
         return torch.zeros_like(query), sums, None, None, query.shape[2], key.shape[2], state, state, None
-    plain = aten._scaled_dot_product_flash_attention_for_cpu.default
-    out, sums = run(plain, (query, key, value, 0.0, causal), {"scale": kwargs.get("scale")})
+    if query.shape[1] == key.shape[1] and query.shape[-1] == value.shape[-1]:
+        out, sums = run(fused.flash.default, (query, key, value, 0.0, causal), {"scale": kwargs.get("scale")})
+    else:
+        scale = kwargs.get("scale") or query.shape[-1] ** -0.5
+        out, sums = run(OWN.flash_attention.default, (query, key, value, causal, scale), {})
     return out, sums, None, None, query.shape[2], key.shape[2], state, state, None
 
 
@@ -69,11 +80,26 @@ def flash_backward(func: Any, args: tuple, kwargs: dict) -> tuple:
     """Likewise."""
     values = {each.name: value for each, value in zip(schema_of(func).arguments, args, strict=False)} | kwargs
     names = ("grad_out", "query", "key", "value", "out", "logsumexp")
-    if 0 in (*values["query"].shape, *values["key"].shape):
-        return tuple(torch.zeros_like(values[name]) for name in ("query", "key", "value"))
-    plain = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
     asked = tuple(values[name] for name in names)
-    return run(plain, (*asked, 0.0, values["is_causal"]), {"scale": values.get("scale")})
+    query, key, value = asked[1:4]
+    if 0 in (*query.shape, *key.shape):
+        return tuple(torch.zeros_like(one) for one in (query, key, value))
+    if query.shape[1] == key.shape[1] and query.shape[-1] == value.shape[-1]:
+        return run(fused.flash_backward.default, (*asked, 0.0, values["is_causal"]), {"scale": values.get("scale")})
+    scale = values.get("scale") or query.shape[-1] ** -0.5
+    return run(OWN.flash_attention_backward.default, (*asked, values["is_causal"], scale), {})
+
+
+def rms_norm(
+    x: torch.Tensor, shape: list[int], weight: torch.Tensor | None = None, eps: float | None = None
+) -> torch.Tensor:
+    """One kernel, as on CUDA; see torch.nn.functional.rms_norm."""
+    return aten._fused_rms_norm(x, shape, weight, eps)[0]
+
+
+def fused_rms_norm(func: Any, args: tuple, kwargs: dict) -> tuple:
+    """CUDA's fused kernel and its backward, of which the CPU has none."""
+    return run(getattr(OWN, packet_of(func).__name__[1:]).default, args, kwargs)
 
 
 def lstm_cell(
@@ -126,4 +152,7 @@ def kernels() -> list[tuple[str, Any, str]]:
         ("scaled_dot_product_attention", scaled_dot_product_attention, "PrivateUse1"),
         ("ctc_loss.Tensor", ctc_loss, "AutogradPrivateUse1"),
         ("ctc_loss.Tensor", ctc_loss, "PrivateUse1"),
+        ("rms_norm", rms_norm, "AutogradPrivateUse1"),
+        ("rms_norm", rms_norm, "PrivateUse1"),
+        ("_fused_rms_norm", fused.fused_rms_norm, "PrivateUse1"),  # so that autograd keeps it whole
     ]

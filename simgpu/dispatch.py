@@ -116,6 +116,8 @@ SPECIAL = {
     aten._scaled_dot_product_flash_attention: attention.flash,
     aten._scaled_dot_product_flash_attention_backward: attention.flash_backward,
     aten._pack_padded_sequence: _pack,
+    aten._fused_rms_norm: attention.fused_rms_norm,
+    aten._fused_rms_norm_backward: attention.fused_rms_norm,
     aten.record_stream: _nothing,
     aten.resize_: _resize_,
     aten.set_: _refuse,

@@ -61,15 +61,16 @@ def _costs(
     operator: Operator, inputs: list[SimTensor], args: tuple, kwargs: dict, out: Any, gpu: SimulatedGPU
 ) -> tuple[Kernel, int, int]:
     """What limits it, floating-point operations and bytes."""
-    outputs = tensors_in(out)
+    outputs = tensors_in(out) or tensors_in(operator.written(args, kwargs))  # lists in place: nothing is returned
     work = costs.counted(operator.packet, args, kwargs, out)
     into = kwargs.get("out")  # only written
-    nbytes = costs.traffic(operator.packet, inputs if into is None else [t for t in inputs if t is not into], outputs)
+    read = inputs if into is None else [tensor for tensor in inputs if tensor is not into]
+    moved = costs.traffic(operator.packet, args, read, outputs)
     kind = costs.kind_of_number(operator.packet, inputs[0].dtype) if work.flops else ""
     layout = 0  # in kernels of their own
-    if work.flops and gpu.model.on_tensor_cores(kind):
-        layout = costs.layout_bytes(operator.packet, inputs, outputs)
-    return costs.kernel(gpu.model, work, kind, nbytes, layout), work.flops, nbytes + layout
+    if work.products and gpu.model.on_tensor_cores(kind):
+        layout = costs.layout_bytes(operator.packet, args, read, outputs)
+    return costs.kernel(gpu.model, work, kind, moved, layout), work.flops, moved.nbytes + layout
 
 
 def _note(work: Work, operator: Operator, args: tuple, kwargs: dict, inputs: list[SimTensor], made: list) -> None:
@@ -107,7 +108,7 @@ def launch_foreach(operator: Operator, args: tuple, inputs: list[SimTensor], clu
         home = cluster.gpus[gpu]
         written = [tensor for tensor in tensors_in(args[0]) if tensor.gpu == gpu]
         nbytes = sum(tensor.nbytes for tensor in (*mine, *written))
-        kernel = costs.kernel(home.model, costs.NOTHING, "", nbytes)
+        kernel = costs.kernel(home.model, costs.NOTHING, "", costs.Moved(nbytes))
         work = _launch(operator.name, kernel, 0, nbytes, mine, home, cluster)
         for tensor in written:
             tensor.allocation.last_write = work

@@ -36,8 +36,10 @@ _SWITCH_CHANNELS = 16
 """What NCCL says of itself on 8 × H100: "24 coll channels, 16 nvls channels" (logs of 2023 and later)."""
 LEAST_OF_A_CHANNEL = 2**15
 """Bytes: with less for each channel NCCL leaves some out. 512 threads × 64 bytes (protocol Simple), src/enqueue.cc."""
-START_US = 20.0
-"""What nccl-tests measures on top, however small the message. Calibrated on 8 × A100, see benchmarks/published.py."""
+FILLED = 2**19
+"""Bytes of each channel that a hop between nodes waits for before it goes on: a slice of NCCL's buffers, an eighth of
+4 MiB (NCCL_BUFFSIZE). Where trees and switches reach over nodes, their pipeline fills with so much on its way up, and
+again on its way down."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,12 @@ def choose(
     """
     found = ways(collective, nbytes, nodes, per_node, inside, network, cards)
     best = min(found, key=lambda choice: choice.seconds)
-    return replace(best, seconds=best.seconds + START_US * 1e-6)
+    fill = 0.0
+    if nodes > 1 and best.algorithm != "ring":
+        hops = 2 * (1 + math.log2(nodes))
+        in_flight = min(nbytes, FILLED * channels(best.algorithm, nbytes, nodes, inside, network, cards))
+        fill = hops * in_flight / (cards * network.bytes_per_s)
+    return replace(best, seconds=best.seconds + inside.start_s + fill)
 
 
 def ways(

@@ -80,7 +80,7 @@ def between_gpus(cluster: Cluster, tensor: SimTensor, into: SimTensor) -> None:
 def _between_gpus(cluster: Cluster, source: Allocation, gpu: int, target: int, nbytes: int) -> Work:
     stream = cluster.current_stream(gpu)
     if gpu == target:  # from one place of its memory to another: read and write
-        kernel = costs.kernel(cluster.gpus[gpu].model, costs.NOTHING, "", 2 * nbytes)
+        kernel = costs.kernel(cluster.gpus[gpu].model, costs.NOTHING, "", costs.Moved(2 * nbytes))
         return cluster.clock.launch(
             *("copy", phase_now(), f"GPU {gpu}", kernel.seconds),
             **cluster.slowed(cluster.gpus[gpu], kernel),

@@ -9,7 +9,6 @@ from simgpu.distributed.cluster import Members, RankCluster
 from simgpu.work import Share
 from utils.hardware.links import point_to_point
 
-_START_S = nccl.START_US * 1e-6
 REDUCED = {"barrier": 4}
 """Bytes of the all-reduce that a barrier is under NCCL."""
 
@@ -59,14 +58,15 @@ def exchange_seconds(cluster: RankCluster, members: Members, sent: Sequence[int]
         users = members.size / members.nodes / members.cards if out and back and not near else 1.0  # of a card
         if out or back:
             moved = point_to_point(max(out, back), link.for_collectives().shared_by(users))
-            slowest = max(slowest, _START_S + moved)
+            slowest = max(slowest, cluster.inside.start_s + moved)
     return slowest
 
 
 def message_seconds(cluster: RankCluster, peer: int, nbytes: int) -> float:
     """Seconds of one message to or from another rank."""
     same_node = cluster.node_of(peer) == cluster.node_of(cluster.rank)
-    return _START_S + point_to_point(nbytes, (cluster.inside if same_node else cluster.network).for_copies())
+    link = cluster.inside if same_node else cluster.network
+    return cluster.inside.start_s + point_to_point(nbytes, link.for_copies())
 
 
 def _ends(cluster: RankCluster, members: Members) -> list[tuple[bool, ...]]:

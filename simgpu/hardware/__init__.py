@@ -5,9 +5,9 @@
 """
 
 from simgpu.hardware.kind import GIB, GPU
-from simgpu.hardware.known import A100, A100_40GB, ALL, CPU, H100, H200, RTX_3090, RTX_4090, TOY, V100, gpu, link
+from simgpu.hardware.known import A100, A100_40GB, ALL, B200, CPU, H100, H200, RTX_3090, RTX_4090, TOY, V100, gpu, link
 
 __all__ = [
-    "A100", "A100_40GB", "ALL", "CPU", "GIB", "GPU", "H100", "H200", "RTX_3090", "RTX_4090", "TOY", "V100", "gpu",
-    "link",
+    "A100", "A100_40GB", "ALL", "B200", "CPU", "GIB", "GPU", "H100", "H200", "RTX_3090", "RTX_4090", "TOY", "V100",
+    "gpu", "link",
 ]  # fmt: skip

@@ -11,9 +11,16 @@ How to read the numbers:
   ``memory_bytes`` says so. A program sees a little less, because the driver keeps some: torch reports a
   ``total_memory`` of 79.2 GiB on an H100, 139.8 GiB on an H200 and 31.7 GiB on a V100. Bandwidths are in GB/s of
   10⁹ bytes.
-- **A peak is not reached.** The ``achievable_…`` shares say what the kernels of a training step get of it. They are
-  fitted to steps that others measured (the H200's products: that we did), which is less than the largest products and
-  copies reach alone.
+- **A peak is not reached.** The ``achievable_…`` shares say what kernels get of it: measured operator by operator on
+  an H100, fitted to steps that others measured on the older ones.
+- **Power limits products.** Tensor cores at full speed would draw more than the board gets, so its clock falls.
+  Measured rates of large products in bf16 are proportional to power: 500 W, 0.53 of the H100's peak; 700 W, 0.74; a
+  B200 with 1,000 W, 0.485 of its own. That is 0.95 pJ for each operation, all that the board draws included.
+
+A GPU of your own: ``simgpu.cluster(gpu=GPU(name=…, …))``, or ``dataclasses.replace(simgpu.gpu("H100"), …)``. Rates and
+bandwidth stand in its data sheet. For the shares take those of the next of kin in ``known``; what large products and
+copies reach alone is a little more than a training step gets. Typical are 0.7 to 0.8 for products, 0.4 to 0.7 for
+attention (FlashAttention-2 to cuDNN 9), 0.75 to 0.9 for the bandwidth. What is left out is said below at each field.
 """
 
 from __future__ import annotations
@@ -31,6 +38,8 @@ THROUGH_THE_HOST, RINGS_THROUGH_IT = 0.85, 0.14
 """What is left of PCIe's bandwidth where GPUs have no access to each other, for copies and for NCCL's rings: each byte
 is written to the host's memory and read again. Two RTX 4090: 22 GB/s (p2pBandwidthLatencyTest, 2023) and 3.7 GB/s
 (nccl-tests, 2025); with one host and another NCCL's figure differs by a factor of two."""
+
+FASTEST_CLOCK = 1.25
 
 # What torch calls a data type, and what data sheets call it. Anything else (integers, bool) counts as fp32.
 _KINDS = {
@@ -60,7 +69,8 @@ class GPU:
         memory_bytes_per_s: peak bandwidth of that memory, reads and writes together, in bytes per second.
         flops: dense peak in FLOP/s for "fp64", "fp32", "tf32", "bf16", "fp16", "fp8". A kind that the hardware
             does not have is absent: see ``peak_flops``.
-        achievable_flops: share of their peak that products on the tensor cores reach in training, above 0, at most 1.
+        achievable_flops: share of their peak that products on the tensor cores reach in training, above 0; more than 1
+            (at most 1.25) where cards run faster than the clock of their data sheet.
         achievable_bandwidth: share of the bandwidth that kernels reach in training, above 0 and at most 1.
         nvlink: link to other GPUs of the node, one direction; None: they talk through ``host``.
         host: link to the CPU's memory, one direction.
@@ -70,8 +80,15 @@ class GPU:
         achievable_fp32: share of their peak that products on the ordinary cores reach; None: ``achievable_flops``.
         multiprocessors: how many streaming multiprocessors it has, over which a product's tiles are dealt; 0: products
             of every shape take the time of their operations.
-        unaligned: how many times slower its tensor cores multiply two-byte numbers where a side of a matrix is no
-            multiple of 8, so that not all rows begin at multiples of 16 bytes.
+        clock_hz: the fastest clock of these, in Hz: with their number, what kernels take that neither memory nor
+            products limit. Some cards run faster than their data sheets say.
+        unaligned: how many times slower its tensor cores multiply where rows begin at any multiple of 2 bytes (two-byte
+            numbers, odd sides); half of that if they do at 4 or 8 bytes; rows at multiples of 16 bytes are fast.
+        achievable_attention: share of their peak that fused attention reaches in long sequences with heads of 128;
+            None: 0.9 of ``achievable_flops``.
+        board_power: what the board may draw, in watts; 0: products are not limited by power.
+        joules_per_flop: energy of one operation of large products in bf16 or fp16 (measured power over measured rate).
+            0: as for ``board_power``.
         peer_access: can it read another GPU's memory over PCIe? Without it, copies between GPUs go through the host.
         pageable_bytes_per_s: what a copy between the GPU and the host's ordinary (pageable) memory reaches: the host
             copies it to or from pinned memory on the way.
@@ -94,7 +111,11 @@ class GPU:
     achievable_source: str
     achievable_fp32: float | None = None
     multiprocessors: int = 0
+    clock_hz: float = 1.98e9
     unaligned: float = 2.0
+    achievable_attention: float | None = None
+    board_power: float = 0.0
+    joules_per_flop: float = 0.0
     peer_access: bool = True
     pageable_bytes_per_s: float = math.inf
     pinning_bytes_per_s: float = math.inf
@@ -107,10 +128,33 @@ class GPU:
         if self.memory_bytes <= 0 or self.memory_bytes_per_s <= 0 or self.kernel_s < 0:
             raise ValueError(f"{self.name}: memory and bandwidth must be above 0, and kernel_s at least 0")
         shares = (self.achievable_flops, self.achievable_bandwidth, self.achievable_fp32 or 1)
-        if not (min(shares) > 0 and max(shares) <= 1):
-            raise ValueError(f"{self.name}: the achievable shares must be above 0 and at most 1")
+        if not (min(shares) > 0 and max(shares) <= FASTEST_CLOCK and self.achievable_bandwidth <= 1):
+            raise ValueError(
+                f"{self.name}: the achievable shares must be above 0, that of bandwidth at most 1, and those of FLOP/s "
+                f"at most {FASTEST_CLOCK} (a card's clock over that of its data sheet)"
+            )
         if min(self.pageable_bytes_per_s, self.pinning_bytes_per_s, self.nics_per_gpu) <= 0:
             raise ValueError(f"{self.name}: rates of the host and network cards must be above 0")
+
+    @property
+    def power_share(self) -> float:
+        """The share of their peak at which products on the tensor cores draw the board's power, in every type.
+
+        A type at half the rate needs twice the energy for each operation (measured on an H100: bf16 and TF32).
+        """
+        peak = max(self.flops.get("bf16", 0.0), self.flops.get("fp16", 0.0))
+        limited = self.board_power and self.joules_per_flop and peak
+        return self.board_power / (self.joules_per_flop * peak) if limited else math.inf
+
+    @property
+    def products_share(self) -> float:
+        """The share of their peak that products on the tensor cores reach: what kernels reach, or power allows."""
+        return min(self.achievable_flops, self.power_share)
+
+    @property
+    def attention_share(self) -> float:
+        """The same for fused attention, in long sequences with heads of 128."""
+        return min(self.achievable_attention or 0.9 * self.achievable_flops, self.power_share)
 
     @property
     def peer(self) -> Link:

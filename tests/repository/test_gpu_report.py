@@ -156,7 +156,9 @@ def _pretend_cuda(benchmark, monkeypatch, name: str) -> None:
     monkeypatch.setattr(benchmark.subprocess, "run", predicting)
 
 
-@pytest.mark.parametrize(("name", "shares"), [("NVIDIA H100 80GB HBM3", "calibrated"), ("NVIDIA L4", "measured here")])
+@pytest.mark.parametrize(
+    ("name", "shares"), [("NVIDIA H100 80GB HBM3", "calibrated"), ("NVIDIA L40S", "measured here")]
+)
 def test_with_a_gpu_each_step_is_predicted_and_measured(name, shares, monkeypatch, capsys) -> None:
     """Known and unknown: the latter's rates are measured first. (The figures mean nothing here.)"""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))

@@ -319,7 +319,7 @@ def test_groups_whose_ranks_share_a_card_share_its_bandwidth(world):
     )
     (own,), (shared,), (alone,) = own, shared, alone
     assert alone == own
-    latency = nccl.START_US * 1e-6
+    latency = NVLINK4.start_s
     assert (shared - latency) / (own - latency) == pytest.approx(2, rel=0.02)
 
 

@@ -25,7 +25,7 @@ def alone_and_beside(kernel, collective="all_reduce", **options):
     with simgpu.one_of(8, "H100", launch_s=0.0, **options) as cluster, torch.device("simgpu", cluster.local_rank):
         tensor = torch.zeros(LARGE, dtype=torch.bfloat16)
         gathered = torch.zeros(8 * LARGE, dtype=torch.bfloat16)
-        x = torch.zeros(8192, 8192, dtype=torch.bfloat16)
+        x = torch.zeros(9216, 9216, dtype=torch.bfloat16)
 
         def send():
             if collective == "all_reduce":

@@ -52,6 +52,7 @@ class Link:
         collective_share: the same for NCCL's rings. None: as ``share``.
         switch_bytes_per_s: size over time of a large all-reduce that the switch between the GPUs adds up; 0: it cannot.
         share_source: where the last three are from.
+        start_s: what nccl-tests measures on top of NCCL's own latencies, however small the message.
         channels: how many NCCL opens for a collective: over all of a GPU's links to the GPUs of its node, or over one
             network card. 0: not known.
     """
@@ -69,6 +70,7 @@ class Link:
     collective_share: float | None = None
     switch_bytes_per_s: float = 0.0
     share_source: str = "assumed"
+    start_s: float = 20e-6
     channels: int = 0
 
     def __post_init__(self) -> None:
@@ -179,6 +181,7 @@ def _nvlink(
     switch: float = 0,
     each: float = 25,
     channels: int = 24,
+    start_us: float = 33,
 ) -> Link:
     """A GPU's links together. NVLink 2, 3 and 4 carry 25 GB/s per link and direction, NVLink 5 carries 50.
 
@@ -189,6 +192,8 @@ def _nvlink(
         switch: GB/s, size over time, of large all-reduces in the switch; 0: it adds nothing up.
         each: GB/s of one link in one direction.
         channels: of NCCL.
+        start_us: on top of its latencies; fitted to an all-reduce of 1 MiB on 8 × A100 (2021; before: the same) and on
+            8 × H100 (2024; later: the same).
     """
     speed = links * each
     source = f"{source}: {links} links × {each:g} GB/s per direction = {2 * speed:,g} GB/s in both directions together"
@@ -198,7 +203,12 @@ def _nvlink(
         "switch_bytes_per_s": switch * 1e9,
     }
     name = f"NVLink {generation} ({gpu})"
-    known: dict[str, Any] = {"family": "NVLink", "share_source": where, "channels": channels}
+    known: dict[str, Any] = {
+        "family": "NVLink",
+        "share_source": where,
+        "channels": channels,
+        "start_s": start_us * 1e-6,
+    }
     return Link(name, 3.4e-6, speed * 1e9, year, source, _NCCL, **known, **shares)
 
 
@@ -233,11 +243,16 @@ NVLINK4 = _nvlink(
     *(4, "H100", 18, 2022, "NVIDIA H100 Tensor Core GPU Architecture white paper", 374, 365),
     "copies: NVIDIA/nccl issue 1264 (2024); rings and switch: S. Bekman, Machine Learning Engineering, 8 × H200 (2026)",
     switch=275,
+    start_us=7,
 )
 NVLINK5 = _nvlink(
-    *(5, "B200", 18, 2024, "NVIDIA Blackwell Architecture Technical Brief", 770, 730),
-    "copies: Azure/AI-benchmarking-guide issue 7, GB200 (2025); rings: assumed, the share of NVLink 4",
+    *(5, "B200", 18, 2024, "NVIDIA Blackwell Architecture Technical Brief", 770, 606),
+    "copies: Azure/AI-benchmarking-guide issue 7, GB200 (2025); rings: all-gathers and reduce-scatters of "
+    "MooreThreads/SimuMax configs/system/b200_bf16_ceperm.json, 8 × B200 (2026); switch: assumed, as NVLink 4's of its "
+    "rings",
+    switch=606 * 275 / 365,
     each=50,
+    start_us=7,
 )
 ETHERNET_10 = _network("Ethernet 10 Gbit/s", 10, 50e-6, 2002, "IEEE 802.3ae-2002", _TCP)
 ETHERNET_25 = _network("Ethernet 25 Gbit/s", 25, 50e-6, 2016, "IEEE 802.3by-2016", _TCP)
