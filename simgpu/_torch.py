@@ -83,18 +83,15 @@ DEVICE_TYPES = tuple((owner, "_get_available_device_type") for owner in (_utils,
 COMM = {name: (_C, f"_{name}") for name in ("broadcast_coalesced", "broadcast", "broadcast_out")}
 COMM |= {name: (_C, f"_{name}") for name in ("scatter", "scatter_out", "gather", "gather_out")}
 GROUP_TENSORS, COPY_STREAM = (_C, "_group_tensors_by_device_and_dtype"), (_functions, "_get_stream")
-WORKER_LOOP, CUDA_INIT = (worker, "_worker_loop"), (torch.cuda, "_lazy_init")
+WORKER_LOOP = worker, "_worker_loop"
+CUDA_INITS = tuple((owner, "_lazy_init") for owner in (torch.cuda, torch.cuda.random))
 CHECKPOINTED, TRUNCATED = (DefaultDeviceType, "_default_device_type"), (nn.init, "_no_grad_trunc_normal_")
 SCRIPTED_APPLY = torch.jit.RecursiveScriptModule, "_apply"
 CHECK_COMM_HOOK = nn.parallel.DistributedDataParallel, "_check_comm_hook"
 
 _ON_DEMAND = {
     "AsyncCollectiveTensor": "torch.distributed._functional_collectives:AsyncCollectiveTensor",
-    "DTensorSpec": "torch.distributed.tensor._dtensor_spec:DTensorSpec",
-    "OpSchema": "torch.distributed.tensor._op_schema:OpSchema",
-    "OutputSharding": "torch.distributed.tensor._op_schema:OutputSharding",
     "ShardingPropagator": "torch.distributed.tensor._sharding_prop:ShardingPropagator",
-    "StridedShard": "torch.distributed.tensor.placement_types:_StridedShard",
     "OffsetBasedRNGTracker": "torch.distributed.tensor._random:OffsetBasedRNGTracker",
     "symmetric_memory": "torch.distributed._symmetric_memory:",
     "fake_group": "torch._C._distributed_c10d:FakeProcessGroup._create_internal",

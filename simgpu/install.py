@@ -13,7 +13,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -73,7 +73,7 @@ def uninstall() -> None:
 
 def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     """Replace a function of torch with what ``make`` makes of it, until ``uninstall``."""
-    _replace(owner, name, make)
+    _set(owner, name, make(getattr(owner, name, None)))
 
 
 def replace_all(places: Sequence[tuple[Any, str]], make: Callable[[Any], Any]) -> None:
@@ -95,11 +95,6 @@ def _set(owner: Any, name: str, value: Any) -> None:
     _undo.append(lambda: delattr(owner, name) if before is _MISSING else setattr(owner, name, before))
 
 
-def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    """Replace a function with what ``make`` makes of it."""
-    _set(owner, name, make(getattr(owner, name, None)))
-
-
 # --- The device, and the kernels of its operators -----------------------------------------------------------
 
 _STORAGES = (torch.TypedStorage, torch.UntypedStorage, _torch.StorageBase)
@@ -118,6 +113,14 @@ class _Hooks(_torch.PrivateUse1Hooks):
         return True
 
 
+_for_good = torch.library.Library("_", "IMPL", "PrivateUse1")
+
+
+def _no_kernel(func: Any, *_args: Any, **_kwargs: Any) -> NoReturn:
+    current()  # raises where there are no simulated GPUs any more
+    raise NotImplementedError(f"a simulated GPU cannot do {func}: use another operator, or the CPU (tensor.cpu())")
+
+
 def _introduce_device() -> None:
     """The name, for good; ``torch.simgpu``, ``tensor.simgpu()`` and the like, until ``uninstall``."""
     if not _methods:
@@ -127,6 +130,7 @@ def _introduce_device() -> None:
             for name in set(vars(owner)) - before[owner]:
                 _methods[owner, name] = vars(owner)[name]
                 delattr(owner, name)
+        _for_good.fallback(_no_kernel)
         if torch.version.cuda is not None:  # for good, too
             refusing = backward.refusing_real_gpus(getattr(*_torch.ENGINES[0]))
             for place in _torch.ENGINES:
@@ -134,9 +138,8 @@ def _introduce_device() -> None:
         _methods[torch.Tensor, "simgpu"] = _to_simgpu  # torch's own goes through C++, which knows one device only
     for (owner, name), value in _methods.items():
         _set(owner, name, value)
-    sys.modules["torch.simgpu"] = torch_module
-    _undo.append(lambda: sys.modules.pop("torch.simgpu", None))
     # For good, as the name: C++ goes on to name this accelerator, and torch asks its module whether there is one.
+    sys.modules["torch.simgpu"] = torch_module
     torch.get_device_module(torch.device("simgpu"))
 
 
@@ -157,15 +160,13 @@ def _install_kernels() -> None:
 
 def _change_tensors() -> None:
     """Where C++ would take one simulated GPU for another; and saving."""
-    _replace(torch.Tensor, "to", _to)
-    _replace(torch.Tensor, "type_as", _type_as)
-    _replace(torch.Tensor, "type", _type)
-    _replace(torch.Tensor, "data", _data)
-    _replace(torch, "as_tensor", _as_tensor)
+    replace(torch.Tensor, "to", _to)
+    replace(torch.Tensor, "type_as", _type_as)
+    replace(torch.Tensor, "type", _type)
+    replace(torch.Tensor, "data", _data)
+    replace(torch, "as_tensor", _as_tensor)
     _set(torch, "Generator", random_state.Generator)
-    to_dlpack = _to_dlpack(torch.utils.dlpack.to_dlpack)
-    _set(torch, "to_dlpack", to_dlpack)
-    _set(torch.utils.dlpack, "to_dlpack", to_dlpack)
+    replace_all(((torch.utils.dlpack, "to_dlpack"), (torch, "to_dlpack")), _to_dlpack)
     registry = _torch.PACKAGES
     known = list(registry)
     torch.serialization.register_package(*saving.PACKAGE)
@@ -175,30 +176,17 @@ def _change_tensors() -> None:
 
 def _change_data_parallel() -> None:
     """What ``nn.DataParallel`` calls. Real CUDA tensors still take torch's own way."""
-    calls: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
-        (*_torch.COMM["broadcast_coalesced"], parallel.choosing(parallel.broadcast_coalesced)),
-        (*_torch.COMM["broadcast"], parallel.choosing(parallel.broadcast)),
-        (*_torch.COMM["broadcast_out"], parallel.choosing(parallel.into)),
-        (*_torch.COMM["scatter"], parallel.choosing(parallel.scatter)),
-        (*_torch.COMM["scatter_out"], parallel.choosing(parallel.into)),
-        (*_torch.COMM["gather"], parallel.choosing(parallel.gather)),
-        (*_torch.COMM["gather_out"], parallel.choosing(parallel.gather_out)),
-        (comm, "reduce_add_coalesced", parallel.reducing_coalesced),
-        (nccl, "is_available", parallel.having_nccl),
-        (nccl, "reduce", parallel.choosing(parallel.reduce)),
-        (*_torch.COPY_STREAM, parallel.choosing_stream),
-        (torch, "is_autocast_enabled", _is_autocast_enabled),
-    )
-    for owner, name, make in calls:
-        _replace(owner, name, make)
+    for name, place in _torch.COMM.items():
+        replace(*place, parallel.choosing(getattr(parallel, name)))
+    replace(comm, "reduce_add_coalesced", parallel.reducing_coalesced)
+    replace(nccl, "is_available", parallel.having_nccl)
+    replace(nccl, "reduce", parallel.choosing(parallel.reduce))
+    replace(*_torch.COPY_STREAM, parallel.choosing_stream)
+    replace(torch, "is_autocast_enabled", _is_autocast_enabled)
     replace_all(_torch.DEVICE_TYPES, parallel.choosing_device_type)
-    works: tuple[tuple[Any, str], ...] = (
-        (nn.DataParallel, "__init__"),
-        (nn.DataParallel, "forward"),
-        (nn.parallel, "data_parallel"),
-    )
-    for owner, name in works:
-        _replace(owner, name, parallel.where_its_module_is)
+    for name in ("__init__", "forward"):
+        replace(nn.DataParallel, name, parallel.where_its_module_is)
+    replace(nn.parallel, "data_parallel", parallel.where_its_module_is)
 
 
 _TYPES = {one for one in vars(torch).values() if isinstance(one, torch.dtype)}
@@ -211,8 +199,8 @@ _OF_THE_SAME_NAME = [
 
 def _change_accelerator() -> None:
     """``torch.accelerator``, ``torch.Stream`` and ``torch.Event`` ask C++, which sees one device."""
-    _replace(torch, "Stream", functools.partial(streams.of_any_device, streams.Stream))
-    _replace(torch, "Event", functools.partial(streams.of_any_device, lambda _, **options: streams.Event(**options)))
+    replace(torch, "Stream", functools.partial(streams.of_any_device, streams.Stream))
+    replace(torch, "Event", functools.partial(streams.of_any_device, lambda _, **options: streams.Event(**options)))
     module = torch_module
     names: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
         "current_device_index": (module.current_device, torch.cuda.current_device),
@@ -235,19 +223,19 @@ _ATTENTION = "_scaled_dot_product_flash_attention"
 def _change_training() -> None:
     """Backward, the optimizers, and pools of threads."""
     replace_all(_torch.ENGINES, backward.watched)
-    _replace(BackwardCFunction, "apply", backward.on_its_gpu)
+    replace(BackwardCFunction, "apply", backward.on_its_gpu)
     _undo.append(optim.register_optimizer_step_pre_hook(optimizers.before_step).remove)
     _undo.append(optim.register_optimizer_step_post_hook(optimizers.after_step).remove)
     _torch.FOREACH_TYPES.append(SimTensor)  # as on CUDA: one launch for all parameters
     _undo.append(lambda: _torch.FOREACH_TYPES.remove(SimTensor))
-    _replace(*_torch.GROUP_TENSORS, optimizers.grouping)
+    replace(*_torch.GROUP_TENSORS, optimizers.grouping)
     for way in "", "_backward":  # FlopCounterMode knows attention of real GPUs, and none of the CPU's
         theirs, ours = (getattr(torch.ops.aten, f"{_ATTENTION}{kind}{way}") for kind in ("", "_for_cpu"))
         flop_registry[ours] = flop_registry[theirs]
         _undo.append(functools.partial(flop_registry.pop, ours))
     _set(*_torch.CHECKPOINTED, None)  # torch keeps what it finds at its first use
-    _replace(ThreadPoolExecutor, "submit", threads.submitting)
-    _replace(*_torch.TRUNCATED, _truncated)
+    replace(ThreadPoolExecutor, "submit", threads.submitting)
+    replace(*_torch.TRUNCATED, _truncated)
 
 
 def _truncated(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -261,16 +249,14 @@ def _truncated(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
 
 def _say_what_to_do_instead() -> None:
     """What does not work, or not as on CUDA."""
-    _replace(torch, "compile", _compile)
-    _replace(torch.backends.mha, "get_fastpath_enabled", lambda plain: lambda: plain() and not exists())  # one kernel
-    _replace(*_torch.SCRIPTED_APPLY, _saying(_SCRIPTED, "swap"))
-    _replace(*_torch.WORKER_LOOP, _worker_loop)
-    for owner, name in _OF_REAL_GPUS:
-        _replace(owner, name, _saying(_FOR_CUDA))
-
-
-_OF_REAL_GPUS: tuple[tuple[Any, str], ...] = (_torch.CUDA_INIT, (torch.cuda, "set_device"))
-_OF_REAL_GPUS += ((torch.cuda.Stream, "__new__"), (torch.cuda.Event, "__new__"))
+    replace(torch, "compile", _compile)
+    replace(torch.backends.mha, "get_fastpath_enabled", lambda plain: lambda: plain() and not exists())  # one kernel
+    replace(*_torch.SCRIPTED_APPLY, _saying(_SCRIPTED, "swap"))
+    replace(*_torch.WORKER_LOOP, _worker_loop)
+    of_real_gpus: list[tuple[Any, str]] = [(torch.cuda, "set_device"), (torch.cuda, "set_stream")]
+    of_real_gpus += [(torch.cuda.device, "__enter__"), (torch.cuda.Stream, "__new__"), (torch.cuda.Event, "__new__")]
+    for place in (*_torch.CUDA_INITS, *of_real_gpus):
+        replace(*place, _saying(_FOR_CUDA))
 
 
 def _saying(sentence: str, where: str = "") -> Callable[[Any], Any]:

@@ -69,6 +69,9 @@ def into(tensor: torch.Tensor, out: Sequence[torch.Tensor], dim: int | None = No
     return [one.copy_(part) for one, part in zip(out, parts, strict=True)]
 
 
+broadcast_out = scatter_out = into
+
+
 def gather_out(tensors: Sequence[torch.Tensor], out: torch.Tensor, dim: int) -> torch.Tensor:
     """Tensors into the parts of one along ``dim``."""
     for part, one in zip(out.split([one.shape[dim] for one in tensors], dim), tensors, strict=True):

@@ -168,3 +168,4 @@ get_amp_supported_dtype = _always([torch.float16, torch.bfloat16])
 is_bf16_supported = _always(True)  # on those without it, as slowly as in fp32
 _is_in_bad_fork = is_current_stream_capturing = _always(False)
 init = ipc_collect = _always(None)
+_lazy_init = current  # C++ calls it at the first use of the device: without a cluster it says what to do

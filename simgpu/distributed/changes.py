@@ -88,7 +88,7 @@ def _init_process_group(plain: Callable[..., Any]) -> Callable[..., Any]:
         """With ``device_id`` torch would split groups, which gloo cannot."""
         if exists() and isinstance(cluster := current(), RankCluster):
             kwargs.pop("device_id", None)
-            backend = refusals.without_nccl(backend or BACKEND)
+            backend = refusals.without_nccl(backend or BACKEND, kwargs.get("pg_options"))
             forget_unfinished()
             if cluster.alone:
                 kwargs = {"store": dist.HashStore(), "rank": cluster.rank, "world_size": cluster.world_size}
@@ -103,7 +103,8 @@ def _new_group(plain: Callable[..., Any]) -> Callable[..., Any]:
         """All ranks make all groups, also those of others, who use the same network cards."""
         if ranks is not None and exists() and isinstance(cluster := current(), RankCluster):
             cluster.note_group(ranks)
-        refusals.without_nccl(args[1] if len(args) > 1 else kwargs.get("backend"))
+        options = args[2] if len(args) > 2 else kwargs.get("pg_options")
+        refusals.without_nccl(args[1] if len(args) > 1 else kwargs.get("backend"), options)
         return plain(ranks, *args, **kwargs)
 
     return new_group
@@ -114,6 +115,7 @@ def _split_group(plain: Callable[..., Any]) -> Callable[..., Any]:
     def split_group(parent_pg: Any = None, split_ranks: Any = None, timeout: Any = None, **options: Any) -> Any:
         """NCCL splits a communicator; here each part is a new group of its own."""
         parent_pg = parent_pg or dist.group.WORLD
+        refusals.without_nccl(None, options.get("pg_options"))
         if not split_ranks or not _simulated(parent_pg):
             return plain(parent_pg, split_ranks, timeout, **options)
         ranks = dist.get_process_group_ranks(parent_pg)

@@ -11,19 +11,17 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from simgpu._torch import DTensorSpec, OpSchema, OutputSharding
 
-
-def one_of_each_kind(plain: Callable[..., OutputSharding]) -> Callable[..., OutputSharding]:
+def one_of_each_kind(plain: Callable[..., Any]) -> Callable[..., Any]:
     """``ShardingPropagator.propagate_op_sharding_non_cached``, which is asked once for each kind."""
 
     @functools.wraps(plain)
-    def propagate(self: Any, schema: OpSchema) -> OutputSharding:
+    def propagate(self: Any, schema: Any) -> Any:
         kinds = _kinds(schema) if schema.op.name().startswith(("aten::_foreach_", "aten::_fused_")) else None
         if kinds is None:
             return plain(self, schema)
         firsts = [kinds.index(kind) for kind in range(max(kinds) + 1)]
-        few = OpSchema(
+        few = type(schema)(
             schema.op,
             tuple(_picked(arg, firsts, len(kinds)) for arg in schema.args_schema),
             {name: _picked(arg, firsts, len(kinds)) for name, arg in schema.kwargs_schema.items()},
@@ -36,16 +34,16 @@ def one_of_each_kind(plain: Callable[..., OutputSharding]) -> Callable[..., Outp
         if isinstance(output, Sequence):
             same_type: Any = type(output)
             output = same_type(output[kind] for kind in kinds)
-        return OutputSharding(output, schema)
+        return type(found)(output, schema)
 
     return propagate
 
 
-def _lists(schema: OpSchema) -> list[Any]:
+def _lists(schema: Any) -> list[Any]:
     return [arg for arg in schema.args_schema if isinstance(arg, (list, tuple)) and arg]
 
 
-def _kinds(schema: OpSchema) -> list[int] | None:
+def _kinds(schema: Any) -> list[int] | None:
     """For each place in the lists the number of its kind; None if lists differ in length, or all places in kind."""
     lists = _lists(schema)
     if not lists or len({len(each) for each in lists}) > 1:
@@ -53,7 +51,7 @@ def _kinds(schema: OpSchema) -> list[int] | None:
     known: dict[Any, int] = {}
     kinds = []
     for together in zip(*lists, strict=True):
-        key = tuple(one if isinstance(one, DTensorSpec) else type(one) for one in together)
+        key = tuple(one if hasattr(one, "placements") else type(one) for one in together)
         kinds.append(known.setdefault(key, len(known)))
     return kinds if len(known) < len(kinds) else None
 

@@ -14,9 +14,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import Shard
 
-from simgpu._torch import OffsetBasedRNGTracker, StridedShard, schema_of, split_by, tree_map, tree_map_only
+from simgpu._torch import OffsetBasedRNGTracker, schema_of, split_by, tree_map, tree_map_only
 from simgpu.cluster import current
 from simgpu.random_state import drawing, get_rng_state, set_rng_state
 
@@ -51,7 +50,7 @@ class _Part:
         self.whole, self.options = tuple(spec.shape), options
         places = torch.arange(math.prod(self.whole), device="cpu").view(self.whole)
         for size, mine, placement in zip(spec.mesh.shape, spec.mesh.get_coordinate(), spec.placements, strict=True):
-            if isinstance(placement, Shard | StridedShard):
+            if not (placement.is_replicate() or placement.is_partial()):
                 places = split_by(placement)(places, size, with_padding=False)[0][mine]
         self.places = places
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import torch
@@ -21,6 +22,10 @@ _FSDP1 = (
     "FullyShardedDataParallel (FSDP1) reaches into storages, which simulated GPUs do not have: use fully_shard (FSDP2) "
     "from torch.distributed.fsdp, which replaces it"
 )
+_OPTIONS = (
+    "options of ProcessGroupNCCL say how NCCL runs on real GPUs, and simulated ones go by its own choices: leave "
+    "pg_options out"
+)
 _SYMMETRIC_MEMORY = (
     "symmetric memory, and with it asynchronous tensor parallelism, lets a GPU's kernels read other GPUs' memory, as "
     "simulated ones cannot: use the collectives of torch.distributed"
@@ -32,12 +37,15 @@ def connect() -> None:
     install.replace(FullyShardedDataParallel, "__init__", _refusing(_FSDP1))
     install.replace(nn.SyncBatchNorm, "forward", _no_synchronized_norm)
     install.replace(*_torch.CHECK_COMM_HOOK, _hooks_in_bf16)
+    install.replace(dist, "ProcessGroupNCCL", _with_options)
     for name in ("enable_symm_mem_for_group", "get_symm_mem_workspace", "empty", "rendezvous", "get_mem_pool"):
         install.replace(_torch.symmetric_memory, name, _refusing(_SYMMETRIC_MEMORY))
 
 
-def without_nccl(backend: Any) -> Any:
-    """A process group's backend as the program names it; one for real GPUs is refused."""
+def without_nccl(backend: Any, options: Any = None) -> Any:
+    """A process group's backend as the program names it; one for real GPUs is refused, as are options."""
+    if options is not None and exists() and current().between_ranks:
+        _refuse(_OPTIONS)
     if exists() and current().between_ranks and "nccl" in str(backend).lower():
         raise ValueError(
             f"this rank's GPU is simulated: where a program for real ones says {str(backend)!r}, write 'simccl' (which "
@@ -61,6 +69,11 @@ def of_other_ranks(plain: Callable[..., Any]) -> Callable[..., Any]:
         return plain(*args, **kwargs)
 
     return objects
+
+
+def _with_options(plain: Any) -> Any:
+    """``dist.ProcessGroupNCCL``, which a build for the CPU has not."""
+    return plain or SimpleNamespace(Options=_refusing(_OPTIONS)(object))
 
 
 def _refusing(sentence: str) -> Callable[[Any], Any]:

@@ -354,6 +354,10 @@ def test_all_states_of_random_numbers_come_back() -> None:
 INSTEAD = {
     "cuda.Stream": (lambda x: torch.cuda.Stream(), "write 'simgpu'.* and torch.simgpu for torch.cuda"),
     "cuda.Event": (lambda x: torch.cuda.Event(), "write 'simgpu'.* and torch.simgpu for torch.cuda"),
+    "cuda.ExternalStream": (lambda x: torch.cuda.ExternalStream(0), "torch.simgpu for torch.cuda"),
+    "cuda.set_stream": (lambda x: torch.cuda.set_stream(torch.simgpu.Stream()), "torch.simgpu for torch.cuda"),
+    "cuda.device": (lambda x: torch.cuda.device(0).__enter__(), "torch.simgpu for torch.cuda"),
+    "cuda.get_rng_state": (lambda x: torch.cuda.get_rng_state(), "torch.simgpu for torch.cuda"),
     "cuda()": (lambda x: x.cuda(), "write 'simgpu'.* and torch.simgpu for torch.cuda"),
     "jit.script": (lambda x: torch.jit.script(nn.Linear(3, 2)).to(GPU), "move the module there first"),
     "export": (lambda x: torch.export.export(nn.Linear(3, 2).to(GPU), (x,)), "trace the model while it is on the CPU"),
@@ -371,6 +375,30 @@ INSTEAD = {
 def test_what_does_not_work_says_what_to_do(use, sentence) -> None:
     with pytest.raises((RuntimeError, NotImplementedError), match=sentence):
         use(torch.ones(4, 3, device=GPU))
+
+
+def test_functions_of_cuda_comm_take_simulated_tensors() -> None:
+    x = torch.arange(6.0, device="simgpu:0")
+    others = [torch.zeros(6, device="simgpu:1"), torch.zeros(6, device="simgpu:0")]
+    assert [one.device.index for one in comm.broadcast(x, ["simgpu:0", torch.device(GPU)])] == [0, 1]
+    assert [one.tolist() for one in comm.broadcast(x, out=others)] == [x.tolist()] * 2
+    assert [len(each) for each in comm.broadcast_coalesced([x, x], [0, 1])] == [2, 2]
+    assert comm.reduce_add([x, x.to(GPU)], 1).tolist() == (2 * x).tolist()
+    assert comm.reduce_add_coalesced([[x], [x.to(GPU)]])[0].tolist() == (2 * x).tolist()
+    assert [part.tolist() for part in comm.scatter(x, [0, 1], chunk_sizes=[2, 4])] == [[0, 1], [2, 3, 4, 5]]
+    assert comm.gather([x, x.to(GPU)], destination=GPU).device == torch.device(GPU)
+
+
+@pytest.mark.parametrize("lengths", ["cpu", GPU])
+def test_ctc_loss_wants_numbers_and_says_so(lengths: str) -> None:
+    def loss() -> torch.Tensor:
+        scores = torch.randn(9, 2, 5, device=GPU).log_softmax(2)
+        sizes = [torch.full((2,), size, device=lengths) for size in (9, 3)]
+        return F.ctc_loss(scores, torch.ones(2, 3, dtype=torch.int64, device=GPU), *sizes)
+
+    assert loss().isfinite()
+    with simgpu.cluster(gpus_per_node=2, numbers=False), pytest.raises(RuntimeError, match="numbers=True"):
+        loss()
 
 
 def test_compiling_says_that_it_changes_nothing() -> None:

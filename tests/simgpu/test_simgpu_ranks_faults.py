@@ -130,6 +130,8 @@ def test_mismatched_sizes_are_told_in_a_sentence(world):
         ("net = torch.nn.Linear(2, 2).cuda()", "torch.device('simgpu', local_rank)"),
         ("torch.cuda.set_device(local_rank)", "torch.simgpu for torch.cuda"),
         ("dist.init_process_group('nccl')", "write 'simccl'"),
+        ("dist.new_group(pg_options=dist.ProcessGroupNCCL.Options())", "leave pg_options out"),
+        ("dist.new_group(pg_options=object())", "leave pg_options out"),
     ],
 )
 def test_a_program_for_real_gpus_is_told_the_two_names_that_differ(world, source, sentence):

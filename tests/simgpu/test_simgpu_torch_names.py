@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import subprocess
 import sys
@@ -23,8 +24,13 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__") and len(name) > 1
 
 
+def is_operator(name: str) -> bool:
+    return any(hasattr(getattr(torch.ops, space), name) for space in ("aten", "c10d", "_c10d_functional"))
+
+
 def names_of_torch() -> set[str]:
     """Private names in torch's modules and classes."""
+    importlib.import_module("simgpu.distributed.changes")  # and with it torch's modules for ranks
     found: set[str] = set()
     for module in [each for name, each in sys.modules.items() if name.partition(".")[0] == "torch"]:
         found.update(vars(module))
@@ -54,7 +60,7 @@ def private_names(source: str, known: set[str]) -> Iterator[str]:
                 operators = text.removeprefix("_").startswith(("aten", "torch.ops"))
                 parts = [name] if not operators and (of_torch or name in known - own) else []
             case ast.Constant(value=str(name)):  # as in getattr(tensor, "_name")
-                parts = [name] if name in known - own and not hasattr(torch.ops.aten, name) else []
+                parts = [name] if name in known - own and not is_operator(name) else []
             case _:
                 parts = []
         yield from (f"line {node.lineno}: {part}" for part in parts if is_private(part))
