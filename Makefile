@@ -127,8 +127,13 @@ tests-and-extras: $(VENV)/.book  ## both
 numeric: setup  ## the numeric tests once: make numeric MKL_CBWR=COMPATIBLE
 	$(PYTEST) -q $$(grep -rl mark.numeric tests --include='test_*.py') -m "numeric and not frameworks and not nightly"
 
-nightly: setup  ## tests that a workflow runs each night: benchmarks' programs, and what CI proves in another way
+nightly: $(VENV)/.traces  ## tests that a workflow runs each night: benchmarks' programs, and what CI proves in another way
 	$(PYTEST) tests -m "nightly and not frameworks"
+
+$(VENV)/.traces: $(VENV)/.ready
+	$(RUN) -m venv --upgrade-deps $(VENV)/traces
+	$(VENV)/traces/bin/python -m pip install --disable-pip-version-check --group traces
+	@touch $@
 
 answers: setup  ## judge all known answers of the labs (but those that need the frameworks): half an hour on two cores
 	COURSE_ALL_ANSWERS=1 $(PYTEST) tests/checks/test_labs.py -m "not frameworks"

@@ -14,7 +14,7 @@ beside kernels) with numbers from data sheets (``hardware``, ``utils.hardware.li
 and the same program always gives the same ones.
 
 what a program uses
-  api.py             ``cluster`` makes simulated GPUs, ``region`` names what they do
+  api.py             ``cluster`` makes simulated GPUs
   cluster.py         nodes, GPUs and the links between them; which cluster there is now
   hardware/          what GPUs can do, from data sheets and measurements, with sources
   tensor.py          the tensor that lives on a simulated GPU
@@ -22,7 +22,9 @@ what a program uses
   torch_module.py    what torch sees as ``torch.simgpu``
   random_state.py    random numbers, a generator for each GPU
   collectives.py     all-reduce and its kin, over tensors of one process
-  profile.py         what happened: times, memory, pictures; trace.py writes it for Perfetto
+  regions.py         names for what they do, also those of torch's profiler and pipelines
+  profile.py         what happened: times, FLOPs, memory, pictures; trace.py writes it for Perfetto, kineto.py as
+                     torch.profiler does for CUDA
   races.py           finds work of two streams that nothing puts in order; race_reports.py says so to the reader
   distributed/       a GPU for each rank: ``join`` and ``one_of``
 how operators get there
@@ -60,7 +62,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from simgpu.api import cluster, device, region
+from simgpu.api import cluster, device
 from simgpu.cluster import Cluster, current
 from simgpu.collectives import all_gather, all_reduce, broadcast, reduce_scatter
 from simgpu.hardware import GPU, gpu
@@ -68,6 +70,7 @@ from simgpu.install import uninstall
 from simgpu.profile import Profile, TraceEvent, profile
 from simgpu.race_reports import Race, RaceError
 from simgpu.races import Races, races
+from simgpu.regions import region
 from simgpu.streams import Event, Stream
 from simgpu.tensor import SimTensor
 from simgpu.torch_module import on, stream, synchronize

@@ -1,9 +1,8 @@
-"""``simgpu.cluster`` makes simulated GPUs; ``simgpu.region`` names what they do."""
+"""``simgpu.cluster`` makes simulated GPUs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -105,17 +104,6 @@ def cluster(
     made.sharing = sharing
     make_current(made)
     return made
-
-
-@contextmanager
-def region(name: str) -> Iterator[None]:
-    """``with simgpu.region("F1"): …`` names the work inside; timelines show the name. Backward inside, too."""
-    lane = current().clock.lane(current().current_index())
-    before, lane.region = lane.region, name
-    try:
-        yield
-    finally:
-        lane.region = before
 
 
 def device(index: int, *, prefer_real: bool = False) -> torch.device:

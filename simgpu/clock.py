@@ -170,6 +170,8 @@ class Clock:
         kernel: Kernel | None = None,
         share: Share | None = None,
         shared: tuple[Sharing, ...] = (),
+        how: str = "",
+        dtype: str = "",
     ) -> Work:
         """Launch something from the lane that runs now. The arguments are those of ``Work``."""
         lane = self.lane(gpus[0])
@@ -179,10 +181,11 @@ class Clock:
         launch_s = self.backward_launch_s if from_autograd else self.launch_s
         work = Work(
             *(name, phase, place, seconds, lane.region, awaited, queues, followers, launch_s),
-            *(not from_autograd, host_waits, flops, nbytes, gpus, lane.name, ports),
+            *(not from_autograd, host_waits, flops, nbytes, gpus, lane.name, ports, how),
             kernel=kernel,
             share=share,
             shared=shared,
+            dtype=dtype,
         )
         self._enqueue(lane, work)
         for watcher in self.watchers:

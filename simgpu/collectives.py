@@ -251,6 +251,8 @@ def launch_collective(
         needs=[tensor.allocation.last_write for tensor in inputs],
         followers=() if async_op else streams,
         nbytes=nbytes,
+        how=f"{chosen.algorithm} {chosen.protocol}".strip(),
+        dtype=str(inputs[0].dtype).removeprefix("torch."),
     )
     for tensor in outputs:
         tensor.allocation.last_write = work

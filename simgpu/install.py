@@ -35,6 +35,7 @@ from simgpu import (
     optimizers,
     parallel,
     random_state,
+    regions,
     saving,
     streams,
     threads,
@@ -236,6 +237,16 @@ def _change_training() -> None:
     _set(*_torch.CHECKPOINTED, None)  # torch keeps what it finds at its first use
     replace(ThreadPoolExecutor, "submit", threads.submitting)
     replace(*_torch.TRUNCATED, _truncated)
+    replace(torch.autograd.profiler.record_function, "__enter__", regions.entering)
+    replace(torch.autograd.profiler.record_function, "__exit__", regions.leaving)
+
+
+def name_stages() -> None:
+    """Pipelines name what they do, once the program has imported them: importing them takes most of a second."""
+    stage = getattr(sys.modules.get(f"{regions.PIPELINES}.stage"), "PipelineStage", None)
+    if _undo and stage is not None and not hasattr(stage.forward_one_chunk, "__wrapped__"):
+        for name, letter in regions.CHUNKS.items():
+            replace(stage.__base__, name, functools.partial(regions.of_chunks, letter))
 
 
 def _truncated(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable, MutableSequence, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simgpu import trace
+from simgpu import install, kineto, trace
 from simgpu.allocator import CachingAllocator
 from simgpu.cluster import Cluster, current
 from simgpu.memory import KINDS, Change, Label
@@ -36,6 +37,7 @@ class TraceEvent:
         flops: floating-point operations.
         nbytes: bytes read and written, or sent.
         how: what NCCL would choose for a collective between ranks: "ring LL128", "switch Simple".
+        dtype: what a product multiplies ("bfloat16", "tf32" where it takes float32 for that), or a collective sends.
         ready: when this rank was ready for a collective: NCCL's kernel is on the GPU from then on, and waits until the
             last rank is, too. So it takes long on all ranks but the late one.
     """
@@ -54,6 +56,7 @@ class TraceEvent:
     nbytes: int
     how: str = ""
     ready: float | None = None
+    dtype: str = ""
 
     @property
     def seconds(self) -> float:
@@ -79,6 +82,7 @@ class Profile:
 
     def __enter__(self) -> Profile:
         cluster = self.cluster
+        install.name_stages()
         self._wait()
         self._began = cluster.now()
         cluster.clock.watchers.append(self._work)
@@ -109,7 +113,7 @@ class Profile:
                 TraceEvent(
                     work.name, work.phase, work.place, work.gpus, work.start - t, work.end - t, work.launched - t,
                     work.launch_s, work.lane, work.region, work.flops, work.nbytes, work.how,
-                    None if work.ready is None else work.ready - t,
+                    None if work.ready is None else work.ready - t, work.dtype,
                 )
                 for work in self._work
             ]  # fmt: skip
@@ -119,6 +123,38 @@ class Profile:
     def busy(self, gpu: int) -> float:
         """Seconds in which GPU ``gpu`` computed (copies are not counted)."""
         return sum(event.seconds for event in self.events if event.phase != COMMUNICATION and event.gpus == (gpu,))
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations that were counted: products, convolutions and attention, on all own GPUs."""
+        return sum(self.flops_by_gpu.values())
+
+    @property
+    def flops_by_gpu(self) -> dict[int, int]:
+        """The same for each of this process's GPUs, by its number."""
+        numbers = [gpu.index for gpu in self.cluster.own]
+        return {gpu: sum(work.flops for work in self._work if work.gpus[0] == gpu) for gpu in numbers}
+
+    def mfu(self, model_flops: float | None = None) -> float:
+        """Model FLOPs utilisation (PaLM, 2022): the part of its GPUs' dense peak that the model used, 0 to 1.
+
+        The peak is that of the numbers multiplied (of bfloat16, TF32, … each for its own operations), times
+        ``elapsed``, times this process's GPUs.
+
+        Args:
+            model_flops: what the model needs of these GPUs in the profile, nothing computed twice: as a rule
+                6 · parameters · tokens for a training step, and on ranks this rank's share of it. None: what was
+                counted, recomputed activations included, so this is the *hardware's* utilisation (HFU), not below MFU.
+
+        Raises:
+            RuntimeError: the profile has not ended, or no operation was counted.
+        """
+        if not (self.elapsed and self.flops):
+            raise RuntimeError("mfu needs a profile that has ended and counted products: read it after its `with`")
+        counted = [(work, self.cluster.gpus[work.gpus[0]].model) for work in self._work if work.flops]
+        at_peak = sum(work.flops / kind.peak_flops(work.dtype) for work, kind in counted)
+        share = at_peak / self.elapsed / len(self.cluster.own)
+        return share if model_flops is None else share * model_flops / self.flops
 
     def transferred(self, source: int | None = None, target: int | None = None) -> int:
         """Bytes copied from GPU to GPU: from ``source`` (None: any) to ``target`` (None: any). No collectives."""
@@ -163,9 +199,31 @@ class Profile:
             spans, lanes=lanes, start=0.0, end=self.elapsed, title=title, caption=self.caption, width=width
         )
 
-    def export_trace(self, path: str | Path) -> None:
-        """Write a file for ui.perfetto.dev or chrome://tracing: a row for each stream, link and host thread."""
-        trace.write(path, self.cluster, self._work, self._began)
+    def export_trace(self, path: str | Path, format: str = "perfetto") -> None:
+        """Write a file for ui.perfetto.dev or chrome://tracing.
+
+        Args:
+            path: of the file. "{rank}" in it stands for this rank's number; in a folder (there already, or with "/" at
+                its end) the file is "rank0.json", "rank1.json", ….
+            format: "perfetto": a row for each stream, link and host thread; time begins with this profile. "kineto":
+                what torch.profiler writes for CUDA and NCCL, for tools such as HolisticTraceAnalysis: operators,
+                launches and kernels, with arrows between them; one time for all ranks.
+
+        Raises:
+            ValueError: there is no such format.
+        """
+        if format not in ("perfetto", "kineto"):
+            raise ValueError(f'format must be "perfetto" or "kineto", not {format!r}')
+        rank, work = self.cluster.rank_number, list(self._work)
+        file = Path(str(path).replace("{rank}", str(rank)))
+        if file.is_dir() or str(path).endswith("/"):
+            file.mkdir(parents=True, exist_ok=True)
+            file /= f"rank{rank}.json"
+        if format == "kineto":
+            content = kineto.content(self.cluster, work, self._began, self.elapsed)
+        else:
+            content = trace.content(self.cluster, work, self._began)
+        file.write_text(json.dumps(content), encoding="utf-8")
 
     @property
     def caption(self) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simgpu.work import Work
@@ -15,14 +13,13 @@ if TYPE_CHECKING:
 _ROW_NAMES = ("default stream", "communication stream", "copy stream")
 
 
-def write(path: str | Path, cluster: Cluster, work: Iterable[Work], began: float) -> None:
-    """Write what has run since ``began``, in simulated seconds. (A GPU is a "process" there, a stream a "thread".)"""
-    content = {
+def content(cluster: Cluster, work: Iterable[Work], began: float) -> dict[str, Any]:
+    """What has run since ``began``, in simulated seconds. (A GPU is a "process" there, a stream a "thread".)"""
+    return {
         "traceEvents": _events(cluster, work, began),
         "displayTimeUnit": "ms",
         "otherData": {"simulated": cluster.description},
     }
-    Path(path).write_text(json.dumps(content), encoding="utf-8")
 
 
 def _events(cluster: Cluster, work: Iterable[Work], began: float) -> list[dict[str, Any]]:
@@ -41,22 +38,15 @@ def _events(cluster: Cluster, work: Iterable[Work], began: float) -> list[dict[s
         row(gpu.name, _ROW_NAMES[0])
     events = []
     for each in work:
-        details = {
-            "phase": each.phase,
-            "bytes": each.nbytes,
-            "flop": each.flops,
-            "how": each.how,
-            "region": each.region,
-        }
-        about = {"name": each.name, "cat": each.phase, "args": {k: v for k, v in details.items() if v}}
+        named = {"name": each.name, "cat": each.phase, "args": about(each)}
         places = [row(f"GPU {gpu}", name) for gpu, name in _streams(cluster, each)]
         if not each.place.startswith("GPU") or "→" in each.place:
             places.append(row("links", each.place))
-        events += [_span(about, place, each.start - began, each.end - began) for place in places]
+        events += [span(named, place, each.start - began, each.end - began) for place in places]
         if each.launch_s:
             host = row("host", each.lane)
             events.append(
-                _span({**about, "cat": "launch"}, host, each.launched - each.launch_s - began, each.launched - began)
+                span({**named, "cat": "launch"}, host, each.launched - each.launch_s - began, each.launched - began)
             )
     names = [
         {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": f"{cluster.prefix}{group}"}}
@@ -69,8 +59,15 @@ def _events(cluster: Cluster, work: Iterable[Work], began: float) -> list[dict[s
     return [*names, *sorted(events, key=lambda event: event["ts"])]
 
 
-def _span(about: dict[str, Any], row: dict[str, int], start: float, end: float) -> dict[str, Any]:
-    return {**about, **row, "ph": "X", "ts": round(start * 1e6, 4), "dur": round((end - start) * 1e6, 4)}
+def about(work: Work) -> dict[str, Any]:
+    """What is known of it beside its times."""
+    known = {"phase": work.phase, "bytes": work.nbytes, "flop": work.flops, "how": work.how, "region": work.region}
+    return {name: value for name, value in known.items() if value}
+
+
+def span(named: dict[str, Any], row: dict[str, int], start: float, end: float) -> dict[str, Any]:
+    """An event with a beginning and an end, in seconds; files have microseconds."""
+    return {**named, **row, "ph": "X", "ts": round(start * 1e6, 4), "dur": round((end - start) * 1e6, 4)}
 
 
 def _streams(cluster: Cluster, work: Work) -> list[tuple[int, str]]:

@@ -75,12 +75,13 @@ class Share(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """What limits a kernel, in seconds: to begin and end; its products; its memory; layouts to be changed before it."""
+    """What limits a kernel, in seconds: to begin and end; its products, of ``dtype``; its memory; layouts."""
 
     begin_s: float
     compute_s: float
     memory_s: float
     layout_s: float = 0.0
+    dtype: str = ""
 
     @property
     def seconds(self) -> float:
@@ -113,6 +114,7 @@ class Work:
         host_waits: the host goes on only when it has ended.
         flops, nbytes: floating-point operations, and bytes read and written (or sent).
         gpus: GPUs that take part.
+        dtype: of the numbers that a product multiplies ("tf32" where it takes float32 for that) or a collective sends.
         how: a collective's algorithm and protocol, "ring LL128".
         ready: when this rank was ready for a communication, which began when the last one was.
         kernel: what limits it, if it is one that collectives slow down.
@@ -147,6 +149,7 @@ class Work:
     shared: tuple[Any, ...] = ()
     earliest: float = 0.0
     ready: float | None = None
+    dtype: str = ""
 
 
 class Lane:

@@ -16,13 +16,11 @@ code runs on simulated GPUs, on ``cuda:0``, ``cuda:1``, …, and on the CPU.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-
-import simgpu
+from torch.profiler import record_function
 
 
 class Task(NamedTuple):
@@ -157,17 +155,12 @@ def train_step(
         elif what == "send":
             gradients[stage - 1, i] = received.pop((stage, i)).grad.to(devices[stage - 1])
         elif task.kind == "F":
-            with _named(task, devices[stage]):
+            with record_function(str(task)):  # its name in timelines
                 made[stage, i] = stages[stage](received[stage, i])
                 if stage == last:
                     made[stage, i] = loss_function(made[stage, i], parts[i]) / micro_batches
                     total = made[stage, i].detach() + total
         else:
-            with _named(task, devices[stage]):
+            with record_function(str(task)):
                 made.pop((stage, i)).backward(gradients.pop((stage, i), None))
     return total
-
-
-def _named(task: Task, device: torch.device) -> AbstractContextManager:
-    """The task's name in timelines: of simulated GPUs, or of torch.profiler."""
-    return simgpu.region(str(task)) if device.type == "simgpu" else torch.profiler.record_function(str(task))

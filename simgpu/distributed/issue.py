@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.distributed import ReduceOp, get_process_group_ranks
 
-from simgpu import happens_before
+from simgpu import happens_before, install
 from simgpu.distributed.cluster import here
 from simgpu.distributed.sizes import Sizes
 from simgpu.phases import COMMUNICATION, in_backward
@@ -45,11 +45,13 @@ class Issue:
     ) -> None:
         cluster = here()
         clock = cluster.clock
+        install.name_stages()
         clock.settle()  # one thread works here, so everything before this has its time now
         self.name, self.stream, self.lane = name, stream, clock.lane(cluster.first)
         self.launch_s = clock.backward_launch_s if in_backward() else clock.launch_s
         self.launched = self.lane.time = self.lane.time + self.launch_s
         self.region = self.lane.region
+        self.dtype = next((str(tensor.dtype).removeprefix("torch.") for tensor in (*reads, *writes)), "")
         written = [tensor.allocation.last_write for tensor in (*reads, *writes)]
         self.ready = max(
             [
@@ -82,6 +84,7 @@ class Issue:
             *(True, False, 0, nbytes, (cluster.first,), self.lane.name, (), how),
             *(self.launched, start, start + seconds, self.order),
             ready=self.ready,
+            dtype=self.dtype,
         )
         self.stream.time = max(self.stream.time, work.end)
         for tensor in outputs:

@@ -187,6 +187,8 @@ def test_make_installs_every_extra_that_a_target_needs() -> None:
     frameworks, book = (_make("--dry-run", "--always-make", target).stdout for target in ("frameworks", "book"))
     assert "--editable . --group test" in frameworks and "--editable '.[frameworks,tune]' --group test" in frameworks
     assert "--group book" in book and "--group benchmarks" in _dry_run("benchmarks")
+    nightly = _make("--dry-run", "--always-make", "nightly").stdout
+    assert "venv/traces" in nightly and "--group traces" in nightly, "an environment of its own"
     assert "-m venv --upgrade-deps" in book, "the pip that comes with Python 3.11 knows no groups"
 
 
@@ -242,7 +244,7 @@ def test_the_lock_has_every_package_of_the_project_in_a_version_that_it_allows()
     locked, project = _locked(), _project()
     asked = [Requirement(one) for one in project["dependencies"]]
     asked += [Requirement(one) for extra in project["optional-dependencies"].values() for one in extra]
-    asked += [Requirement(one) for name, group in _groups().items() if name != "lock" for one in group]
+    asked += [Requirement(one) for name, group in _groups().items() if name not in ("lock", "traces") for one in group]
     asked = [one for one in asked if one.marker is None or one.marker.evaluate()]
     assert len(asked) > 20
     for one in asked:

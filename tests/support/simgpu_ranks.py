@@ -11,9 +11,9 @@ import torch.distributed as dist
 import simgpu
 
 
-def join(numbers: bool = True, nodes: int = 1, **options: Any) -> torch.device:
+def join(numbers: bool = True, nodes: int = 1, gpu: Any = "H100", **options: Any) -> torch.device:
     """A new cluster and a new process group on every rank; the rank's device."""
-    simgpu.join("H100", nodes, numbers=numbers, **options)
+    simgpu.join(gpu, nodes, numbers=numbers, **options)
     dist.init_process_group("simccl")
     return torch.device("simgpu", int(os.environ["RANK"]) % (int(os.environ["WORLD_SIZE"]) // nodes))
 
