@@ -70,8 +70,7 @@ def _costs(
     layout = 0  # in kernels of their own
     if work.products and gpu.model.on_tensor_cores(kind):
         layout = costs.layout_bytes(operator.packet, args, read, outputs)
-    kernel = costs.kernel(gpu.model, work, kind, moved, layout)._replace(dtype=kind.removeprefix("torch."))
-    return kernel, work.flops, moved.nbytes + layout
+    return costs.kernel(gpu.model, work, kind, moved, layout), work.flops, moved.nbytes + layout
 
 
 def _note(work: Work, operator: Operator, args: tuple, kwargs: dict, inputs: list[SimTensor], made: list) -> None:
