@@ -353,7 +353,7 @@ def test_all_states_of_random_numbers_come_back() -> None:
 
 INSTEAD = {
     "cuda.Stream": (lambda x: torch.cuda.Stream(), "write 'simgpu'.* and torch.simgpu for torch.cuda"),
-    "cuda.Event": (lambda x: torch.cuda.Event(), "write 'simgpu'.* and torch.simgpu for torch.cuda"),
+    "cuda.Event": (lambda x: torch.cuda.Event().record(), "write 'simgpu'.* and torch.simgpu for torch.cuda"),
     "cuda.ExternalStream": (lambda x: torch.cuda.ExternalStream(0), "torch.simgpu for torch.cuda"),
     "cuda.set_stream": (lambda x: torch.cuda.set_stream(torch.simgpu.Stream()), "torch.simgpu for torch.cuda"),
     "cuda.device": (lambda x: torch.cuda.device(0).__enter__(), "torch.simgpu for torch.cuda"),
