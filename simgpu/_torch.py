@@ -95,8 +95,10 @@ _ON_DEMAND = {
     "OffsetBasedRNGTracker": "torch.distributed.tensor._random:OffsetBasedRNGTracker",
     "symmetric_memory": "torch.distributed._symmetric_memory:",
     "fake_group": "torch._C._distributed_c10d:FakeProcessGroup._create_internal",
+    "default_store": "torch.distributed.distributed_c10d:_get_default_store",
     "group_named": "torch._C._distributed_c10d:_resolve_process_group",
     "RANDOM_TRACKER": "torch.distributed.tensor._random:, _rng_tracker",
+    "FSDP_CHUNKS": "torch.distributed.fsdp._fully_shard._fsdp_param:, _chunk_with_empty",
     "OFFLOAD": "torch.distributed.checkpoint._state_dict_stager:StateDictStager, _offload_tensor",
 }
 """What takes time to import, and only ranks need. (After a comma what they replace in it.)"""

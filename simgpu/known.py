@@ -61,14 +61,16 @@ def born(tensor: SimTensor, make: Callable[[], torch.Tensor]) -> None:
         tensor.known = make()
 
 
-def alike(tensor: SimTensor, source: SimTensor, copies: int) -> None:
-    """All ranks have sent the same."""
-    if "known" not in source.__dict__ or not may_be(tensor):
-        return
-    flat = source.known.reshape(-1)
-    whole = flat if tensor.numel() == flat.numel() else flat.repeat(copies)
-    if tensor.numel() == whole.numel():
-        tensor.known = whole.reshape(tensor.shape).clone()
+def _on_known(func: Any, args: tuple, kwargs: dict) -> Any:
+    kwargs = {name: value for name, value in kwargs.items() if name != "device"}
+    return func(*tree_map_only(SimTensor, values, args), **tree_map_only(SimTensor, values, kwargs))
+
+
+def shaped(func: Any, args: tuple, kwargs: dict, inputs: list[SimTensor]) -> Any:
+    """What an operator returns whose shape depends on numbers (``bincount``, ``nonzero``), as shapes; None: unknown."""
+    if "out" in kwargs or not all("known" in tensor.__dict__ for tensor in inputs):
+        return None
+    return tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), _on_known(func, args, kwargs))
 
 
 def follow(func: Any, args: tuple, kwargs: dict, inputs: list[SimTensor], result: Any) -> None:
@@ -76,9 +78,7 @@ def follow(func: Any, args: tuple, kwargs: dict, inputs: list[SimTensor], result
     if all("known" in tensor.__dict__ for tensor in inputs):
         outputs = tensors_in(result)
         if outputs and all(isinstance(tensor, SimTensor) and may_be(tensor) for tensor in outputs):
-            kwargs = {name: value for name, value in kwargs.items() if name != "device"}
-            found = func(*tree_map_only(SimTensor, values, args), **tree_map_only(SimTensor, values, kwargs))
-            for tensor, numbers in zip(outputs, tensors_in(found), strict=True):
+            for tensor, numbers in zip(outputs, tensors_in(_on_known(func, args, kwargs)), strict=True):
                 tensor.known = numbers
     elif schema_of(func).is_mutable:
         for written in (args[0], kwargs.get("out")):

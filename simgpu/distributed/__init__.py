@@ -23,6 +23,6 @@ functional.py  functional collectives
 messages.py    send and recv
 issue.py       the host launches a communication; the ranks agree on when it begins
 timing.py      how long it takes
-movement.py    the numbers travel over gloo
+movement.py    the numbers travel over gloo; standing.py: those that are known where one process stands for many ranks
 works.py       what a collective returns
 """

@@ -28,12 +28,13 @@ def connect() -> None:
     if dispatch.communication:
         return
     if BACKEND not in dist.Backend.backend_list:
-        dist.Backend.register_backend(BACKEND, _make_group, devices=["cpu", "simgpu"])
+        dist.Backend.register_backend(BACKEND, _make_group, extended_api=True, devices=["cpu", "simgpu"])
     dispatch.communication.update(c10d=operators.run, _c10d_functional=functional.run)
     install.on_uninstall(dispatch.communication.clear)
     for make in (_barrier, _init_process_group, _new_group, _split_group):
         _replace_in_dist(make.__name__[1:], make)
-    for name in ("broadcast_object_list", "scatter_object_list", "recv_object_list"):
+    lists = (f"{name}_object_list" for name in ("broadcast", "scatter", "recv"))
+    for name in (*lists, "all_gather_object", "gather_object"):
         _replace_in_dist(name, refusals.of_other_ranks)
     install.replace(differentiable, "dist", lambda _: _LikeNccl())
     install.replace_all(_torch.ENGINES, _run_backward)
@@ -45,6 +46,7 @@ def connect() -> None:
     install.replace(DTensor, "to", _to)
     install.replace(_torch.ShardingPropagator, "propagate_op_sharding_non_cached", foreach.one_of_each_kind)
     install.replace_all([_torch.RANDOM_TRACKER], lambda _: random_shards.Tracker())
+    install.replace_all([_torch.FSDP_CHUNKS], _chunk_with_empty)
     install.replace_all([_torch.OFFLOAD], _to_host)
 
 
@@ -52,11 +54,24 @@ def _replace_in_dist(name: str, make: Callable[[Any], Any]) -> None:
     install.replace_all(((dist, name), (dist.distributed_c10d, name)), make)
 
 
-def _make_group(store: Any, rank: int, size: int, timeout: Any) -> Any:
-    """One gloo group, for tensors of the CPU and (their numbers) of simulated GPUs."""
-    if exists() and getattr(current(), "alone", False):
-        return _torch.fake_group(rank, size)
-    return dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
+def _make_group(asked: Any, _: Any) -> Any:
+    """One gloo group, for tensors of the CPU and (their numbers) of simulated GPUs.
+
+    Where one process stands for many, gloo connects those that are there, and what torch gets says nothing to nobody.
+    """
+    cluster: Any = current() if exists() else None
+    size = asked.group_size
+    ranks = asked.global_ranks_in_group or range(size)
+    alone = isinstance(cluster, RankCluster) and cluster.store is not None
+    there = cluster.processes_among(ranks) if alone else ranks
+    gloo = None
+    if len(there) > 1 or not alone:
+        place = there.index(ranks[asked.group_rank])
+        gloo = dist.ProcessGroupGloo(asked.store, place, len(there), timeout=asked.timeout)
+        if len(there) == size:
+            return gloo
+    cluster.meetings[asked.group_id] = gloo
+    return _torch.fake_group(asked.group_rank, size)
 
 
 def _simulated(group: Any) -> bool:
@@ -90,8 +105,9 @@ def _init_process_group(plain: Callable[..., Any]) -> Callable[..., Any]:
             kwargs.pop("device_id", None)
             backend = refusals.without_nccl(backend or BACKEND, kwargs.get("pg_options"))
             forget_unfinished()
-            if cluster.alone:
-                kwargs = {"store": dist.HashStore(), "rank": cluster.rank, "world_size": cluster.world_size}
+            if cluster.store is not None:
+                kwargs = {"store": cluster.store, "rank": cluster.rank, "world_size": cluster.world_size}
+                cluster.store = dist.PrefixStore("again", cluster.store)
         return plain(backend, *args, **kwargs)
 
     return init_process_group
@@ -179,6 +195,16 @@ def _to_host(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         return copy
 
     return _offload_tensor
+
+
+def _chunk_with_empty(plain: Callable[..., list]) -> Callable[..., list]:
+    """FSDP2's parts of a parameter. With thousands of ranks most are empty; none looks at more than its own."""
+
+    def chunk_with_empty(tensor: torch.Tensor, num_chunks: int, dim: int) -> list[torch.Tensor]:
+        parts = list(tensor.chunk(num_chunks, dim))
+        return parts + [parts[0].new_empty(0)] * (num_chunks - len(parts))
+
+    return chunk_with_empty
 
 
 def _log_nothing(plain: Callable[..., None]) -> Callable[..., None]:

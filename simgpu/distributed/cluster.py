@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -18,12 +19,18 @@ class Members(NamedTuple):
 
     A part of a card, if other groups that the program has made in the same way use it at the same time: those of the
     same dimension of a mesh.
+
+    Args:
+        place: which of them this rank is.
+        processes: those that are there. All, under ``simgpu.join``; else each stands for the members in its stage.
     """
 
     ranks: tuple[int, ...]
     size: int
     nodes: int
     cards: float
+    place: int
+    processes: tuple[int, ...]
 
 
 class RankCluster(Cluster):
@@ -32,7 +39,9 @@ class RankCluster(Cluster):
     Args:
         rank, world_size: of this process, and how many there are on all nodes.
         world_nodes: nodes, with equally many ranks each.
-        alone: the other ranks do not exist; they are taken to do the same at the same simulated time.
+        each: ranks that a process stands for, itself the first of them (or the one of all): ``simgpu.one_of``. The
+            others do not exist; they are taken to do the same at the same simulated time.
+        store: where these processes find each other. None: as the program says.
 
     Attributes:
         link_free: when this GPU's ends of the links have nothing more to do, by whether it is a link inside the node,
@@ -40,16 +49,20 @@ class RankCluster(Cluster):
         groups: the ranks of all process groups that the program has made, this rank among them or not.
         unfinished: what waits for messages of which it is not yet known when they began, as nobody has waited for them.
         directions: from which rank to which messages have gone (``messages.Direction``).
+        meetings: by the name of a group of which some members are no processes: gloo between those that are, or None.
     """
 
     between_ranks = True
     way_to_numbers = "join it with numbers=True"
 
-    def __init__(self, *args: Any, rank: int, world_size: int, world_nodes: int, alone: bool) -> None:
+    def __init__(
+        self, *args: Any, rank: int, world_size: int, world_nodes: int, each: int = 1, store: Any = None
+    ) -> None:
         super().__init__(*args)
-        self.rank, self.world_size, self.world_nodes, self.alone = rank, world_size, world_nodes, alone
-        if alone:
+        self.rank, self.world_size, self.world_nodes, self.each, self.store = rank, world_size, world_nodes, each, store
+        if store is not None:
             self.way_to_numbers = "start the other ranks, too (simgpu.join), for one alone does not know what they send"
+        self.meetings: dict[str, Any] = {}
         self.rank_number, self.prefix = rank, f"rank {rank}, "
         self.first, self.several = rank % self.gpus_per_node, world_size > 1
         self.link_free: dict[tuple[bool, ...], float] = dict.fromkeys(itertools.product((True, False), repeat=2), 0.0)
@@ -114,9 +127,33 @@ class RankCluster(Cluster):
         if found is None or found.size != group.size():
             ranks = tuple(get_process_group_ranks(group))
             nodes = len({self.node_of(rank) for rank in ranks})
-            found = Members(ranks, len(ranks), nodes, self._cards(ranks, nodes))
+            cards, place = self._cards(ranks, nodes), ranks.index(self.rank)
+            found = Members(ranks, len(ranks), nodes, cards, place, self.processes_among(ranks))
             self._members[group.group_name] = found
         return found
+
+    def meeting_of(self, group: Any) -> Any:
+        """Over what the processes of a group talk: the group itself, if all members are some. None: here is one."""
+        return self.meetings.get(group.group_name, group)
+
+    def processes_among(self, ranks: Sequence[int]) -> tuple[int, ...]:
+        """Those members of a group of this rank that are processes.
+
+        Raises:
+            NotImplementedError: the group has other members in one stage than in another.
+        """
+        if self.each == 1:
+            return tuple(ranks)
+        places = defaultdict(list)
+        for rank in ranks:
+            places[rank // self.each].append(rank % self.each)
+        if len(set(map(tuple, places.values()))) > 1:
+            raise NotImplementedError(
+                f"a group of ranks {str(list(ranks[:8]))[1:-1]}{', …' * (len(ranks) > 8)} has not the same places in "
+                f"each pipeline stage of {self.each} ranks, for which one process stands here: make groups that have, "
+                "or start all ranks (simgpu.join)"
+            )
+        return tuple(stage * self.each + self.rank % self.each for stage in places)
 
     def _cards(self, ranks: tuple[int, ...], nodes: int) -> float:
         """How many network cards of its node a group has, where other groups may use them too."""
@@ -153,6 +190,7 @@ class RankCluster(Cluster):
         self.directions.clear()
         self._members.clear()
         self.groups.clear()
+        self.meetings.clear()
 
     def finish_messages(self) -> None:
         """Wait, in real time, until it is known when each message that this rank has issued began."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.distributed import ReduceOp, get_process_group_ranks
+from torch.distributed import ReduceOp
 
 from simgpu import happens_before, install
 from simgpu.distributed.cluster import here
@@ -97,38 +97,40 @@ class Issue:
 def meet(group: Any, sizes: Sizes, ready: float, seconds: float, moves: bool = True) -> tuple[float, float, bool]:
     """All ranks of a group say what they are about to do, when they are ready, how long it takes, and if numbers move.
 
+    (Those do that are processes.)
+
     Returns:
         The latest time, the longest, and whether numbers move on all ranks.
 
     Raises:
         RuntimeError: they are not about to do the same; the sentence says who does what.
     """
-    if group.size() == 1 or here().alone:
+    cluster = here()
+    meeting, there = cluster.meeting_of(group), cluster.members_of(group).processes
+    if len(there) == 1:
         return ready, seconds, moves
     mine = [ready, seconds, not moves, zlib.crc32(sizes.same.encode()), sizes.balance]
-    rows = torch.zeros(group.size(), len(mine), dtype=torch.float64, device="cpu")
-    rows[group.rank()] = torch.tensor(mine, dtype=torch.float64, device="cpu")
-    group.allreduce([rows], ReduceOp.SUM).wait()  # faster than an all-gather, and as exact: x + 0 is x
+    rows = torch.zeros(len(there), len(mine), dtype=torch.float64, device="cpu")
+    rows[there.index(cluster.rank)] = torch.tensor(mine, dtype=torch.float64, device="cpu")
+    meeting.allreduce([rows], ReduceOp.SUM).wait()  # faster than an all-gather, and as exact: x + 0 is x
     times, durations, stays, marks, balances = rows.t().tolist()
     if len(set(marks)) > 1:
-        wrong = ", ".join(
-            str(r) for r, time in zip(get_process_group_ranks(group), times, strict=True) if time == NEVER
-        )
+        wrong = ", ".join(str(r) for r, time in zip(there, times, strict=True) if time == NEVER)
         said = (
             f"a collective is wrong on rank {wrong}" if wrong else "the ranks of a group called different collectives"
         )
-        raise RuntimeError(f"{said}, which would hang on real GPUs: {_who_does_what(group, sizes.same)}")
+        raise RuntimeError(f"{said}, which would hang on real GPUs: {_who_does_what(meeting, there, sizes.same)}")
     if sum(balances):
-        does = _who_does_what(group, str(sizes))
+        does = _who_does_what(meeting, there, str(sizes))
         raise RuntimeError(f"what one rank gives must be what the other expects, or real GPUs would hang: {does}")
     return max(times), max(durations), not any(stays)
 
 
-def _who_does_what(group: Any, what: str) -> str:
+def _who_does_what(meeting: Any, there: Sequence[int], what: str) -> str:
     mine = torch.tensor(list(what.encode()[:_LONGEST].ljust(_LONGEST)), dtype=torch.uint8, device="cpu")
-    all_ = [torch.empty_like(mine) for _ in range(group.size())]
-    group.allgather([all_], [mine]).wait()
+    all_ = [torch.empty_like(mine) for _ in there]
+    meeting.allgather([all_], [mine]).wait()
     does: dict[str, list[int]] = {}
-    for rank, text in zip(get_process_group_ranks(group), all_, strict=True):
+    for rank, text in zip(there, all_, strict=True):
         does.setdefault(bytes(text.tolist()).decode(errors="replace").strip(), []).append(rank)
     return "; ".join(f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}: {it}" for it, ranks in does.items())

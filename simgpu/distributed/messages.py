@@ -47,6 +47,12 @@ class Message:
     def __init__(self, sends: bool, tensor: SimTensor, group: Any, peer: int, tag: int) -> None:
         self._cluster = cluster = here()
         self._other = get_global_rank(group, peer)
+        there = cluster.members_of(group).processes
+        if self._other not in there and self._other // cluster.each != cluster.rank // cluster.each:
+            raise NotImplementedError(
+                f"rank {self._other} is no process here: one for each pipeline stage can reach ranks "
+                f"{', '.join(map(str, there))}, and those of its own stage"
+            )
         self._ends = (cluster.rank, self._other) if sends else (self._other, cluster.rank)
         direction = Direction("the stream of messages")
         self._direction = cluster.directions.setdefault((group.group_name, self._ends), direction)
@@ -59,9 +65,12 @@ class Message:
         self.order = issue.order
         self._direction.issued[tag] += 1
         number = self._direction.issued[tag]
-        if cluster.alone and not sends:
+        self._waits: list = []
+        if self._other in there:
+            partner = cluster.meeting_of(group), there.index(self._other)
+            self._waits = _exchange(sends, tensor, *partner, tag, number, issue.ready)
+        elif not sends:
             known.forget([tensor])
-        self._waits = [] if cluster.alone else _exchange(sends, tensor, group, peer, tag, number, issue.ready)
         self._tensors = [] if sends else [tensor]
         self._nbytes = tensor.nbytes
         self._work: Work | None = None

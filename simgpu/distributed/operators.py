@@ -16,9 +16,10 @@ from torch.distributed import ProcessGroup
 from simgpu import known
 from simgpu._torch import packet_of, schema_of
 from simgpu.distributed import messages, movement, timing
-from simgpu.distributed.cluster import RankCluster, here
+from simgpu.distributed.cluster import Members, RankCluster, here
 from simgpu.distributed.issue import NEVER, Issue, meet
 from simgpu.distributed.sizes import COLLECTIVES, EXCHANGES, Sizes, look
+from simgpu.distributed.standing import Standing
 from simgpu.distributed.works import SimWork
 from simgpu.launches import tensors_in
 from simgpu.nccl import Choice
@@ -73,7 +74,7 @@ def collective(packet: str, values: dict[str, Any], group: ProcessGroup) -> SimW
     try:
         for tensor in (*inputs, *outputs):
             _check(name, tensor)
-        sizes, mistake = look(packet, values, members.ranks), None
+        sizes, mistake = look(packet, values, members), None
     except (RuntimeError, TypeError, ValueError) as error:
         sizes, mistake = Sizes(str(error)), error
     if mistake is not None:
@@ -91,10 +92,11 @@ def collective(packet: str, values: dict[str, Any], group: ProcessGroup) -> SimW
         traffic = sum(sent) + sum(received)
     else:
         chosen = timing.choice(cluster, name, members, nbytes)
-    moves = cluster.numbers or _known_here(name, values, group, inputs)
+    few = all(map(known.may_be, outputs))
+    moves = cluster.numbers or (few and _known_here(name, values, members, sizes, inputs))
     start, seconds, moves = meet(group, sizes, issue.ready, chosen.seconds, moves)
     if moves and name != "barrier":
-        _move(cluster, packet, values, group, inputs, outputs)
+        _move(cluster, packet, values, group)
     elif not cluster.numbers:
         known.forget(outputs)
     takes = timing.share(cluster, name, members, nbytes, replace(chosen, seconds=seconds), traffic)
@@ -128,25 +130,29 @@ def _plain(value: Any, of: Any) -> Any:
     return value
 
 
-def _known_here(name: str, values: dict, group: ProcessGroup, inputs: list) -> bool:
-    """With shapes only: does this rank know the numbers that it gives? (What is overwritten need not be known.)"""
-    gives_nothing = name in ("broadcast", "scatter") and group.rank() != values["root_rank"]
-    return all(known.values(tensor) is not None or (gives_nothing and known.may_be(tensor)) for tensor in inputs)
+def _known_here(name: str, values: dict, members: Members, sizes: Sizes, inputs: list) -> bool:
+    """With shapes only: does this rank know the numbers that it gives? (What is overwritten need not be known.)
+
+    Where it stands for others, too, it knows what they give if it is the same; as a root, if it has got it before.
+    """
+    each, me = here().each, members.place
+    root = values.get("root_rank", me) if name in ("broadcast", "scatter") else me
+    if len(members.processes) < members.size:
+        stands_for_root = root != me and members.ranks[root] // each == members.ranks[me] // each
+        if root != me and (name == "scatter" or (stands_for_root and inputs[0].allocation.last_write is None)):
+            return False
+        if name == "all-to-all" and (len(members.processes) > 1 or set(sizes.expected) != {sizes.given[me]}):
+            return False
+        root = me if stands_for_root else root
+    return all(known.values(tensor) is not None or (root != me and known.may_be(tensor)) for tensor in inputs)
 
 
-def _move(cluster: RankCluster, packet: str, values: dict, group: ProcessGroup, inputs: list, outputs: list) -> None:
+def _move(cluster: RankCluster, packet: str, values: dict, group: ProcessGroup) -> None:
     """Numbers travel if there are numbers; with shapes only, those integers that are known do."""
-    if cluster.alone:  # the others have the same; but nothing is known of what this rank has not got itself
-        from_another = values.get("root_rank", group.rank()) != group.rank()
-        for tensor in outputs:
-            if inputs and not (from_another and tensor.allocation.last_write is None):
-                known.alike(tensor, inputs[0], group.size())
-            else:
-                known.forget([tensor])
-        return
     of = _numbers if cluster.numbers else known.kept
     plain = {key: _plain(value, of) for key, value in values.items()}
-    movement.move(COLLECTIVES[packet].move, group, plain, tensors_in(plain[COLLECTIVES[packet].writes]))
+    over = group if cluster.meeting_of(group) is group else Standing(group)
+    movement.move(COLLECTIVES[packet].move, over, plain, tensors_in(plain[COLLECTIVES[packet].writes]))
 
 
 def _numbers(tensor: SimTensor) -> torch.Tensor:

@@ -55,17 +55,24 @@ def without_nccl(backend: Any, options: Any = None) -> Any:
 
 
 def of_other_ranks(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Objects from a root, which one rank alone knows only if it is the root itself."""
+    """Objects from others: a root's, which one rank knows only if it is the root; all stages', which none knows."""
+    signature = inspect.signature(plain)
 
     @functools.wraps(plain)
     def objects(*args: Any, **kwargs: Any) -> Any:
-        if exists() and getattr(current(), "alone", False):
-            given = inspect.signature(plain).bind(*args, **kwargs).arguments
+        cluster: Any = current() if exists() else None
+        if getattr(cluster, "store", None) is not None:
+            given = signature.bind(*args, **kwargs).arguments
             group: Any = given.get("group") or dist.group.WORLD
-            in_group = given.get("group_src")
-            root = given.get("src") or 0 if in_group is None else dist.get_global_rank(group, in_group)
-            if root != dist.get_rank():
-                _refuse(f"{plain.__name__} gets objects from rank {root}: {current().way_to_numbers}")
+            meeting, unknown = cluster.meeting_of(group), ""
+            if "src" not in signature.parameters:
+                unknown = "all stages" if meeting is not None else ""
+            else:
+                in_group = given.get("group_src")
+                root = given.get("src") or 0 if in_group is None else dist.get_global_rank(group, in_group)
+                unknown = f"rank {root}" if root != dist.get_rank() else ""
+            if unknown and meeting is not group:
+                _refuse(f"{plain.__name__} gets objects from {unknown}: {cluster.way_to_numbers}")
         return plain(*args, **kwargs)
 
     return objects

@@ -14,7 +14,7 @@ import torch
 from torch.distributed import ReduceOp
 
 from simgpu.distributed import movement as gloo
-from simgpu.distributed.cluster import here
+from simgpu.distributed.cluster import Members
 from simgpu.launches import tensors_in
 
 ALL, PARTS, LIST, INNER = "all of it", "a part", "its entry", "its entry of the list inside"
@@ -69,7 +69,8 @@ class Sizes(NamedTuple):
 
     Args:
         same: what must be the same on all ranks, in words.
-        balance: a sum over what it gives, less one over what it expects: 0 in all if everything fits together.
+        balance: a sum over what it gives, less one over what it expects: 0 in all if everything fits together. (If one
+            process stands for several ranks, 0.)
     """
 
     same: str
@@ -86,7 +87,7 @@ class Sizes(NamedTuple):
         return f"{self.same}, giving the ranks {given} elements, expecting {expected} of them"
 
 
-def look(packet: str, values: dict[str, Any], members: Sequence[int]) -> Sizes:
+def look(packet: str, values: dict[str, Any], members: Members) -> Sizes:
     """The sizes of this rank's call of an operator of c10d, which has these arguments.
 
     Raises:
@@ -97,7 +98,7 @@ def look(packet: str, values: dict[str, Any], members: Sequence[int]) -> Sizes:
     if name == "barrier":
         return Sizes(name)
     inputs, outputs = tensors_in(values[reads]), tensors_in(values[writes])
-    root, ranks, me = values.get("root_rank"), len(members), members.index(here().rank)
+    root, ranks, me = values.get("root_rank"), members.size, members.place
     if root is not None and not 0 <= root < ranks:
         raise ValueError(f"{name}: no rank {root} can be its root, for the group has {ranks} ranks")
     kind = _check_tensors(name, [*inputs, *outputs], packet in _IN_ANY_ORDER)
@@ -107,20 +108,22 @@ def look(packet: str, values: dict[str, Any], members: Sequence[int]) -> Sizes:
         if operation in _OF_BITS:
             raise ValueError(f"{name}: NCCL has no {operation.name}: use SUM, AVG, MIN, MAX or PRODUCT")
         same += f", {operation.name}"
-    same += "" if root is None else f", root {members[root]}"
+    same += "" if root is None else f", root {members.ranks[root]}"
     if gives == gets == ALL:
         return Sizes(same)
 
     def for_each(way: str, value: Any, splits: Any) -> list[int]:
         if way == ALL:  # to the root only, or from it, if there is one
-            return [_count(tensors_in(value)) * (root in (None, i)) for i in range(ranks)]
+            count = _count(tensors_in(value))
+            return [count] * ranks if root is None else [count * (root == i) for i in range(ranks)]
         return _parts(name, way, value, splits, ranks) if root in (None, me) else [0] * ranks
 
     given = for_each(gives, values[reads], values.get("input_split_sizes"))
     expected = for_each(gets, values[writes], values.get("output_split_sizes"))
-    # (Python's hash of numbers is the same in all processes.)
-    balance = sum(hash((me, i, n)) & 0x7FFFFFFF for i, n in enumerate(given))
-    balance -= sum(hash((i, me, n)) & 0x7FFFFFFF for i, n in enumerate(expected))
+    balance = 0
+    if len(members.processes) == ranks:  # (Python's hash of numbers is the same in all processes.)
+        balance = sum(hash((me, i, n)) & 0x7FFFFFFF for i, n in enumerate(given))
+        balance -= sum(hash((i, me, n)) & 0x7FFFFFFF for i, n in enumerate(expected))
     sizes = Sizes(same, given, expected, balance)
     if given[me] != expected[me]:
         raise ValueError(f"{sizes}: what it gives itself must be what it expects of itself")
