@@ -9,52 +9,43 @@
 
 Write what you would write for "cuda:0"; only the device's name differs. Numbers are computed on the CPU, and equal the
 CPU's bit for bit (recurrent networks, RMSNorm, three optimizers: up to rounding). Memory, time and links are simulated:
-memory by counting, time by a model (``costs``, ``transfers``, ``collectives``, and ``sharing`` where collectives run
-beside kernels) with numbers from data sheets (``hardware``, ``utils.hardware.links``). All times are simulated seconds,
-and the same program always gives the same ones.
+memory by counting, time by a model (``costs``, ``copies``, ``collectives``, ``nccl``) with numbers from data sheets
+(``hardware``, ``utils.hardware.links``). All times are simulated seconds, and the same program always gives the same
+ones.
 
 what a program uses
   api.py             ``cluster`` makes simulated GPUs
+  regions.py         names for what they do, also those of torch's profiler and pipelines
   cluster.py         nodes, GPUs and the links between them; which cluster there is now
-  hardware/          what GPUs can do, from data sheets and measurements, with sources
+  hardware/          what GPUs can do, from data sheets (``kinds.toml``) and measurements, with sources
   tensor.py          the tensor that lives on a simulated GPU
   streams.py         streams and events
-  torch_module.py    what torch sees as ``torch.simgpu``
-  random_state.py    random numbers, a generator for each GPU
+  torch_module.py    what torch sees as ``torch.simgpu``, with a generator of random numbers for each GPU
   collectives.py     all-reduce and its kin, over tensors of one process
-  regions.py         names for what they do, also those of torch's profiler and pipelines
-  profile.py         what happened: times, FLOPs, memory, pictures; trace.py writes it for Perfetto, kineto.py as
-                     torch.profiler does for CUDA
-  races.py           finds work of two streams that nothing puts in order; race_reports.py says so to the reader
+  profile.py         what happened: times, FLOPs, memory; memory_pictures.py draws it, trace.py writes it for Perfetto,
+                     kineto.py as torch.profiler does for CUDA
+  races.py           finds work of two streams that nothing puts in order, and says so to the reader
   distributed/       a GPU for each rank: ``join`` and ``one_of``
 how operators get there
-  install.py         every change to torch, and all of them taken back
-  dispatch.py        where operators come in, and those that move data or need numbers
-  operators.py       all others; overloads.py has what is the same at every call of one
+  install.py         every change to torch, and all of them taken back; _torch.py has torch's private names
+  dispatch.py        where operators come in, those that move data or need numbers, and new tensors
+  operators.py       all others, if there is room for what comes out
   placement.py       on which GPU an operator runs and a new tensor lives
-  room.py            is there room for what comes out?
   shapes.py          shapes without numbers, remembered; known.py keeps the few numbers that torch reads even then
-  factories.py       new tensors
-  copies.py          from device to device
+  copies.py          from device to device: which link they take, and who waits
   attention.py       fused attention, RMSNorm, recurrent cells; fused.py has kernels that only CUDA has
   autocast.py        which operators compute in which precision
-  backward.py        autograd's threads
-  optimizers.py      steps of optimizers, and their state
-  parallel.py        what ``nn.DataParallel`` needs from C++
+  backward.py        autograd's threads, and pools of threads
+  parallel.py        what ``nn.DataParallel`` and optimizers need from C++
   saving.py          ``torch.save`` and ``torch.load``
-  threads.py         pools of threads
 time
   costs.py           what an operator costs; launches.py puts it on the timeline
-  transfers.py       copies: which link they take, and who waits
-  nccl.py            which algorithm and protocol NCCL would choose, and its time
-  sharing.py         kernels beside a collective are slower
-  clock.py           when each piece of work runs
+  nccl.py            which algorithm and protocol NCCL would choose, its time, and what it leaves of a GPU meanwhile
+  clock.py           when each piece of work runs, and in which phase of a step
   work.py            streams, links, lanes of the host, and the work itself
-  phases.py          forward, backward or optimizer?
-  happens_before.py  which work surely comes before which; accesses.py: who reads and writes which bytes
+  happens_before.py  which work surely comes before which, and who reads and writes which bytes
 memory
-  memory.py          who holds how many bytes, and what happens when there are not enough
-  allocator.py       what torch's caching allocator keeps of it: "reserved"
+  memory.py          who holds how many bytes, what happens when there are not enough, and what is "reserved"
 """
 
 from __future__ import annotations
@@ -65,16 +56,15 @@ from typing import Any
 from simgpu.api import cluster, device
 from simgpu.cluster import Cluster, current
 from simgpu.collectives import all_gather, all_reduce, broadcast, reduce_scatter
+from simgpu.copies import pin
 from simgpu.hardware import GPU, gpu
 from simgpu.install import uninstall
 from simgpu.profile import Profile, TraceEvent, profile
-from simgpu.race_reports import Race, RaceError
-from simgpu.races import Races, races
+from simgpu.races import Race, RaceError, Races, races
 from simgpu.regions import region
 from simgpu.streams import Event, Stream
 from simgpu.tensor import SimTensor
 from simgpu.torch_module import on, stream, synchronize
-from simgpu.transfers import pin
 
 _ON_DEMAND = {
     "join": "distributed.joining",  # needs torch.distributed

@@ -1,7 +1,13 @@
-"""Backward on simulated GPUs: lanes of the host for autograd's threads, and errors that come back from them."""
+"""Backward on simulated GPUs: lanes of the host for autograd's threads, and errors that come back from them.
+
+Tasks of a ``ThreadPoolExecutor``, whose threads live on when a task is done.
+
+What the main thread launches after ``future.result()`` comes after the task, so the simulation must know when it ended.
+"""
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,8 +16,8 @@ import torch
 from torch.autograd.grad_mode import set_multithreading_enabled
 
 from simgpu._torch import DeviceGuard
+from simgpu.clock import in_backward
 from simgpu.cluster import current, exists
-from simgpu.phases import in_backward
 from simgpu.tensor import SimTensor, new
 
 _errors: list[BaseException] = []
@@ -141,3 +147,21 @@ def _empty_queue(engine: Callable[..., Any]) -> None:
     gradients = (new(torch.empty(0), gpu),)
     with set_multithreading_enabled(False):
         engine(tuple(outputs), gradients, False, False, (), allow_unreachable=True, accumulate_grad=True)
+
+
+def submitting(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``ThreadPoolExecutor.submit``. A task's number tells it from others, not the thread that happens to take it."""
+    numbers = itertools.count()
+
+    def submit(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        number = next(numbers)
+
+        def task() -> Any:
+            if not exists():
+                return fn(*args, **kwargs)
+            with current().clock.task(number):
+                return fn(*args, **kwargs)
+
+        return original(self, task)
+
+    return submit

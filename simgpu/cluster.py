@@ -14,7 +14,7 @@ from simgpu import happens_before
 from simgpu.clock import Clock
 from simgpu.hardware import GPU
 from simgpu.memory import Memory
-from simgpu.sharing import Sharing
+from simgpu.nccl import Sharing
 from simgpu.work import Kernel, Lane, Port, Timeline
 from utils.hardware.links import Link
 
@@ -66,7 +66,7 @@ class Cluster:
         rank_number, prefix: which rank this is, and how its things are named in traces: "rank 3, ".
         between_ranks: other processes have the other GPUs (``simgpu.join``), and torch's own distributed code runs.
         way_to_numbers: for who has shapes only, and needs numbers.
-        sharing: collectives take a part of the GPU from the kernels beside them (``simgpu.sharing``).
+        sharing: collectives take a part of the GPU from the kernels beside them (``simgpu.nccl``).
 
     Args:
         new_stream: makes a ``streams.Stream`` of a GPU, from its number.

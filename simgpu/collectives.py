@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 
 from simgpu import happens_before, nccl
+from simgpu.clock import COMMUNICATION
 from simgpu.cluster import Cluster, current
 from simgpu.hardware import GPU
-from simgpu.phases import COMMUNICATION
 from simgpu.tensor import SimTensor, check_cluster, new
 from simgpu.work import Port, Share, Work
 from utils.hardware import links

@@ -1,4 +1,10 @@
-"""Where operators come in. Most run as they are; here are those that move data between devices, or need numbers."""
+"""Where operators come in. Most run as they are; here are those that move data between devices, or need numbers.
+
+New tensors on a simulated GPU: ``torch.empty(3, device="simgpu:1")``, ``torch.arange``, and so on.
+
+These operators have no simulated tensor among their inputs, so torch looks for a kernel of the backend. They are
+registered here; what they return is a ``SimTensor``.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +13,14 @@ from typing import Any
 
 import torch
 
-from simgpu import attention, known, transfers
+from simgpu import attention, copies, known, memory
 from simgpu._torch import packet_of
 from simgpu.cluster import current
 from simgpu.copies import copy_to_host
-from simgpu.operators import run
-from simgpu.placement import moved_if_guessed
-from simgpu.tensor import SimTensor, check_cluster, take_over_shape
+from simgpu.launches import launch_operator, operator_of
+from simgpu.operators import compute, run
+from simgpu.placement import gpu_of_new_tensor, moved_if_guessed
+from simgpu.tensor import SimTensor, check_cluster, new, take_over_shape
 
 aten = torch.ops.aten
 
@@ -41,14 +48,14 @@ def _copy_(func: Any, args: tuple, kwargs: dict) -> Any:
         if cluster.numbers:
             target.raw.copy_(source)
         known.remember(target, source)
-        transfers.from_host(cluster, source, target, non_blocking)
+        copies.from_host(cluster, source, target, non_blocking)
         return target
     if moved_if_guessed(target, source.allocation.memory):
         return run(func, args, kwargs)
     check_cluster(source)
     check_cluster(target)
     target.raw.copy_(source.raw)
-    transfers.between_gpus(cluster, source, target)
+    copies.between_gpus(cluster, source, target)
     return target
 
 
@@ -62,7 +69,7 @@ def _item(func: Any, args: tuple, kwargs: dict) -> Any:
             "this cluster keeps only shapes (numbers=False), so no tensor has a value to read (.item(), float(), "
             f"if …): leave it out, or {cluster.way_to_numbers}"
         )
-    transfers.to_host(cluster, tensor)
+    copies.to_host(cluster, tensor)
     return func(tensor.raw if values is None else values)
 
 
@@ -139,3 +146,52 @@ def dispatch(func: Any, args: tuple, kwargs: dict) -> Any:
 def connect() -> None:
     """``SimTensor`` hands its operators to ``dispatch``."""
     SimTensor.run_operator = staticmethod(dispatch)
+
+
+OPERATORS = (
+    aten.empty.memory_format, aten.empty_strided.default,
+    aten.arange.default, aten.arange.start, aten.arange.start_step, aten.range.step, aten.range.default,
+    aten.linspace.default, aten.logspace.default, aten.eye.default, aten.eye.m,
+    aten.randperm.default, aten.randperm.generator, aten.tril_indices.default, aten.triu_indices.default,
+    aten.full.default, aten.zeros.default, aten.ones.default, aten.scalar_tensor.default,
+    aten._efficientzerotensor.default, aten.rand.default, aten.randn.default, aten.randint.default, aten.randint.low,
+)  # fmt: skip
+
+OTHERS = (aten.silu_backward.default, aten.mish_backward.default, aten._local_scalar_dense.default)
+"""One operator on CPU and CUDA, but several for a backend that does not register it; and what ``torch.tensor([x, y])``
+calls with ``__torch_dispatch__`` switched off."""
+
+
+def _make(func: Any) -> Any:
+    operator = operator_of(func)
+
+    def kernel(*args: Any, device: torch.device, **kwargs: Any) -> torch.Tensor:
+        cluster = current()
+        gpu, guess = gpu_of_new_tensor(device)
+        kwargs.pop("pin_memory", None)
+        kwargs.pop("layout", None)
+        where = "cpu" if cluster.numbers else "meta"
+        raw, _ = compute(operator, func, args, {**kwargs, "device": where}, gpu, cluster)
+        tensor = new(raw, gpu, memory.OTHER)
+        tensor.allocation.provisional = guess
+        tensor.from_host = True
+        if cluster.between_ranks and not operator.random:
+            known.born(tensor, lambda: func(*args, **{**kwargs, "device": "cpu"}))
+        if not operator.free:
+            launch_operator(operator, [], args, {}, raw, gpu, cluster, tensor)
+        return tensor
+
+    return kernel
+
+
+def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """How ``torch.tensor([1, 2], device="simgpu:0")`` fills its result: with ``__torch_dispatch__`` switched off."""
+    return dispatch(aten.copy_.default, (target, source, non_blocking), {})
+
+
+def kernels() -> list[tuple[Any, Any, str]]:
+    """Operators, what runs for them, and the dispatcher's key."""
+    found: list[tuple[Any, Any]] = [("_copy_from", _copy_from)]
+    found += [(func, lambda *args, func=func: dispatch(func, args, {})) for func in OTHERS]
+    found += [(func, _make(func)) for func in OPERATORS]
+    return [(func, kernel, "PrivateUse1") for func, kernel in found]

@@ -31,16 +31,11 @@ from simgpu import (
     backward,
     copies,
     dispatch,
-    factories,
-    optimizers,
     parallel,
-    random_state,
     regions,
     saving,
     streams,
-    threads,
     torch_module,
-    transfers,
 )
 from simgpu.cluster import current, exists, make_current
 from simgpu.tensor import SimTensor
@@ -148,7 +143,7 @@ def _install_kernels() -> None:
     """Operators of the dispatcher. Destroying the library gives torch its own kernels back."""
     library = torch.library.Library("aten", "IMPL")
     _undo.append(functools.partial(_torch.destroy, library))
-    for module in (factories, attention, autocast, transfers):
+    for module in (dispatch, attention, autocast, copies):
         for operator, kernel, key in module.kernels():
             library.impl(operator, kernel, key)
     others = torch.library.Library("_", "IMPL", "AutocastPrivateUse1")
@@ -166,7 +161,7 @@ def _change_tensors() -> None:
     replace(torch.Tensor, "type", _type)
     replace(torch.Tensor, "data", _data)
     replace(torch, "as_tensor", _as_tensor)
-    _set(torch, "Generator", random_state.Generator)
+    _set(torch, "Generator", torch_module.Generator)
     replace_all(((torch.utils.dlpack, "to_dlpack"), (torch, "to_dlpack")), _to_dlpack)
     registry = _torch.PACKAGES
     known = list(registry)
@@ -225,17 +220,17 @@ def _change_training() -> None:
     """Backward, the optimizers, and pools of threads."""
     replace_all(_torch.ENGINES, backward.watched)
     replace(BackwardCFunction, "apply", backward.on_its_gpu)
-    _undo.append(optim.register_optimizer_step_pre_hook(optimizers.before_step).remove)
-    _undo.append(optim.register_optimizer_step_post_hook(optimizers.after_step).remove)
+    _undo.append(optim.register_optimizer_step_pre_hook(parallel.before_step).remove)
+    _undo.append(optim.register_optimizer_step_post_hook(parallel.after_step).remove)
     _torch.FOREACH_TYPES.append(SimTensor)  # as on CUDA: one launch for all parameters
     _undo.append(lambda: _torch.FOREACH_TYPES.remove(SimTensor))
-    replace(*_torch.GROUP_TENSORS, optimizers.grouping)
+    replace(*_torch.GROUP_TENSORS, parallel.grouping)
     for way in "", "_backward":  # FlopCounterMode knows attention of real GPUs, and none of the CPU's
         theirs, ours = (getattr(torch.ops.aten, f"{_ATTENTION}{kind}{way}") for kind in ("", "_for_cpu"))
         flop_registry[ours] = flop_registry[theirs]
         _undo.append(functools.partial(flop_registry.pop, ours))
     _set(*_torch.CHECKPOINTED, None)  # torch keeps what it finds at its first use
-    replace(ThreadPoolExecutor, "submit", threads.submitting)
+    replace(ThreadPoolExecutor, "submit", backward.submitting)
     replace(*_torch.TRUNCATED, _truncated)
     replace(torch.autograd.profiler.record_function, "__enter__", regions.entering)
     replace(torch.autograd.profiler.record_function, "__exit__", regions.leaving)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from simgpu.phases import COMMUNICATION, FORWARD, OPTIMIZER
+from simgpu.clock import COMMUNICATION, FORWARD, OPTIMIZER
 from simgpu.trace import about, span
 from simgpu.work import Work
 

@@ -5,12 +5,15 @@ for CUDA only. Everything above them (replicate, scatter, parallel_apply, gather
 code. These do what torch's csrc/cuda/comm.cpp does, memory included: parameters travel in flat buffers of up to
 10 MB, and the replicas' parameters are views of those. Broadcast and reduce run as NCCL does them, as in torch's own
 builds for CUDA.
+
+And optimizers: their steps are a phase of their own, and what they keep is their state.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -18,11 +21,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from simgpu import collectives, happens_before, memory, transfers
-from simgpu._torch import flatten_dense, take_tensors
-from simgpu.cluster import current
+from simgpu import collectives, copies, happens_before, memory
+from simgpu._torch import flatten_dense, local_part, take_tensors
+from simgpu.clock import begin_step, in_backward
+from simgpu.cluster import current, exists
 from simgpu.copies import copy_from_host, copy_to
-from simgpu.phases import in_backward
 from simgpu.placement import moved_if_guessed
 from simgpu.streams import Stream
 from simgpu.tensor import SimTensor, new
@@ -109,7 +112,7 @@ def gather(tensors: Sequence[SimTensor], dim: int, gpu: int | None) -> torch.Ten
     kind = memory.OTHER if in_backward() else memory.ACTIVATIONS  # (autograd is off in here, so it cannot be asked)
     result = new(torch.cat([tensor.raw for tensor in tensors], dim), cluster.gpus[target], kind)
     for tensor in tensors:
-        transfers.between_gpus(cluster, tensor, result)
+        copies.between_gpus(cluster, tensor, result)
     return result
 
 
@@ -214,3 +217,44 @@ def _real_copy_stream(index: int) -> torch.cuda.Stream:
 def choosing_accelerator(simulated: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
     """A function of ``torch.accelerator``: of simulated GPUs, or of real ones while a DataParallel works on them."""
     return lambda *args, **kwargs: (real if getattr(_local, "real", False) else simulated)(*args, **kwargs)
+
+
+def before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """What an optimizer allocates in its step and keeps is its state; the rest of the step is "other"."""
+    begin_step(sys._getframe(1))
+    if exists() and current().between_ranks:  # a DTensor holds a shard: only here it is known what for
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                for tensor, kind in ((parameter, memory.PARAMETERS), (parameter.grad, memory.GRADIENTS)):
+                    tensor = local_part(tensor)  # of a DTensor
+                    if isinstance(tensor, SimTensor):
+                        tensor.allocation.label.kind = kind
+
+
+def after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """What the optimizer has kept is known now."""
+    for state in optimizer.state.values():
+        for value in (state or {}).values():  # None: ZeroRedundancyOptimizer's, of what other ranks keep
+            value = local_part(value)
+            if isinstance(value, SimTensor):
+                value.allocation.label.kind = memory.OPTIMIZER_STATE
+
+
+def grouping(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Torch's grouping by device and type, which in C++ cannot tell simulated GPUs apart."""
+
+    def group(tensorlists: list, with_indices: bool = False) -> Any:
+        if not any(isinstance(tensor, SimTensor) for tensors in tensorlists for tensor in tensors):
+            return original(tensorlists, with_indices)
+        groups: dict = {}
+        for i, tensor in enumerate(tensorlists[0]):
+            key = (tensor.device, tensor.dtype) if tensor is not None else (None, None)
+            lists, indices = groups.setdefault(key, ([[] for _ in tensorlists], []))
+            for mine, theirs in zip(lists, tensorlists, strict=True):
+                if theirs:
+                    mine.append(theirs[i])
+            if with_indices:
+                indices.append(i)
+        return groups
+
+    return group

@@ -11,7 +11,7 @@ from torch.autograd import graph
 
 from simgpu import memory
 from simgpu.cluster import Cluster, SimulatedGPU, current
-from simgpu.overloads import MAY_READ_HOST_TENSORS, Operator
+from simgpu.launches import MAY_READ_HOST_TENSORS, Operator
 from simgpu.tensor import SimTensor, check_cluster
 
 

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simgpu import install, kineto, trace
-from simgpu.allocator import CachingAllocator
+from simgpu.clock import COMMUNICATION
 from simgpu.cluster import Cluster, current
-from simgpu.memory import KINDS, Change, Label
-from simgpu.phases import COMMUNICATION
+from simgpu.memory import KINDS, CachingAllocator, Change, Label
 from simgpu.work import Work
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from simgpu import memory, transfers
+from simgpu import copies, memory
 from simgpu._torch import address_of, rebuild_parameter, rebuild_tensor, typed_storage, untyped
 from simgpu.cluster import current, exists
 from simgpu.copies import copy_from_host
@@ -85,7 +85,7 @@ def load_into(
     allocation = loaded.allocation() if loaded.allocation is not None else None
     if allocation is None:  # the first tensor that uses these bytes
         allocation = Allocation(cluster.gpus[loaded.simulated.index].memory, loaded, memory.OTHER)
-        transfers.from_host(cluster, raw, SimTensor(raw, allocation))
+        copies.from_host(cluster, raw, SimTensor(raw, allocation))
         loaded.allocation = weakref.ref(allocation)  # (weakly, since the allocation holds the storage)
     return SimTensor(raw, allocation)
 

@@ -19,8 +19,8 @@ from torch import nn
 import simgpu
 from checks.contracts.contract import Facts
 from checks.contracts.snapshot import raw
+from simgpu.clock import COMMUNICATION
 from simgpu.memory import rounded
-from simgpu.phases import COMMUNICATION
 from utils.ranks.locate import looking
 
 __all__ = ["begin", "held", "place", "plain", "put", "rounded", "seen"]

@@ -76,7 +76,7 @@ def _simulated_gpus() -> dict[str, Any]:
     module = sys.modules.get("simgpu.cluster")
     if module is None or not module.exists():
         return {}
-    from simgpu.random_state import state_of
+    from simgpu.torch_module import state_of
 
     cluster = module.current()
     states = [state_of(gpu).numpy().tobytes() for gpu in cluster.gpus]

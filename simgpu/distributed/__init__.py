@@ -8,21 +8,15 @@
 
 In a notebook, ``%%ranks -n 4 --gpu H100`` does both.
 
-cluster.py     the cluster as one rank sees it
+cluster.py     the cluster as one rank sees it, and ranks that stand for others
 joining.py     ``simgpu.join``, ``simgpu.one_of``
-changes.py     what is changed in torch.distributed
-pinned.py      pinned memory that C++ asks for
-premultiplied.py  the factor of a pre-multiplied sum
-random_shards.py  random numbers of DTensors
-foreach.py     optimizers over many DTensors, without a minute of thinking
-refusals.py    what does not work, and what to do instead
+changes.py     what is changed in torch.distributed, and what to do instead of what does not work
+dtensors.py    what DTensors need: random numbers, and optimizers over many of them
 cells.py       simulated GPUs for ``%%ranks --gpu``, and pictures of all ranks
-operators.py   collectives of c10d, from issue to their place in time
+operators.py   collectives of c10d, also the functional ones, from issue to their place in time
 sizes.py       what every rank gives and gets, and whether it fits together
-functional.py  functional collectives
 messages.py    send and recv
-issue.py       the host launches a communication; the ranks agree on when it begins
-timing.py      how long it takes
-movement.py    the numbers travel over gloo; standing.py: those that are known where one process stands for many ranks
+issue.py       the host launches a communication; the ranks agree on when it begins; how long it takes
+movement.py    the numbers travel over gloo
 works.py       what a collective returns
 """

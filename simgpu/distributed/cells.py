@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
+from simgpu.clock import COMMUNICATION
 from simgpu.cluster import Cluster, current, exists
 from simgpu.distributed.changes import BACKEND
 from simgpu.distributed.cluster import RankCluster
 from simgpu.distributed.joining import join
 from simgpu.hardware import gpu, link
-from simgpu.phases import COMMUNICATION
 from simgpu.profile import Profile
 
 MOST = 200_000

@@ -19,8 +19,7 @@ from torch.distributed import get_global_rank
 
 from simgpu import known
 from simgpu.distributed.cluster import here
-from simgpu.distributed.issue import Issue
-from simgpu.distributed.timing import end_for, message_seconds
+from simgpu.distributed.issue import Issue, end_for, message_seconds
 from simgpu.distributed.works import SimWork
 from simgpu.tensor import SimTensor
 from simgpu.work import Timeline, Work

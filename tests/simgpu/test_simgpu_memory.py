@@ -10,8 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import simgpu
-from simgpu.allocator import CachingAllocator
-from simgpu.memory import KINDS, readable, rounded
+from simgpu.memory import KINDS, CachingAllocator, readable, rounded
 
 MIB = 2**20
 

@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 import simgpu
 from lessons.algorithms import pipelines
 from simgpu import happens_before
-from simgpu.accesses import Extent
+from simgpu.happens_before import Extent
 from utils.ranks import World
 
 
