@@ -118,7 +118,7 @@ class Layout:
     batch: int
     seconds: float
     peak_mib: float
-    gpu: str = "H100"
+    gpu: GPU = H100_2023
     year: int = 2024
     source: str = NANOTRON
 
@@ -132,6 +132,5 @@ LAYOUTS = (
     Layout(1, 8, 1, 32, 92.1, 60_096),
 )
 WORST_LAYOUT = """The worst row is tensor parallel over all eight. Its log stands alone: five times slower than over
-four, for the same products on parts half as wide. Nothing that is modelled does that. Pipelines are too fast, as theirs
-wait for each message in turn and tell each other its shape first, which torch's own 1F1B here does not."""
+four, for the same products on parts half as wide. Nothing that is modelled does that."""
 """What is known of the largest error."""

@@ -69,6 +69,7 @@ from simgpu.torch_module import on, stream, synchronize
 _ON_DEMAND = {
     "join": "distributed.joining",  # needs torch.distributed
     "one_of": "distributed.joining",
+    "overlapped": "distributed.works",
     "MemorySeries": "memory_pictures",
     "memory_at_peak": "memory_pictures",
     "memory_over_time": "memory_pictures",
@@ -85,6 +86,6 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "GPU", "Cluster", "Event", "MemorySeries", "Profile", "Race", "RaceError", "Races", "SimTensor", "Stream",
     "TraceEvent", "all_gather", "all_reduce", "broadcast", "cluster", "current", "device", "gpu", "join",
-    "memory_at_peak", "memory_over_time", "on", "one_of", "pin", "profile", "races", "reduce_scatter", "region",
-    "stream", "synchronize", "uninstall",
+    "memory_at_peak", "memory_over_time", "on", "one_of", "overlapped", "pin", "profile", "races", "reduce_scatter",
+    "region", "stream", "synchronize", "uninstall",
 ]  # fmt: skip

@@ -55,6 +55,7 @@ class RankCluster(Cluster):
             and whether it leads out. A collective, or a message, so waits for the one before it.
         groups: the ranks of all process groups that the program has made, this rank among them or not.
         unfinished: what waits for messages of which it is not yet known when they began, as nobody has waited for them.
+        overlap: in ``simgpu.overlapped``, what it keeps (``works.Overlap``).
         directions: from which rank to which messages have gone (``messages.Direction``).
         meetings: by the name of a group of which some members are no processes: gloo between those that are, or None.
     """
@@ -69,6 +70,7 @@ class RankCluster(Cluster):
         self.rank, self.world_size, self.world_nodes, self.each, self.store = rank, world_size, world_nodes, each, store
         if store is not None:
             self.way_to_numbers = "start the other ranks, too (simgpu.join), for one alone does not know what they send"
+        self.overlap: Any = None
         self.meetings: dict[str, Any] = {}
         self.rank_number, self.prefix = rank, f"rank {rank}, "
         self.first, self.several = rank % self.gpus_per_node, world_size > 1

@@ -136,18 +136,24 @@ class Issue:
         self.launched = self.lane.time = self.lane.time + self.launch_s
         self.region = self.lane.region
         self.dtype = next((str(tensor.dtype).removeprefix("torch.") for tensor in (*reads, *writes)), "")
-        written = [tensor.allocation.last_write for tensor in (*reads, *writes)]
-        self.ready = max(
-            [
-                *(self.launched, after, stream.time, cluster.current_stream().time),
-                *(work.end for work in written if work is not None),
-            ]
-        )
+        written = [work for tensor in (*reads, *writes) if (work := tensor.allocation.last_write) is not None]
+        before = [stream.time, cluster.current_stream().time, *(work.end for work in written)]
+        self.until = 0.0  # when all of what it sends is there
+        if cluster.overlap is not None and written:
+            self.until = max(work.end for work in written)
+            mine = 0.0 if stream is cluster.current_stream() else stream.time
+            before = [mine, *map(cluster.overlap.first, written)]
+        self.ready = max(self.launched, after, *before)
         self.order = None
         if (watching := happens_before.watching) is not None:
             here_ = cluster.current_stream()
             waited = "stream" if stream is here_ else "wait()"
             self.order = watching.launched(name, (stream,), reads, writes, after=(here_,), waited=waited)
+
+    def lasting(self, seconds: float) -> float:
+        """``seconds``, or longer if it waits for the last part of what it sends."""
+        overlap = here().overlap
+        return seconds if overlap is None else max(seconds, self.until + seconds / overlap.chunks - self.ready)
 
     def place(
         self,
@@ -161,7 +167,7 @@ class Issue:
     ) -> Work:
         """Put it on the timeline, where ``start`` is what all ranks have agreed on, and ``share`` what it takes."""
         cluster = here()
-        if share is not None:
+        if share is not None and cluster.overlap is None:
             cluster.own[0].sharing.take(start, start + seconds, share)
         work = Work(
             *(self.name, COMMUNICATION, place, seconds, self.region, (), (self.stream,), (), self.launch_s),
@@ -170,9 +176,12 @@ class Issue:
             ready=self.ready,
             dtype=self.dtype,
         )
-        self.stream.time = max(self.stream.time, work.end)
+        if cluster.overlap is not None and self.stream is cluster.current_stream():
+            cluster.overlap.wait(self.stream, work)
+        else:
+            self.stream.time = max(self.stream.time, work.end)
         for tensor in outputs:
-            tensor.allocation.last_write = work
+            tensor.allocation.last_write = work if cluster.overlap is None else None  # (until the block ends)
         for watcher in cluster.clock.watchers:
             watcher.append(work)
         return work

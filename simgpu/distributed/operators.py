@@ -107,7 +107,7 @@ def collective(packet: str, values: dict[str, Any], group: ProcessGroup) -> SimW
         chosen = choice(cluster, name, members, nbytes)
     few = all(map(known.may_be, outputs))
     moves = cluster.numbers or (few and _known_here(name, values, members, sizes, inputs))
-    start, seconds, moves = meet(group, sizes, issue.ready, chosen.seconds, moves)
+    start, seconds, moves = meet(group, sizes, issue.ready, issue.lasting(chosen.seconds), moves)
     if moves and name != "barrier":
         _move(cluster, packet, values, group)
     elif not cluster.numbers:

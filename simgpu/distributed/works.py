@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch.utils.weak import TensorWeakRef
 
 from simgpu import happens_before
 from simgpu.distributed.cluster import here
-from simgpu.work import Work
+from simgpu.work import Timeline, Work
 
 _alive: deque = deque(maxlen=512)  # C++ finds the methods below only as long as their object lives
 _until_end_of_backward: list[Callable[[], Any]] = []
@@ -24,10 +25,62 @@ def stream_waits(work: Work) -> None:
     stream = cluster.current_stream()
 
     def follow(_lane: object) -> None:
-        stream.time = max(stream.time, work.end)
+        if overlap is None:
+            stream.time = max(stream.time, work.end)
+        else:
+            overlap.wait(stream, work)
 
+    overlap = cluster.overlap
     cluster.clock.act(follow, cluster.first)
     happens_before.stream_waits(stream, work.order)
+
+
+class Overlap:
+    """What ``overlapped`` keeps: each communication that a stream waits for, with the stream and its time then."""
+
+    def __init__(self, chunks: int) -> None:
+        self.chunks = chunks
+        self._waited: list[tuple[Work, Timeline, float]] = []
+
+    def first(self, work: Work) -> float:
+        """When its first part is done."""
+        return work.start + work.seconds / self.chunks
+
+    def wait(self, stream: Timeline, work: Work) -> None:
+        """For the first part only; for the others when the block ends."""
+        stream.time = max(stream.time, self.first(work))
+        self._waited.append((work, stream, stream.time))
+
+    def end(self) -> None:
+        """What followed a communication is done one part after that."""
+        reached = {stream: stream.time for _, stream, _ in self._waited}
+        for work, stream, began in self._waited:
+            stream.time = max(stream.time, work.end + (reached[stream] - began) / self.chunks)
+
+
+@contextmanager
+def overlapped(chunks: int = 8) -> Iterator[None]:
+    """``with simgpu.overlapped(): …`` on a rank: a product and the collective before or behind it go in parts.
+
+    So run asynchronous tensor parallelism, and libraries that send from buffers of their own (user buffers of
+    Transformer Engine): while one part is multiplied, the next one travels. The program stays as it is. Inside, a
+    collective begins with the first part of what it sends, and ends one part after the last is made; what waits for a
+    collective begins with its first part, and is done one part after its last has come. So the two together take the
+    longer one's time and a part of the other's. Assumed: products in parts are as fast as in one, and copy engines
+    carry them, which leave the multiprocessors alone.
+
+    Args:
+        chunks: parts, at least 1; usual is one for each rank.
+    """
+    if chunks < 1:
+        raise ValueError(f"chunks must be at least 1, not {chunks}")
+    cluster = here()
+    before, cluster.overlap = cluster.overlap, Overlap(chunks)
+    try:
+        yield
+    finally:
+        overlap, cluster.overlap = cluster.overlap, before
+        cluster.clock.act(lambda _lane: overlap.end(), cluster.first)
 
 
 class SimWork(TorchWork):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -163,3 +165,42 @@ def test_ranks_agree_and_a_sharded_step_takes_longer(ranks):
     (elapsed, products), (before, products_before) = shared[0], free[0]
     assert products_before < products < products_before / (1 - 24 / MULTIPROCESSORS)
     assert elapsed - before == pytest.approx(products - products_before, rel=0.5)
+
+
+# --- A product in parts, overlapped with its own collective ---------------------------------------------------
+
+
+def product_and_collective(order, chunks=None, network="InfiniBand NDR", nodes=1):
+    """Seconds of both together, those of each, and what comes after them."""
+    with simgpu.one_of(8, "H100", nodes, network=network, launch_s=0.0), torch.device("simgpu"):
+        mine, weight = torch.zeros(1024, 8192, dtype=torch.bfloat16), torch.zeros(8192, 8192, dtype=torch.bfloat16)
+        whole = torch.zeros(8192, 8192, dtype=torch.bfloat16)
+        with simgpu.profile() as prof:
+            with contextlib.nullcontext() if chunks is None else simgpu.overlapped(chunks):
+                if order == "gather first":
+                    dist.all_gather_single(whole, mine, async_op=True).wait()
+                made = whole @ weight
+                if order == "scatter after":
+                    dist.reduce_scatter_single(mine, made)
+            mine.add_(1)
+    seconds = {event.name: event.seconds for event in prof.events}
+    last = prof.events[-1]
+    assert last.name == "add_" and all(event.end <= last.start for event in prof.events[:-1])
+    (collective,) = seconds.keys() - {"mm", "add_"}
+    return last.start, seconds["mm"], seconds[collective]
+
+
+@pytest.mark.parametrize("order", ["gather first", "scatter after"])
+@pytest.mark.parametrize("place", [{}, {"nodes": 8, "network": "Ethernet 25"}], ids=["NVLink", "slow network"])
+def test_a_product_in_parts_takes_the_longer_time_of_both_and_a_part_of_the_others(order, place):
+    apart, product, collective = product_and_collective(order, **place)
+    assert apart == pytest.approx(product + collective)
+    for chunks in 1, 4, 8:
+        together = product_and_collective(order, chunks, **place)[0]
+        shorter, longer = sorted((product, collective))
+        assert together == pytest.approx(longer + shorter / chunks)
+
+
+def test_a_product_has_at_least_one_part():
+    with simgpu.one_of(8, "H100"), pytest.raises(ValueError, match="at least 1, not 0"), simgpu.overlapped(0):
+        pass
