@@ -284,3 +284,11 @@ is_bf16_supported = _always(True)  # on those without it, as slowly as in fp32
 _is_in_bad_fork = is_current_stream_capturing = _always(False)
 init = ipc_collect = _always(None)
 _lazy_init = current  # C++ calls it at the first use of the device: without a cluster it says what to do
+
+
+def __getattr__(name: str) -> Any:
+    """What ``torch.cuda`` has and a simulated GPU has not."""
+    there = hasattr(torch.cuda, name) and not name.startswith("_")
+    raise AttributeError(
+        f"torch.simgpu has no {name}" + ": it says nothing of a simulated GPU, so leave it out" * there, name=name
+    )

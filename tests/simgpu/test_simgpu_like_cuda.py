@@ -154,3 +154,11 @@ def test_a_gradient_finds_the_way_back_from_a_single_number_that_was_copied_to_a
     x = torch.tensor(2.0, device="simgpu:1").requires_grad_()
     torch.empty_like(x, device="simgpu:2", requires_grad=False).copy_(x).square().backward()
     assert x.grad.device == x.device and x.grad.item() == 4.0
+
+
+def test_what_a_simulated_gpu_has_not_is_told_in_a_sentence() -> None:
+    with pytest.raises(AttributeError, match=r"^torch.simgpu has no CUDAGraph: it says nothing of a simulated GPU, so"):
+        torch.simgpu.CUDAGraph()
+    with pytest.raises(AttributeError, match=r"^torch.simgpu has no sinchronize$"):
+        torch.simgpu.sinchronize()
+    assert not hasattr(torch.simgpu, "nvtx")
