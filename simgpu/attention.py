@@ -60,6 +60,11 @@ def _divides(query: torch.Tensor, key: torch.Tensor) -> bool:
     return query.shape[-1] == key.shape[-1] and query.shape[1] % max(1, key.shape[1]) == 0
 
 
+def _as_on_the_cpu(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
+    """Equally many heads, equally wide: the CPU's kernel takes no others."""
+    return query.shape[1] == key.shape[1] and query.shape[-1] == value.shape[-1]
+
+
 def flash(func: Any, args: tuple, kwargs: dict) -> tuple:
     """CUDA's flash attention: the CPU's gives the same result and the same logarithms of sums."""
     query, key, value, *rest = args
@@ -68,7 +73,7 @@ def flash(func: Any, args: tuple, kwargs: dict) -> tuple:
     if 0 in (*query.shape, *key.shape):  # which end the CPU's kernel by a division, and so the process
         sums = query.new_zeros(query.shape[:3], dtype=torch.float32)
         return torch.zeros_like(query), sums, None, None, query.shape[2], key.shape[2], state, state, None
-    if query.shape[1] == key.shape[1] and query.shape[-1] == value.shape[-1]:
+    if _as_on_the_cpu(query, key, value):
         out, sums = run(fused.flash.default, (query, key, value, 0.0, causal), {"scale": kwargs.get("scale")})
     else:
         scale = kwargs.get("scale") or query.shape[-1] ** -0.5
@@ -84,7 +89,7 @@ def flash_backward(func: Any, args: tuple, kwargs: dict) -> tuple:
     query, key, value = asked[1:4]
     if 0 in (*query.shape, *key.shape):
         return tuple(torch.zeros_like(one) for one in (query, key, value))
-    if query.shape[1] == key.shape[1] and query.shape[-1] == value.shape[-1]:
+    if _as_on_the_cpu(query, key, value):
         return run(fused.flash_backward.default, (*asked, 0.0, values["is_causal"]), {"scale": values.get("scale")})
     scale = values.get("scale") or query.shape[-1] ** -0.5
     return run(OWN.flash_attention_backward.default, (*asked, values["is_causal"], scale), {})

@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from simgpu.cluster import Cluster
     from simgpu.hardware import GPU
     from simgpu.memory import Allocation
-    from simgpu.tensor import SimTensor
     from simgpu.work import Lane
-
 
 _pinned: weakref.WeakSet = weakref.WeakSet()
 

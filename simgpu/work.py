@@ -119,7 +119,7 @@ class Work:
         ready: when this rank was ready for a communication, which began when the last one was.
         kernel: what limits it, if it is one that collectives slow down.
         share: what it takes of GPUs, if it is a collective.
-        shared: of which GPUs, each a ``sharing.Sharing``.
+        shared: of which GPUs, each a ``nccl.Sharing``.
         earliest: when a kernel could have begun without those before it in its stream.
     """
 

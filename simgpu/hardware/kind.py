@@ -40,6 +40,7 @@ is written to the host's memory and read again. Two RTX 4090: 22 GB/s (p2pBandwi
 (nccl-tests, 2025); with one host and another NCCL's figure differs by a factor of two."""
 
 FASTEST_CLOCK = 1.25
+"""A card's clock over that of its data sheet, at most."""
 
 # What torch calls a data type, and what data sheets call it. Anything else (integers, bool) counts as fp32.
 _KINDS = {
