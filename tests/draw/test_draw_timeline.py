@@ -52,6 +52,13 @@ def legend(picture: Picture) -> list[str]:
     return swatches
 
 
+def test_a_backward_pass_in_two_halves_has_a_look_for_each():
+    spans = [
+        Span("GPU 0", i, i + 1, role, "0") for i, role in enumerate(("weight gradient", "input gradient", "forward"))
+    ]
+    assert legend(timeline(spans)) == ["forward", "input gradient", "weight gradient"]
+
+
 def test_gpus_are_on_top_then_links_then_the_rest():
     spans = [Span(lane, 0, 1, "compute") for lane in ("host", "GPU 10", "GPU 2 → GPU 10", "GPU 2", "GPU 10 → GPU 2")]
     picture = timeline(spans)

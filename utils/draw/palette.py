@@ -54,9 +54,16 @@ COMPUTE = Role("compute", BLUE, "--")
 OPTIMIZER = Role("optimizer", YELLOW, "++")
 ERROR = Role("error", VERMILION, "oo")
 LAUNCH = Role("launch", DARK_GREY, "**")
+# The two halves of a backward pass that is cut in two: its orange, dark and light.
+INPUT_GRADIENT = Role("input gradient", "#B36B00", "----")
+WEIGHT_GRADIENT = Role("weight gradient", "#FFDFA0", "||||")
 
 ROLES: dict[str, Role] = {
-    role.name: role for role in (FORWARD, BACKWARD, COMMUNICATION, IDLE, MEMORY, COMPUTE, OPTIMIZER, ERROR, LAUNCH)
+    role.name: role
+    for role in (
+        *(FORWARD, BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT),
+        *(COMMUNICATION, IDLE, MEMORY, COMPUTE, OPTIMIZER, ERROR, LAUNCH),
+    )
 }
 """Every role by its name."""
 

@@ -27,6 +27,8 @@ HATCHES: dict[str, tuple[str, str]] = {
     "..": ("hatch-dots", '<circle cx="4" cy="4" r="1.3" fill="#000000" fill-opacity="0.35"/>'),
     "||": ("hatch-upright", f'<path d="M4,0 L4,8" {_STROKE}/>'),
     "--": ("hatch-level", f'<path d="M0,4 L8,4" {_STROKE}/>'),
+    "||||": ("hatch-dense-upright", f'<path d="M2,0 L2,8 M6,0 L6,8" {_STROKE}/>'),
+    "----": ("hatch-dense-level", f'<path d="M0,2 L8,2 M0,6 L8,6" {_STROKE}/>'),
     "++": ("hatch-plus", f'<path d="M4,0 L4,8 M0,4 L8,4" {_STROKE}/>'),
     "**": ("hatch-stars", f'<path d="M4,1 L4,7 M1,2.5 L7,5.5 M1,5.5 L7,2.5" {_STROKE}/>'),
     "oo": ("hatch-rings", f'<circle cx="4" cy="4" r="2.4" {_STROKE}/>'),
