@@ -31,9 +31,9 @@ the labs, in the order of the course
   12  sharded_data_parallel/            what FSDP does, one property after the other
   13  sharded_checkpoints/              shards cut anew, DCP in use, saves in the background
   14  tensor_parallelism/               the parts of a transformer, each cut over ranks
-  15  other_frameworks/                 the same training with MPI, Horovod and TensorFlow
-  16  ray_and_tuning/                   random search and halving, by hand and with Ray Tune
-  17  ray_train/                        a training that goes on after accidents
+  17  other_frameworks/                 the same training with MPI, Horovod and TensorFlow
+  18  ray_and_tuning/                   random search and halving, by hand and with Ray Tune
+  19  ray_train/                        a training that goes on after accidents
 """
 
 from __future__ import annotations
