@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from checks import printed
 from checks.answers import Answer
@@ -41,6 +41,9 @@ from checks.verdicts import (
 )
 from course import outline
 from lessons.launchers.extras import missing, sentence
+
+if TYPE_CHECKING:
+    from checks.core.reference import Reference
 
 #: When set, checks write the answers to this folder for the grader and judge nothing.
 HAND_IN_TO = "COURSE_ANSWERS"
@@ -62,6 +65,7 @@ class Exercise:
         needs: modules beyond the course's core that the check imports; `make frameworks` installs them.
         points: what a right answer is worth.
         parts: those of them that a wrong answer can earn, by part (see points.py).
+        official: the solution and its mistakes, where the check is built from them (see core/).
     """
 
     judge: Callable[..., Any] = field(repr=False)
@@ -74,6 +78,7 @@ class Exercise:
     needs: tuple[str, ...] = ()
     points: int = 1
     parts: dict[str, int] = field(default_factory=dict, hash=False)
+    official: Reference | None = None
 
     @property
     def parameters(self) -> list[str]:
@@ -158,6 +163,7 @@ def exercise(
     needs: tuple[str, ...] = (),
     points: int | None = None,
     parts: dict[str, int] | None = None,
+    official: Reference | None = None,
 ) -> Callable[[Callable[..., Any]], Exercise]:
     """Make an exercise of a function that judges answers.
 
@@ -170,6 +176,7 @@ def exercise(
         needs: modules beyond the course's core that the check imports, ("ray",).
         points: what it is worth; one for each ● of the difficulty, if not given.
         parts: points for parts of it, which together are all its points; the check calls ``passed(part)``.
+        official: the solution that the check compares with; its mistakes are tried as the check's tests.
     """
     if lab and not _SLUG.fullmatch(lab):
         raise ValueError(f"a lab is named by its slug, such as ddp_and_bucketing, not {lab!r}")
@@ -181,7 +188,8 @@ def exercise(
 
     def make(judge: Callable[..., Any]) -> Exercise:
         slug = lab or judge.__module__.rpartition(".")[2]
-        made = Exercise(judge, slug, judge.__name__, title, difficulty, minutes, timeout, needs, whole, parts or {})
+        about = (title, difficulty, minutes, timeout, needs, whole, parts or {}, official)
+        made = Exercise(judge, slug, judge.__name__, *about)
         object.__setattr__(made, "__doc__", judge.__doc__)  # for help() and Shift-Tab
         return made
 

@@ -1,4 +1,4 @@
-"""Labs from solutions: ``make labs``.
+"""Labs from solutions, and the references of their checks: ``make labs``.
 
 The solution is the only source. Its cells keep their order and their ids (the grader finds the checks by
 them); cells tagged ``solution-only`` vanish, outputs and counts go. The same solutions give the same bytes.
@@ -17,6 +17,7 @@ Marked lines go, an invitation to write comes:
 from __future__ import annotations
 
 import ast
+import base64
 import json
 import re
 from pathlib import Path
@@ -53,12 +54,12 @@ def build(solutions: Path, labs: Path) -> list[Path]:
     Raises:
         LabError: if a solution is broken; then nothing is written.
     """
-    changed = []
-    wanted = _wanted(solutions)
+    changed, wanted = [], _wanted(solutions, labs)
     labs.mkdir(parents=True, exist_ok=True)
     for path in differences(solutions, labs):
-        if path.name in wanted:
-            path.write_text(wanted[path.name], encoding="utf-8", newline="\n")
+        if path in wanted:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(wanted[path], encoding="utf-8", newline="\n")
         else:
             path.unlink()
         changed.append(path)
@@ -66,18 +67,19 @@ def build(solutions: Path, labs: Path) -> list[Path]:
 
 
 def differences(solutions: Path, labs: Path) -> list[Path]:
-    """The labs that are not what the solutions give: different, missing, or left over.
+    """The labs and references that are not what the solutions give: different, missing, or left over.
 
     Raises:
         LabError: if a solution is broken.
     """
-    wanted = _wanted(solutions)
+    wanted = _wanted(solutions, labs)
     # Only names that a solution could have: a learner's own copy beside them is none of our business.
-    there = {path.name for path in labs.glob("*.ipynb") if FILE_NAME.fullmatch(path.name)}
+    there = {path for path in labs.glob("*.ipynb") if FILE_NAME.fullmatch(path.name)}
+    there |= set(labs.parent.glob("checks/reference/*.txt"))
     return [
-        labs / name
-        for name in sorted(there | set(wanted))
-        if name not in there or wanted.get(name) != (labs / name).read_text(encoding="utf-8")
+        path
+        for path in sorted(there | set(wanted))
+        if path not in there or wanted.get(path) != path.read_text(encoding="utf-8")
     ]
 
 
@@ -149,10 +151,44 @@ def _lab_cell(cell: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
-def _wanted(solutions: Path) -> dict[str, str]:
+def reference_from(solution: Path) -> str:
+    """What checks compare with: a solution's imports, functions, classes and constants, in base64.
+
+    Raises:
+        LabError: naming the notebook.
+    """
+    parts = []
+    for cell in read_notebook(solution)["cells"]:
+        if cell["cell_type"] == "code" and not cell["source"].startswith("%%"):
+            text = re.sub(r"^[%!?].*$", "", cell["source"], flags=re.MULTILINE)
+            parts += [_with_decorators(text, node) for node in ast.parse(text).body if _is_definition(node)]
+    return base64.encodebytes("\n\n\n".join(parts).encode()).decode()
+
+
+def _is_definition(node: ast.stmt) -> bool:
+    """Whether an official program needs it: not what a cell tries, nor the checks themselves."""
+    if isinstance(node, ast.Assign):
+        return ast.unparse(node.targets[0]).isupper()
+    ours = isinstance(node, ast.ImportFrom) and node.module == "checks"
+    return isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef) and not ours
+
+
+def _with_decorators(text: str, node: Any) -> str:
+    first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
+    return "\n".join(text.split("\n")[first - 1 : node.end_lineno])
+
+
+def _wanted(solutions: Path, labs: Path) -> dict[Path, str]:
     if not solutions.is_dir():
         raise LabError(f"there is no folder {solutions} to build labs from.")
-    return {path.name: lab_from(path) for path in sorted(solutions.glob("*.ipynb")) if FILE_NAME.fullmatch(path.name)}
+    wanted = {}
+    for path in sorted(solutions.glob("*.ipynb")):
+        if name := FILE_NAME.fullmatch(path.name):
+            wanted[labs / path.name] = lab_from(path)
+            checks = labs.parent / "checks"
+            if any("Reference(" in module.read_text("utf-8") for module in checks.glob(f"{name['slug']}/*.py")):
+                wanted[checks / "reference" / f"{name['slug']}.txt"] = reference_from(path)
+    return wanted
 
 
 # ---------------------------------------------------------------------- one cell

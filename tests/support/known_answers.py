@@ -70,13 +70,19 @@ def _variant(name: str, says: str, change: Mapping[str, str] | None) -> Any:
     return lambda make: _found.append(Variant(name, says, None, make)) or make
 
 
-def load(path: Path, names: Sequence[str]) -> list[Known]:
-    """All answers of a file to an exercise that asks for functions of these names. The first one is the right one."""
+def load(path: Path, names: Sequence[str], official: str = "") -> list[Known]:
+    """All answers of a file to an exercise that asks for functions of these names. The first one is the right one.
+
+    Args:
+        official: the right answer's text, if the file does not define it.
+    """
     _found.clear()
     given = run(path.read_text(encoding="utf-8"), str(path))
     variants = list(_found)
     assert len({one.name for one in variants}) == len(variants), f"{path}: two variants have the same name"
-    text, usual = right_text(path), {name: given[name] for name in names}
+    if official:
+        given = run(official, f"{path}:right")
+    text, usual = official or right_text(path), {name: given[name] for name in names}
 
     def of(one: Variant, changed: str) -> dict[str, Any]:
         if one.make is not None:

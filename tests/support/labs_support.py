@@ -6,6 +6,7 @@ All of an exercise's answers are in one file, ``tests/answers/slug/<exercise>.py
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,16 @@ def answers_file(folder: Path, exercise: Exercise) -> Path:
 
 
 def answers_in(folder: Path, exercise: Exercise) -> list[Known]:
-    """The answers in the one file of an exercise; none if there is no such file."""
-    path = answers_file(folder, exercise)
-    return known_answers.load(path, exercise.parameters) if path.exists() else []
+    """The answers in the one file of an exercise; none if there is no such file. With the check's own mistakes."""
+    path, official = answers_file(folder, exercise), exercise.official
+    if official is None:
+        return known_answers.load(path, exercise.parameters) if path.exists() else []
+    known = known_answers.load(path, exercise.parameters, official.program) if path.exists() else []
+
+    def of(mistake: str) -> dict[str, Any]:
+        return dict(zip(exercise.parameters, official.functions(mistake), strict=True))
+
+    return known + [Known(mistake[:60], partial(of, mistake), mistake) for mistake in official.mistakes]
 
 
 def strangers(folder: Path, exercises: list[Exercise]) -> list[Path]:

@@ -1,0 +1,148 @@
+"""An answer beside the official solution, in a fresh process or on fresh ranks: what it leaves there is gone."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import os
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
+
+import torch.distributed as dist
+
+from checks.answers import Answer
+from checks.core.reference import Reference
+from checks.core.refusing import difference, same
+from checks.inside import Outcome
+from checks.sandbox import run
+from checks.verdicts import NotStarted, Wrong
+
+SEED = "COURSE_SEED"  # an environment variable: other cases than usual
+LEAST, MOST = 6, 2_000  # cases, where they are drawn until every mistake has shown
+
+Case = dict[str, Any]
+Seen = dict[str, Any]
+Play = Callable[..., Seen]
+"""``play(case, function, …)`` calls the functions in a case and returns what was seen, by what a sentence calls it. It
+may refuse. On ranks, all of them play."""
+Draw = Callable[[random.Random, int], Case]
+
+
+def judge(
+    official: Reference,
+    play: Play,
+    cases: Draw | Sequence[Case],
+    *answers: Answer,
+    ranks: Sequence[int | None] = (None,),
+    timeout: float = 60,
+) -> dict[str, Any]:
+    """In every case, an answer does what the official solution does.
+
+    Args:
+        cases: either some, or how to draw one (number 0 is the cleanest): then they are drawn until each mistake of the
+            official solution has shown. The words and short numbers in a case are told to the learner.
+        ranks: how many ranks play, one world after the other; None: one process.
+        timeout: seconds for each world.
+
+    Raises:
+        Wrong: naming the mistake that does the same, if there is one.
+        NotStarted: the answer says so.
+    """
+    seed, played = int(os.environ.get(SEED) or 0), 0
+    for world in ranks:
+        done = run(_judge, play, cases, official, seed, *answers, ranks=world, timeout=timeout)
+        played += done if world is None else done[0]
+    return {"cases": played}
+
+
+def _judge(play: Play, cases: Draw | Sequence[Case], official: Reference, seed: int, *answers: Any) -> int:
+    """In the process: how many cases were played."""
+    right, wrong = official.functions(), {words: official.functions(words) for words in official.mistakes}
+    if callable(cases):
+        cases = list(_telling(cases, play, right, wrong, random.Random(seed)))
+    alone, seen, off = dist.get_world_size() == 1, [], False
+    for case in cases:
+        expected, found = play(copy.deepcopy(case), *right), _attempt(play, case, answers, pass_on=not alone)
+        seen.append((case, expected, found))
+        off = off or any(_everywhere(not same(found, expected)))
+        if off and not alone:  # a wrong answer's ranks might wait for each other in a later case
+            break  # (what one process does in those tells mistakes apart)
+    if off:
+        _refuse(play, seen, wrong)
+    return len(seen)
+
+
+class _Ended(dict[str, Any]):
+    """What was seen of a program that has come to no result."""
+
+
+def _attempt(play: Play, case: Case, functions: Sequence[Any], pass_on: bool = False) -> Seen:
+    """What was seen of functions in a case. An error of theirs is something that is seen too, or it is passed on."""
+    try:
+        return play(copy.deepcopy(case), *functions)
+    except (Wrong, Outcome) as error:
+        if isinstance(error, Outcome) and error.record["kind"] == "not started":
+            raise
+        if pass_on:
+            raise _in_case(error, case) from error.__cause__
+        return _Ended(error=_in_case(error, case))
+    except Exception as error:
+        if pass_on or isinstance(error, NotStarted):
+            raise
+        return _Ended(error=error)
+
+
+def _refuse(play: Play, seen: list[tuple[Case, Any, Any]], wrong: dict[str, list[Any]]) -> NoReturn:
+    """Name the mistake that does the same in all these cases; else say what differs in the first one."""
+    case, expected, found = next((one for one in seen if any(_everywhere(not same(one[2], one[1])))), seen[-1])
+    if isinstance(found, _Ended):
+        raise found["error"]
+    words = "; ".join(
+        words
+        for words, functions in wrong.items()
+        if all(_everywhere(all(same(_attempt(play, c, functions), f) for c, _, f in seen)))
+    )
+    label = next((name for name in expected if not same(found.get(name), expected[name])), "")
+    told = _everywhere((label, *difference(found.get(label), expected[label])) if label else None)
+    rank = next(rank for rank, one in enumerate(told) if one)
+    label, measured, right = told[rank]
+    on = f"on rank {rank}, " * (len(told) > 1)
+    error = Wrong(words or f"{on}{label}: not what the exercise says", measured=measured, expected=right)
+    if words:
+        error.figures = f"{on}{label}: {error.figures}"
+    raise _in_case(error, case)
+
+
+def _telling(
+    draw: Draw, play: Play, right: Sequence[Any], wrong: dict[str, list[Any]], rng: random.Random
+) -> Iterator[Case]:
+    """Cases in which every mistake shows, and some more."""
+    left = dict(wrong)
+    for number in itertools.count():
+        case = draw(rng, number)
+        expected = play(copy.deepcopy(case), *right)
+        shown = [words for words, one in left.items() if not same(_attempt(play, case, one), expected)]
+        if shown or number < LEAST:
+            yield case
+        left = {words: one for words, one in left.items() if words not in shown}
+        if not left and number + 1 >= LEAST:
+            return
+        if number > MOST:
+            raise ValueError(f"no case shows: {list(left)}")
+
+
+def _in_case(error: Any, case: Case) -> Any:
+    """The same error with the case that it is about."""
+    told = {name: value for name, value in case.items() if name != "seed" and len(repr(value)) < 60}
+    about = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in told.items())
+    record = vars(error) if isinstance(error, Wrong) else error.record
+    record["figures"] = "; ".join(part for part in (about, record["figures"]) if part)
+    return error
+
+
+def _everywhere(mine: Any) -> list[Any]:
+    """What each rank says."""
+    said: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(said, mine)
+    return said

@@ -1,0 +1,58 @@
+"""What a function communicates, seen from outside of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from checks.contracts import events
+from checks.contracts.wire import Wire
+from checks.core.refusing import refuse
+
+_wires: list[Wire] = []
+
+
+class Watched:
+    """The collectives and messages of a learner's call, in order, as plain data (see ``Launch`` for what each has)."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire, self.calls = wire, []  # type: ignore[var-annotated]
+
+    def mark(self, what: Any = None) -> None:
+        """Something else has been done: each call knows how many marks were there when it began, and when it was
+        waited for (``ready`` and ``waited``)."""
+        self._wire.ready.append(what)
+
+    def sent(self, *names: str) -> int:
+        """Bytes that this rank has handed in, of these calls or of all."""
+        mine = [call for call in self.calls if not names or call["name"] in names]
+        return sum(call["bytes"] for call in mine if call["name"] != "recv")
+
+
+@contextlib.contextmanager
+def watched(allowed: Sequence[str] = ()) -> Iterator[Watched]:
+    """On ranks, in the block: all that a learner's function communicates, and it arrives only when it is waited for.
+
+    Args:
+        allowed: what may be called ("send", "all_to_all"); anything, if none is named.
+
+    Raises:
+        Wrong: something was not waited for, or is not allowed.
+    """
+    if not _wires or _wires[-1].stopped:
+        events.begin()
+        _wires.append(Wire())
+    wire = _wires[-1]
+    found = Watched(wire)
+    with wire.listening():
+        yield found
+        wire.end_of_step()
+    found.calls = wire.found()["calls"]
+    for call in found.calls:
+        refuse(call["waited"] is None, f"never waits for {call['name']}: call wait() on what it returns")
+        refuse(
+            allowed and call["name"] not in allowed,
+            f"calls {call['name']}, and {' and '.join(allowed)} is all that this exercise needs",
+        )
+    refuse(wire.hidden, "communicates past torch.distributed's own functions, where the check cannot follow")
