@@ -186,8 +186,8 @@ def _wanted(solutions: Path, labs: Path) -> dict[Path, str]:
         if name := FILE_NAME.fullmatch(path.name):
             wanted[labs / path.name] = lab_from(path)
             checks = labs.parent / "checks"
-            if any("Reference(" in module.read_text("utf-8") for module in checks.glob(f"{name['slug']}/*.py")):
-                wanted[checks / "reference" / f"{name['slug']}.txt"] = reference_from(path)
+            if any("Reference(" in module.read_text("utf-8") for module in checks.glob(f"{name[2]}/*.py")):
+                wanted[checks / "reference" / f"{name[2]}.txt"] = reference_from(path)
     return wanted
 
 

@@ -98,11 +98,12 @@ def _refuse(play: Play, seen: list[tuple[Case, Any, Any]], wrong: dict[str, list
     case, expected, found = next((one for one in seen if any(_everywhere(not same(one[2], one[1])))), seen[-1])
     if isinstance(found, _Ended):
         raise found["error"]
-    words = "; ".join(
-        words
-        for words, functions in wrong.items()
-        if all(_everywhere(all(same(_attempt(play, c, functions), f) for c, _, f in seen)))
-    )
+    words = ""
+    for mistake, functions in wrong.items():
+        alike = [same(_attempt(play, c, functions), f) for c, _, f in seen]  # (all of them: all ranks play together)
+        if all(_everywhere(all(alike))):
+            words = mistake
+            break
     label = next((name for name in expected if not same(found.get(name), expected[name])), "")
     told = _everywhere((label, *difference(found.get(label), expected[label])) if label else None)
     rank = next(rank for rank, one in enumerate(told) if one)
