@@ -57,12 +57,12 @@ def play(case: dict[str, Any], cut: Callable[..., Any]) -> dict[str, Any]:
     stages = _stages(case, sizes)
     slowest, (held, fullest) = max(time for time, _ in stages), max((held, s) for s, (_, held) in enumerate(stages))
     if slowest > NEAR * case["best"]:
-        return {"the number of layers of each stage": sizes}
+        return {"the slowest stage's time": slowest}
     words = (
         f"stage {fullest} needs more than the memory that there is (with activations of {p - fullest} micro-batches)"
     )
     refuse(held > case["memory"], words, measured=held, expected=f"at most {case['memory']}")
-    return {"the number of layers of each stage": "good"}
+    return {"the slowest stage's time": case["best"]}
 
 
 def _stages(case: dict[str, Any], sizes: list[int]) -> list[tuple[int, int]]:
