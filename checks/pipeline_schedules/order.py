@@ -35,7 +35,7 @@ def play(case: dict[str, Any], schedule: Callable[..., Any]) -> dict[str, Any]:
             words = f"on rank {rank}, {waiting} forward passes wait for their backward pass after {_name(action)}"
             refuse(waiting > bound, f"{words}: too many go ahead of the first backward passes", expected=bound)
     took = max(ends.values())
-    words = "the step takes too long: some rank waits where it could have gone ahead with another micro-batch or stage"
+    words = "the step takes longer than the target: in this order, ranks wait for others while they have other work"
     refuse(took > longest, words, measured=took, expected=f"at most {longest}")
     return {"all": "done"}
 

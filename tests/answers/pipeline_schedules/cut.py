@@ -1,0 +1,105 @@
+"""Exercise 4 of the lab on pipeline schedules: where to cut. What is not here is in the official solution."""
+
+from functools import cache
+from itertools import accumulate
+
+from known_answers import right, wrong
+
+
+@right("by recursion that remembers")
+def remembered():
+    def cut(times, weights, activations, p, memory):
+        time, weight, kept = ([0, *accumulate(one)] for one in (times, weights, activations))
+        n = len(times)
+
+        @cache
+        def best(stage, start):
+            left = p - stage
+            if left == 0:
+                return (0, ()) if start == n else (float("inf"), ())
+            found = (float("inf"), ())
+            for end in range(start + 1, n - left + 2):
+                if weight[end] - weight[start] + left * (kept[end] - kept[start]) > memory:
+                    break
+                rest, sizes = best(stage + 1, end)
+                found = min(found, (max(rest, time[end] - time[start]), (end - start, *sizes)))
+            return found
+
+        return list(best(0, 0)[1])
+
+    return (cut,)
+
+
+@right("which times are possible, by halving")
+def halving():
+    def cut(times, weights, activations, p, memory):
+        n = len(times)
+
+        def possible(limit):
+            reached = {0: []}
+            for stage in range(p):
+                later = {}
+                for start, sizes in reached.items():
+                    time = held = 0
+                    for end in range(start + 1, n - (p - stage - 1) + 1):
+                        time += times[end - 1]
+                        held += weights[end - 1] + (p - stage) * activations[end - 1]
+                        if time > limit or held > memory:
+                            break
+                        later.setdefault(end, [*sizes, end - start])
+                reached = later
+            return reached.get(n)
+
+        low, high = max(times), sum(times)
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if possible(middle) else (middle + 1, high)
+        return tuple(possible(low))
+
+    return (cut,)
+
+
+@right("within 4 % of the best")
+def nearly():
+    def cut(times, weights, activations, p, memory):
+        limit = max(max(times), -(-sum(times) // p))
+        while True:
+            starts = [{0: None}]
+            for stage in range(p):
+                later = {}
+                for start in starts[-1]:
+                    time = held = 0
+                    for end in range(start, len(times)):
+                        time, held = time + times[end], held + weights[end] + (p - stage) * activations[end]
+                        if time > limit or held > memory:
+                            break
+                        later[end + 1] = start
+                starts.append(later)
+            if len(times) in starts[-1]:
+                sizes, end = [], len(times)
+                for later in reversed(starts[1:]):
+                    sizes, end = [end - later[end], *sizes], later[end]
+                return sizes
+            limit = max(limit + 1, int(limit * 1.04))
+
+    return (cut,)
+
+
+wrong("memory is forgotten", "needs more than the memory", {"if held > memory": "if False"})
+wrong("every stage holds one micro-batch", "needs more than the memory", {"(p - stage) * activations": "activations"})
+wrong("the first stage holds least", "needs more than the memory", {"(p - stage)": "(stage + 1)"})
+wrong(
+    "the head is forgotten",
+    "the slowest stage's time",
+    {"    n = len(times)": "    times = [*times[:-1], 0]\n    n = len(times)"},
+)
+wrong(
+    "places, not sizes",
+    "together have not all layers",
+    {"return best[p, n][1]": "return [sum(best[p, n][1][:s]) for s in range(p)]"},
+)
+wrong("a stage too many", "one number for each stage", {"return best[p, n][1]": "return [*best[p, n][1], 0]"})
+wrong("an empty stage", "has no layer", {"return best[p, n][1]": "return [0] * (p - 1) + [n]"})
+wrong("the sum of the times is made small", "the slowest stage's time", {"max(slowest, time)": "slowest + time"})
+wrong("times are sorted", "changes `times`", {"    n = len(times)": "    times.sort()\n    n = len(times)"})
+wrong("weights are used up", "changes `weights`", {"return best": "weights.clear()\n    return best"})
