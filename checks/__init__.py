@@ -9,6 +9,8 @@ the engine
   printed.py     what an answer prints, shown beside the verdict
   standstill.py  ranks that wait for each other are ended at once; threads.py tells waiting from working
   answers.py     a learner's function on its way there; plain.py: values on their way back
+  core/          checks that are tests: an answer beside the official solution, mistakes as changes of its text
+  reference/     the official solutions, for these; `make labs` writes it
   contracts/     checks that judge by contract: what an exercise allows, as data; everything else is refused
 what is done
   points.py      what an exercise is worth, and what a wrong answer has earned of it
@@ -31,6 +33,7 @@ the labs, in the order of the course
   12  sharded_data_parallel/            what FSDP does, one property after the other
   13  sharded_checkpoints/              shards cut anew, DCP in use, saves in the background
   14  tensor_parallelism/               the parts of a transformer, each cut over ranks
+  15  pipeline_schedules/               orders of any pipeline, halves of a backward pass, tied tables, cuts
   17  other_frameworks/                 the same training with MPI, Horovod and TensorFlow
   18  ray_and_tuning/                   random search and halving, by hand and with Ray Tune
   19  ray_train/                        a training that goes on after accidents

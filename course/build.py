@@ -54,15 +54,13 @@ def build(solutions: Path, labs: Path) -> list[Path]:
     Raises:
         LabError: if a solution is broken; then nothing is written.
     """
-    changed, wanted = [], _wanted(solutions, labs)
-    labs.mkdir(parents=True, exist_ok=True)
-    for path in differences(solutions, labs):
+    wanted, changed = _wanted(solutions, labs), differences(solutions, labs)
+    for path in changed:
         if path in wanted:
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(wanted[path], encoding="utf-8", newline="\n")
         else:
             path.unlink()
-        changed.append(path)
     return changed
 
 
@@ -76,11 +74,8 @@ def differences(solutions: Path, labs: Path) -> list[Path]:
     # Only names that a solution could have: a learner's own copy beside them is none of our business.
     there = {path for path in labs.glob("*.ipynb") if FILE_NAME.fullmatch(path.name)}
     there |= set(labs.parent.glob("checks/reference/*.txt"))
-    return [
-        path
-        for path in sorted(there | set(wanted))
-        if path not in there or wanted.get(path) != path.read_text(encoding="utf-8")
-    ]
+    now = {path: path.read_text(encoding="utf-8") for path in there}
+    return [path for path in sorted(there | set(wanted)) if now.get(path) != wanted.get(path)]
 
 
 def lab_from(solution: Path) -> str:
@@ -152,41 +147,19 @@ def _lab_cell(cell: dict[str, Any]) -> dict[str, Any]:
 
 
 def reference_from(solution: Path) -> str:
-    """What checks compare with: a solution's imports, functions, classes and constants, in base64.
-
-    Raises:
-        LabError: naming the notebook.
-    """
-    parts = []
-    for cell in read_notebook(solution)["cells"]:
-        if cell["cell_type"] == "code" and not cell["source"].startswith("%%"):
-            text = re.sub(r"^[%!?].*$", "", cell["source"], flags=re.MULTILINE)
-            parts += [_with_decorators(text, node) for node in ast.parse(text).body if _is_definition(node)]
-    return base64.encodebytes("\n\n\n".join(parts).encode()).decode()
-
-
-def _is_definition(node: ast.stmt) -> bool:
-    """Whether an official program needs it: not what a cell tries, nor the checks themselves."""
-    if isinstance(node, ast.Assign):
-        return ast.unparse(node.targets[0]).isupper()
-    ours = isinstance(node, ast.ImportFrom) and node.module == "checks"
-    return isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef) and not ours
-
-
-def _with_decorators(text: str, node: Any) -> str:
-    first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
-    return "\n".join(text.split("\n")[first - 1 : node.end_lineno])
+    """A solution's code in base64: what checks compare with, also where ``solutions/`` was not handed out."""
+    cells = [cell["source"] for cell in read_notebook(solution)["cells"] if cell["cell_type"] == "code"]
+    return base64.encodebytes("\n\n\n".join(cells).encode()).decode()
 
 
 def _wanted(solutions: Path, labs: Path) -> dict[Path, str]:
     if not solutions.is_dir():
         raise LabError(f"there is no folder {solutions} to build labs from.")
-    wanted = {}
+    wanted, checks = {}, labs.parent / "checks"
     for path in sorted(solutions.glob("*.ipynb")):
         if name := FILE_NAME.fullmatch(path.name):
             wanted[labs / path.name] = lab_from(path)
-            checks = labs.parent / "checks"
-            if any("Reference(" in module.read_text("utf-8") for module in checks.glob(f"{name[2]}/*.py")):
+            if any("Reference(" in one.read_text(encoding="utf-8") for one in checks.glob(f"{name[2]}/*.py")):
                 wanted[checks / "reference" / f"{name[2]}.txt"] = reference_from(path)
     return wanted
 

@@ -1,7 +1,7 @@
 """How much does a check see? `make mutants EXERCISE=ddp_and_bucketing.average` changes the right answer in many small
 ways, asks the check about each, and lists what it accepts: a hole, or a change that fulfils the contract too.
 
-The right answer stands in ``tests/answers/<slug>/<exercise>.py``. Mutants that were found to be equal are listed there
+The right answer is the official one, or stands in ``tests/answers/<slug>/<exercise>.py``. Mutants that were found to be equal are listed there
 as ``EQUAL = {"line: change": "why"}``. The score is killed / (killed + survived).
 """
 
@@ -167,8 +167,9 @@ def main(arguments: list[str]) -> int:
     path = ANSWERS.joinpath(*chosen.exercise.split(".")).with_suffix(".py")
     equal = known_answers.run(path.read_text(encoding="utf-8"), str(path)).get("EQUAL", {})
     slug, name = chosen.exercise.split(".")
-    asked_for = getattr(importlib.import_module(f"checks.{slug}"), name).parameters
-    found = list(mutants(known_answers.right_text(path), asked_for))
+    checked = getattr(importlib.import_module(f"checks.{slug}"), name)
+    text = checked.official.program if checked.official else known_answers.right_text(path)
+    found = list(mutants(text, checked.parameters))
     for moved in set(equal) - {what for what, _ in found}:
         print(f"unknown   {moved}: EQUAL names it, and there is no such mutant (lines have moved?)")
     found = [one for one in found if fnmatchcase(one[0], chosen.only)]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import linecache
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -34,7 +36,8 @@ class Reference:
 
     @cached_property
     def program(self) -> str:
-        return self.text or base64.b64decode((FOLDER / f"{self.lab}.txt").read_bytes()).decode()
+        """The text: imports, functions, classes and constants, not what the notebook tries or checks."""
+        return self.text or _definitions(base64.b64decode((FOLDER / f"{self.lab}.txt").read_bytes()).decode())
 
     def functions(self, mistake: str = "") -> list[Callable[..., Any]]:
         """The official functions; with one of the mistakes, if it is named.
@@ -52,3 +55,17 @@ class Reference:
         made: dict[str, Any] = {"__name__": "answers"}  # no module of that name: pickled by value, as a notebook's
         exec(compile(text, file, "exec"), made)
         return [made[name] for name in self.names.split()]
+
+
+def _definitions(text: str) -> str:
+    text = re.sub(r"^[%!?].*$", "", text, flags=re.MULTILINE)
+    lines, parts = text.split("\n"), []
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ImportFrom) and node.module == "checks":
+            continue
+        if isinstance(node, ast.Assign) and not ast.unparse(node.targets[0]).isupper():
+            continue
+        if isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef | ast.Assign):
+            first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
+            parts.append("\n".join(lines[first - 1 : node.end_lineno]))
+    return "\n\n\n".join(parts) + "\n"

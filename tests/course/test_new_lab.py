@@ -51,7 +51,7 @@ def test_the_check_that_contributing_shows_is_the_one_that_is_made():
     shown = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("### A check in 30 lines")[1]
     code = shown.split("```python\n")[1].split("```")[0]
     made = re.sub(
-        r": (random|Case|Any|Facts|Sequence)[\w.\[\]]*(?=[,)])| -> [^:]*(?=:)",
+        r": (dict|Callable)[\w.\[\], ]*(?=, mean|\))| -> [^:]*(?=:)",
         "",
         new.filled("contract.py.txt", SLUG="slug"),
     )
