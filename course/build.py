@@ -72,10 +72,9 @@ def differences(solutions: Path, labs: Path) -> list[Path]:
     """
     wanted = _wanted(solutions, labs)
     # Only names that a solution could have: a learner's own copy beside them is none of our business.
-    there = {path for path in labs.glob("*.ipynb") if FILE_NAME.fullmatch(path.name)}
-    there |= set(labs.parent.glob("checks/reference/*.txt"))
-    now = {path: path.read_text(encoding="utf-8") for path in there}
-    return [path for path in sorted(there | set(wanted)) if now.get(path) != wanted.get(path)]
+    there = [path for path in labs.glob("*.ipynb") if FILE_NAME.fullmatch(path.name)]
+    now = {p: p.read_text(encoding="utf-8") for p in [*there, *labs.parent.glob("checks/reference/*.txt")]}
+    return [path for path in sorted({*now, *wanted}) if now.get(path) != wanted.get(path)]
 
 
 def lab_from(solution: Path) -> str:

@@ -1,8 +1,8 @@
 """How much does a check see? `make mutants EXERCISE=ddp_and_bucketing.average` changes the right answer in many small
 ways, asks the check about each, and lists what it accepts: a hole, or a change that fulfils the contract too.
 
-The right answer is the official one, or stands in ``tests/answers/<slug>/<exercise>.py``. Mutants that were found to be equal are listed there
-as ``EQUAL = {"line: change": "why"}``. The score is killed / (killed + survived).
+The right answer stands in ``tests/answers/<slug>/<exercise>.py``, or is the official one. Mutants that were found to be
+equal are listed in that file as ``EQUAL = {"line: change": "why"}``. The score is killed / (killed + survived).
 """
 
 from __future__ import annotations
