@@ -87,9 +87,9 @@ def test_status_pull_push_stop_restart(kernel):
     assert "2 ranks, backend gloo" in kernel.text("%ranks")
     assert kernel.text("%ranks pull here") == "[10, 11]\n"
     assert kernel.text("sum(here)") == "21\n"
-    kernel.run("given = {'a': 1}")
-    kernel.run("%ranks push given")
-    assert kernel.text("%%ranks\ngiven") == "ranks 0, 1: {'a': 1}\n"
+    kernel.run("given, more = {'a': 1}, 2")
+    kernel.run("%ranks push given more")
+    assert kernel.text("%%ranks\ngiven, more") == "ranks 0, 1: ({'a': 1}, 2)\n"
     kernel.run("%ranks restart")
     assert "NameError" in kernel.text("%%ranks\ngiven")
     kernel.run("%ranks stop")
@@ -161,7 +161,7 @@ def test_a_rank_killed_between_cells_is_named_and_replaced(kernel):
         ("%%ranks\nasync with lock: pass", "write async def main(): … and call asyncio.run(main())"),
         ("%ranks stp", "Did you mean stop?"),
         ("%ranks -n 4", "belong to a cell that begins with %%ranks"),
-        ("%ranks pull", "takes one name"),
+        ("%ranks pull", "takes a name"),
         ("%ranks push nothing_here", "no variable 'nothing_here'"),
         ("%ranks push socket_of_mine", "cannot be sent to the ranks"),
     ],

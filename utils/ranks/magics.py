@@ -96,7 +96,7 @@ class RanksMagics(Magics):
 
         %ranks                  status: ranks, pids, backend, devices, memory
         %ranks pull NAME        NAME becomes a list here: its value on rank 0, on rank 1, …
-        %ranks push NAME        every rank gets this notebook's NAME
+        %ranks push NAME …      every rank gets this notebook's NAME (and others)
         %ranks wait             wait for the cell in the background; shows its output and value, raises its error
         %ranks log              of a cell in the background, what it has printed so far; else the last failure again
         %ranks debug N          Python's debugger, where rank N failed in the last cell
@@ -184,9 +184,9 @@ class RanksMagics(Magics):
         if any(vars(options)[name] not in (None, False) for name in vars(options).keys() - {"command"}):
             raise BadRequest("Options such as -n belong to a cell that begins with %%ranks (two percent signs).")
         if command in ("pull", "push"):
-            if len(names) != 1:
-                raise BadRequest(f"%ranks {command} takes one name, for example: %ranks {command} loss")
-            return getattr(self, f"_{command}")(names[0])
+            if not names or (command == "pull" and len(names) > 1):
+                raise BadRequest(f"%ranks {command} takes a name, for example: %ranks {command} loss")
+            return getattr(self, f"_{command}")(*names)
         if command == "debug":
             if len(names) != 1 or not names[0].isdigit():
                 raise BadRequest("%ranks debug takes the number of one rank, for example: %ranks debug 2")
@@ -208,10 +208,11 @@ class RanksMagics(Magics):
             self.shell.user_ns[name] = values
         return values
 
-    def _push(self, name: str) -> None:
-        if name not in self.shell.user_ns:
-            raise BadRequest(f"This notebook has no variable {name!r} to push.")
-        self._living().push(name, self.shell.user_ns[name])
+    def _push(self, *names: str) -> None:
+        for name in names:
+            if name not in self.shell.user_ns:
+                raise BadRequest(f"This notebook has no variable {name!r} to push.")
+            self._living().push(name, self.shell.user_ns[name])
 
     def _wait(self) -> Values | None:
         if self._background is None:
