@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -46,23 +47,26 @@ def play(case: dict[str, Any], forward: Callable[..., Any], input_half: Callable
         parameter.grad = torch.randn_like(parameter) if case["before"] else None
     inputs = [torch.randn(2, 3, widths[0], dtype=torch.float64) for _ in range(case["micro_batches"])]
     kept, seen = [], {}
-    for i, x in enumerate(inputs):
-        made = forward(stage, x)
-        refuse(not isinstance(made, tuple) or len(made) != 2, "forward does not return two things, (y, kept)")
-        seen[f"y of micro-batch {i}"] = _tensor(made[0], "y").detach().clone()
-        kept.append(made[1])
-    names = "half I (backward_input)", "half W (backward_weight)"
-    for i, one in enumerate(kept):
-        gradient = torch.randn(seen[f"y of micro-batch {i}"].shape, dtype=torch.float64)
-        with leaves(stage=stage, gradient=gradient):
-            found = _counted(lambda one=one, g=gradient: input_half(one, g), case, widths, names[0])
-        seen[f"the gradient of x of micro-batch {i}"] = _tensor(found, "what backward_input returns").detach().clone()
+    for i in range(len(inputs) + 1):  # forward of one, I of the one before, and W last
+        if i < len(inputs):
+            made = forward(stage, inputs[i])
+            refuse(
+                not isinstance(made, tuple | list) or len(made) != 2, "forward does not return two things, (y, kept)"
+            )
+            seen[f"y of micro-batch {i}"] = _tensor(made[0], "y").detach().clone()
+            kept.append(made[1])
+        if i:
+            gradient = torch.randn(seen[f"y of micro-batch {i - 1}"].shape, dtype=torch.float64)
+            with leaves(stage=stage, gradient=gradient):
+                found = _counted(partial(input_half, kept[i - 1], gradient), widths, "half I (backward_input)")
+            found = _tensor(found, "what backward_input returns")
+            seen[f"the gradient of x of micro-batch {i - 1}"] = found.detach().clone()
     for one in kept:
-        _counted(lambda one=one: weight_half(one), case, widths, names[1])
+        _counted(partial(weight_half, one), widths, "half W (backward_weight)")
     return seen | {f"the gradient of {name}": parameter.grad for name, parameter in parameters.items()}
 
 
-def _counted(half: Callable[[], Any], case: dict[str, Any], widths: list[int], name: str) -> Any:
+def _counted(half: Callable[[], Any], widths: list[int], name: str) -> Any:
     """Call a half and count the work in its matrix products."""
     with FlopCounterMode(display=False) as counter:
         result = half()
