@@ -6,6 +6,7 @@ import copy
 import itertools
 import os
 import random
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -74,7 +75,15 @@ def _judge(play: Play, cases: Draw | Sequence[Case], official: Reference, seed: 
 
 
 class _Ended(dict[str, Any]):
-    """What was seen of a program that has come to no result."""
+    """What was seen of a program that has come to no result: how it ended."""
+
+    def __init__(self, error: BaseException) -> None:
+        sentence = error.text if isinstance(error, Wrong) else f"raised {type(error).__name__}"
+        if isinstance(error, Outcome):  # an answer's exception
+            raised = re.search(r"raised \w+", error.record["sentence"])
+            sentence = raised[0] if raised else error.record["sentence"]
+        super().__init__(ended=sentence)
+        self.error = error
 
 
 def _attempt(play: Play, case: Case, functions: Sequence[Any], pass_on: bool = False) -> Seen:
@@ -86,18 +95,18 @@ def _attempt(play: Play, case: Case, functions: Sequence[Any], pass_on: bool = F
             raise
         if pass_on:
             raise _in_case(error, case) from error.__cause__
-        return _Ended(error=_in_case(error, case))
+        return _Ended(_in_case(error, case))
     except Exception as error:
         if pass_on or isinstance(error, NotStarted):
             raise
-        return _Ended(error=error)
+        return _Ended(error)
 
 
 def _refuse(play: Play, seen: list[tuple[Case, Any, Any]], wrong: dict[str, list[Any]]) -> NoReturn:
     """Name the mistake that does the same in all these cases; else say what differs in the first one."""
     case, expected, found = next((one for one in seen if any(_everywhere(not same(one[2], one[1])))), seen[-1])
     if isinstance(found, _Ended):
-        raise found["error"]
+        raise found.error
     words = ""
     for mistake, functions in wrong.items():
         alike = [same(_attempt(play, c, functions), f) for c, _, f in seen]  # (all of them: all ranks play together)
