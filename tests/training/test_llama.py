@@ -16,6 +16,7 @@ from utils.training.models import (
     Llama,
     LlamaConfig,
     llama_parameter_count,
+    sizes,
 )
 from utils.training.models.llama import rotated
 
@@ -112,3 +113,18 @@ def test_checkpointing_keeps_less_and_computes_more():
         flops[kind] = sum(event.flops for event in prof.events)
     assert held["full"] < held["selective"] < held["none"]
     assert flops["none"] < flops["selective"] < flops["full"]
+
+
+@pytest.mark.parametrize(
+    ("config", "count", "active"),
+    [
+        (sizes.MIXTRAL_8X7B, 46_702_792_704, 12.9),
+        (sizes.QWEN3_30B, 30_532_122_624, 3.3),
+        (sizes.QWEN3_235B, 235_093_634_560, 22),
+        (sizes.DEEPSEEK_V3, 671_026_419_200, 37),
+    ],
+)
+def test_mixtures_of_experts_have_their_published_sizes(config, count, active):
+    """Totals are those of the published weights; what a token meets is as the reports round it."""
+    assert config.parameters() == count
+    assert config.parameters(active=True) / 1e9 == pytest.approx(active, rel=0.02)

@@ -122,3 +122,60 @@ LLAMA_8B = LlamaConfig(layers=32, heads=32, kv_heads=8, width=4096, hidden=14_33
 
 LLAMA_70B = LlamaConfig(layers=80, heads=64, kv_heads=8, width=8192, hidden=28_672)
 """Llama 3.1 70B: 70,553,706,496 parameters."""
+
+
+@dataclass(frozen=True)
+class MoEConfig:
+    """The shape of a model with a mixture of experts in its blocks.
+
+    Args:
+        layers, heads, kv_heads, width, vocabulary: as in ``LlamaConfig``; the tables are two.
+        hidden: width inside one expert, a gated network.
+        experts, chosen, shared: experts of a block; how many of them a token visits; and how many more all visit.
+        dense, dense_hidden: how many of the first blocks have one network of that width instead.
+        normed: True if queries and keys have norms.
+        latent: DeepSeek's attention: to how many values queries, and keys with values, are compressed; rotary ones.
+        size: length of a head's queries, keys and values.
+    """
+
+    layers: int
+    heads: int
+    kv_heads: int
+    width: int
+    hidden: int
+    experts: int
+    chosen: int
+    vocabulary: int
+    shared: int = 0
+    dense: int = 0
+    dense_hidden: int = 0
+    normed: bool = False
+    latent: tuple[int, int, int] | None = None
+    size: int = 128
+
+    def parameters(self, active: bool = False) -> int:
+        """All of them, or those that one token meets. (A correcting bias of the router is counted as a parameter.)"""
+        all_heads, both = self.heads * self.size, (self.heads + self.kv_heads) * self.size
+        attention = 2 * self.width * both + 2 * self.size * self.normed
+        if self.latent:
+            q, kv, turned = self.latent
+            attention = self.width * (q + kv + turned + all_heads) + q + kv
+            attention += self.heads * (q * (self.size + turned) + kv * 2 * self.size)
+        met = (self.chosen if active else self.experts) + self.shared
+        mixture = self.experts * (self.width + (self.shared > 0)) + met * 3 * self.width * self.hidden
+        networks = (self.layers - self.dense) * mixture + self.dense * 3 * self.width * self.dense_hidden
+        return networks + self.layers * (attention + 2 * self.width) + (2 * self.vocabulary + 1) * self.width
+
+
+MIXTRAL_8X7B = MoEConfig(32, 32, 8, 4096, 14_336, experts=8, chosen=2, vocabulary=32_000)
+"""46.7 billion parameters, of which a token meets 12.9. Jiang and others: Mixtral of Experts, 2024, table 1."""
+
+QWEN3_30B = MoEConfig(48, 32, 4, 2048, 768, experts=128, chosen=8, vocabulary=151_936, normed=True)
+"""30.5 billion, of which 3.3. Qwen team: Qwen3-30B-A3B, model card, 2025."""
+
+QWEN3_235B = MoEConfig(94, 64, 4, 4096, 1536, experts=128, chosen=8, vocabulary=151_936, normed=True)
+"""235 billion, of which 22. Qwen team: Qwen3-235B-A22B, model card, 2025."""
+
+DEEPSEEK_V3 = MoEConfig(61, 128, 128, 7168, 2048, experts=256, chosen=8, vocabulary=129_280, shared=1, dense=3,
+                        dense_hidden=18_432, latent=(1536, 512, 64))  # fmt: skip
+"""671 billion, of which 37, without the second token's part. DeepSeek-AI: DeepSeek-V3 Technical Report, 2024, section 4.2."""
