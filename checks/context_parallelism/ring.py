@@ -12,21 +12,16 @@ import torch.distributed as dist
 from checks.core import Reference, leaves, refuse, same, watched
 from checks.plain import kind_of
 
-MASK, ORIGIN, MERGE, SEND = (
-    "causal and origin == rank",
-    "(rank - step) % ranks",
-    "merge(found, mine)",
-    "for one in keys]",
-)
+MASK, SEND = "causal and origin == rank", "for one in keys]"
 OFFICIAL = Reference("context_parallelism", "ring_attention", {
     "the triangle is masked in every block: it belongs to a rank's own keys only": {MASK: "causal"},
     "a rank's own block is not masked: its tokens see later ones": {MASK: "False"},
     "the triangle is masked without being asked for: `causal` is False": {MASK: "origin == rank"},
     "a block is taken for another rank's: after s steps rank r has that of rank r - s, around the ring":
-        {ORIGIN: "(rank + step) % ranks"},
+        {"(rank - step) % ranks": "(rank + step) % ranks"},
     "it attends to later blocks, and not to earlier ones: causal is the other way round":
         {"origin <= rank": "origin >= rank"},
-    "only the last block's result comes back: merge it with those before": {MERGE: "mine"},
+    "only the last block's result comes back: merge it with those before": {"merge(found, mine)": "mine"},
     "each step sends the rank's own keys and values once more, not those that have come":
         {"    for step in range(ranks):": "    own = keys\n    for step in range(ranks):",
          SEND: "for one in own]"},
@@ -57,7 +52,8 @@ def play(case: dict[str, Any], ring_attention: Callable[..., Any]) -> dict[str, 
 
     with leaves(q=q, k=k, v=v), watched(allowed=("send", "recv")) as seen:
         result = ring_attention(q, k, v, causal, attend, _merge)
-    refuse(not _is_pair(result), "the result is not a pair, (out, lse)", measured=kind_of(result))
+    pair = isinstance(result, tuple | list) and len(result) == 2
+    refuse(not pair, "the result is not a pair, (out, lse)", measured=kind_of(result))
     block, expected = k.nbytes + v.nbytes, rank + 1 if causal else ranks
     if same(result, _truth(case, rank, ranks)):  # (else it is told what is wrong with the numbers)
         words = "attend is not called once for each block that this rank's queries may see"
@@ -76,29 +72,21 @@ def _overlap(calls: list[dict[str, Any]], attended: int, block: int) -> None:
     for i in range(attended):
         coming = [call for call in calls if call["name"] == "recv" and call["ready"] <= i < call["waited"][1]]
         bytes_, told = sum(call["bytes"] for call in coming), f"during call {i + 1} of {attended} of attend"
-        words = (
-            f"{told}, the next block is not on its way to this rank: begin to receive it before attend, and wait for "
-        )
-        refuse(bytes_ < block and i < attended - 1, f"{words}it afterwards (in bytes)", measured=bytes_, expected=block)
-        words = f"{told}, more than one block is on its way to this rank: there is room for two, this and the next"
-        refuse(bytes_ > block, f"{words} (in bytes)", measured=bytes_, expected=block)
+        words = f"{told}, the next block is not on its way: begin to receive it before attend, and wait afterwards"
+        refuse(bytes_ < block and i < attended - 1, f"{words} (in bytes)", measured=bytes_, expected=block)
+        words = f"{told}, more than one block is on its way: there is room for two, this and the next (in bytes)"
+        refuse(bytes_ > block, words, measured=bytes_, expected=block)
     early = [call for call in calls if call["name"] == "send" and call["waited"][1] == call["ready"] < attended]
-    refuse(
-        early, "waits until a message is sent, and calls attend only then: begin to send, attend, and wait afterwards"
-    )
+    refuse(early, "waits until a message is sent, and calls attend only then: begin to send, attend, and wait after it")
     words = "a tensor is written to while it is being sent: receive into another one"
     refuse(any(call["changed"] for call in calls), words)
 
 
 def _one_place(*tensors: torch.Tensor) -> bool:
     """Whether two tensors share memory."""
-    ends = [one.data_ptr() + sum((n - 1) * step for n, step in zip(one.shape, one.stride(), strict=True))
-            * one.itemsize for one in tensors]  # fmt: skip
+    lengths = [sum((n - 1) * step for n, step in zip(one.shape, one.stride(), strict=True)) for one in tensors]
+    ends = [one.data_ptr() + length * one.itemsize for one, length in zip(tensors, lengths, strict=True)]
     return max(one.data_ptr() for one in tensors) <= min(ends)
-
-
-def _is_pair(result: Any) -> bool:
-    return isinstance(result, tuple | list) and len(result) == 2
 
 
 def _truth(case: dict[str, Any], rank: int, ranks: int) -> Any:
