@@ -15,6 +15,9 @@ LABELS, ANGLES = "tokens[:, places], labels[:, places]", "places[:, None] * spee
 OFFICIAL = Reference("context_parallelism", "training_step", {
     "labels are shifted after the cut: a piece's last token gets a label that is not the next token of the text":
         {LABELS: "tokens[:, places], tokens[:, places].roll(-1, 1).masked_fill(labels[:, places] < 0, -100)"},
+    "a rank's last token is not counted: its label is the next token of the text, which another rank has":
+        {LABELS: "tokens[:, places], torch.cat([tokens[:, places[1:]], torch.full_like(tokens[:, :1], -100)], 1)"
+         ".masked_fill(labels[:, places] < 0, -100)"},
     "labels are not shifted: a token's label is the token itself": {"tokens.roll(-1, 1)": "tokens.clone()"},
     "angles begin at 0 on each rank: they are those of the token's place in the whole sequence":
         {ANGLES: "torch.arange(len(places))[:, None] * speeds"},

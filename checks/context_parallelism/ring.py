@@ -46,7 +46,7 @@ def play(case: dict[str, Any], ring_attention: Callable[..., Any]) -> dict[str, 
         nonlocal attended
         attended += 1
         seen.mark()
-        words = "receives into the tensors that attend reads, and that are still being sent: take new ones"
+        words = "attend reads tensors into which a block is being received: take new ones for it"
         refuse(any(_one_place(new, old) for new in seen.coming() for old in (k, v)), words)
         return _attend(q, k, v, causal)
 

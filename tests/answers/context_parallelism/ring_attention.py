@@ -181,11 +181,15 @@ wrong(
     {SENDS: SENDS.replace("messages += ", "").replace("            [", "            [", 1)},
 )
 wrong("nothing is made contiguous", "contiguous", {"[k.contiguous(), v.contiguous()]": "[k, v]"})
-wrong("into the same tensors", "reads", {
+wrong("into the same tensors", "into which a block is being received", {
     "[k.contiguous(), v.contiguous()], None": "[k.contiguous().clone(), v.contiguous().clone()], None",
     "[torch.empty_like(one) for one in keys]": "list(keys)",
 })  # fmt: skip
-wrong("into the arguments", "reads", {"[torch.empty_like(one) for one in keys]": "list(keys)"})
+wrong(
+    "into the arguments",
+    "into which a block is being received",
+    {"[torch.empty_like(one) for one in keys]": "list(keys)"},
+)
 wrong("the result alone", "not a pair", {"    return found": "    return found[0][0]"})
 wrong(
     "lse is forgotten in the merge",
@@ -245,5 +249,115 @@ def to_the_rank_itself():
                 work.wait()
             now = new if works else None
         return found
+
+    return (ring_attention,)
+
+
+@wrong("computes with what is coming", "into which a block is being received")
+def too_early():
+    def ring_attention(q, k, v, causal, attend, merge):
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        now, found = torch.stack((k, v)), None
+        for step in range(ranks):
+            works, new = [], torch.empty_like(now)
+            if step < ranks - 1:
+                works = [dist.isend(now, (rank + 1) % ranks), dist.irecv(new, (rank - 1) % ranks)]
+            if step <= rank or not causal:
+                found = merge(found, attend(q, *(new if works else now), causal and step == 0))
+            for work in works:
+                work.wait()
+            now = new
+        return found
+
+    return (ring_attention,)
+
+
+@wrong("a rank leaves when it has nothing more to look at", "which has returned")
+def leaves_early():
+    def ring_attention(q, k, v, causal, attend, merge):
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        now, found = torch.stack((k, v)), None
+        for step in range(ranks):
+            if causal and step > rank:
+                break
+            works, new = [], torch.empty_like(now)
+            if step < ranks - 1:
+                works = [dist.isend(now, (rank + 1) % ranks), dist.irecv(new, (rank - 1) % ranks)]
+            found = merge(found, attend(q, *now, causal and step == 0))
+            for work in works:
+                work.wait()
+            now = new
+        return found
+
+    return (ring_attention,)
+
+
+wrong("the other way round the ring", "another rank than the next one", {
+    "dist.isend(one, (rank + 1) % ranks)": "dist.isend(one, (rank - 1) % ranks)",
+    "dist.irecv(one, (rank - 1) % ranks)": "dist.irecv(one, (rank + 1) % ranks)",
+    "origin = (rank - step) % ranks": "origin = (rank + step) % ranks",
+})  # fmt: skip
+wrong("room for float32 only", "does not fit the place", {
+    "torch.empty_like(one) for one in keys": "torch.empty(one.shape) for one in keys"
+})  # fmt: skip
+
+
+@right("an object for the ring, sends and receives in turns by parity")
+def an_object():
+    class Ring:
+        def __init__(self):
+            self.rank, self.size, self.ops = dist.get_rank(), dist.get_world_size(), []
+
+        def pass_on(self, tensor):
+            new = torch.empty_like(tensor)
+            send = dist.P2POp(dist.isend, tensor, (self.rank + 1) % self.size)
+            receive = dist.P2POp(dist.irecv, new, (self.rank - 1) % self.size)
+            self.ops += [send, receive] if self.rank % 2 == 0 else [receive, send]
+            return new
+
+        def begin(self):
+            self.works, self.ops = dist.batch_isend_irecv(self.ops), []
+
+        def wait(self):
+            for work in self.works:
+                work.wait()
+
+    def ring_attention(q, k, v, causal, attend, merge):
+        ring, out, lse = Ring(), None, None
+        k, v = k.contiguous(), v.contiguous()
+        for step in range(ring.size):
+            if step + 1 != ring.size:
+                later = ring.pass_on(k), ring.pass_on(v)
+                ring.begin()
+            if not causal or step <= ring.rank:
+                more, own = attend(q, k, v, causal and step == 0)
+                if out is None:
+                    out, lse = more, own
+                else:
+                    out = out - torch.sigmoid(own - lse)[..., None] * (out - more)
+                    lse = lse - torch.nn.functional.logsigmoid(lse - own)
+            if step + 1 != ring.size:
+                ring.wait()
+                k, v = later
+        return out, lse
+
+    return (ring_attention,)
+
+
+@right("side by side in slots of one tensor; what is only passed on is waited for at once")
+def slots():
+    def ring_attention(q, k, v, causal, attend, merge):
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        room, found = torch.empty(2, *k.shape[:-1], 2 * k.shape[-1], dtype=k.dtype), None
+        room[0] = torch.cat((k, v), -1)
+        for step in range(ranks):
+            now, new, works = room[step % 2], room[1 - step % 2], []
+            if step < ranks - 1:
+                works = [dist.irecv(new, (rank - 1) % ranks), dist.isend(now, (rank + 1) % ranks)]
+            if step <= rank or not causal:
+                found = merge(found, attend(q, *now.chunk(2, -1), causal and step == 0))
+            for work in works:
+                work.wait()
+        return found[0].clone(), found[1]
 
     return (ring_attention,)
