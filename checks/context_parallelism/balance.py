@@ -50,7 +50,7 @@ def play(case: dict[str, Any], my_tokens: Callable[..., Any], together: Callable
         "how many ranks have each token": [times[place] for place in range(starts[-1])],
         "pairs of query and key on each rank": [sum(sees[place] for place in mine) for mine in places],
         "tokens on each rank": list(map(len, places)),
-        "the most pieces that a rank has": pieces if pieces > 2 * len(lengths) else "few",
+        "pieces of a rank, beyond two of each document": max(0, pieces - 2 * len(lengths)),
     }
     torch.manual_seed(case["seed"])
     shape = 2, starts[-1], *torch.randint(1, 4, (case["seed"] % 3,)).tolist()

@@ -30,7 +30,7 @@ OFFICIAL = Reference("context_parallelism", "training_step", {
     "it is the mean of the ranks' means: ranks with few counted tokens weigh too much":
         {"    dist.all_reduce(count)": "    count = count.clamp(min=1) * dist.get_world_size()"},
     "the sum is divided by all tokens, also by those that are not counted":
-        {"    dist.all_reduce(count)": "    count = torch.tensor(tokens.numel())"},
+        {"    dist.all_reduce(count)": "    count = len(tokens) * len(position)"},
     "the gradients are averaged over the ranks: here their sum is that of one process":
         {"dist.all_reduce(parameter.grad)": "dist.all_reduce(parameter.grad)\n"
          "        parameter.grad /= dist.get_world_size()"},

@@ -66,10 +66,7 @@ def _as_it_is(thing: Any) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are the same but for rounding. List, tuple and array are the same; so are 2 and 2.0.
-
-    (And two refusals in the same words.)
-    """
+    """Whether two values are the same but for rounding. List, tuple and array are the same; so are 2 and 2.0."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         if one.shape != other.shape or one.dtype != other.dtype:
             return False
@@ -87,8 +84,6 @@ def same(one: Any, other: Any) -> bool:
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple | range) and isinstance(other, list | tuple | range):
         return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, Wrong) and isinstance(other, Wrong):
-        return one.text == other.text
     return type(one) is type(other) and bool(one == other)
 
 

@@ -92,7 +92,7 @@ wrong("a piece is left out", "how many ranks have each token", {PIECES: "places 
 wrong("one stretch of a document", "pairs of query and key", {
     "chunk(2 * ranks)": "chunk(ranks)", PIECES: "places += [pieces[rank]]",
 })  # fmt: skip
-wrong("four pieces of each document", "the most pieces", {
+wrong("four pieces of each document", "pieces of a rank, beyond two", {
     "lengths:\n        pieces = torch.arange(start, start + length).chunk(2 * ranks)\n":
     "lengths:\n        pieces = torch.arange(start, start + length).chunk(4 * ranks)\n        "
     "pieces += (pieces[-1][:0],) * (4 * ranks - len(pieces))\n",
