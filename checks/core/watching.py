@@ -24,6 +24,11 @@ class Watched:
         waited for (``ready`` and ``waited``)."""
         self._wire.ready.append(what)
 
+    def coming(self) -> list[Any]:
+        """The tensors into which something is being received at this moment."""
+        mine = [one for one in self._wire.launches if one.waited is None]
+        return [theirs for one in mine for theirs, arriving, _ in one.pairs if arriving is not None]
+
     def sent(self, *names: str) -> int:
         """Bytes that this rank has handed in, of these calls or of all."""
         mine = [call for call in self.calls if not names or call["name"] in names]
