@@ -34,6 +34,7 @@ the labs, in the order of the course
   13  sharded_checkpoints/              shards cut anew, DCP in use, saves in the background
   14  tensor_parallelism/               the parts of a transformer, each cut over ranks
   15  pipeline_schedules/               orders of any pipeline, halves of a backward pass, tied tables, cuts
+  17  expert_parallelism/               tokens that travel to experts, a balanced router, gradients, placing
   17  other_frameworks/                 the same training with MPI, Horovod and TensorFlow
   18  ray_and_tuning/                   random search and halving, by hand and with Ray Tune
   19  ray_train/                        a training that goes on after accidents
