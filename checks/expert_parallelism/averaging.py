@@ -65,7 +65,7 @@ def play(case: dict[str, Any], finish: Callable[..., Any]) -> dict[str, Any]:
         norm = finish(list(dense), list(experts), _meshes[copies], case["limit"])
     words = f"more is handed in than each of this rank's gradients once, and {SLACK} bytes"
     refuse(seen.sent() > mine + SLACK, words, measured=f"{seen.sent()} bytes", expected=f"at most {mine + SLACK} bytes")
-    norm = number(from_array(norm.detach() if isinstance(norm, torch.Tensor) else norm))
+    norm = number(norm.item() if isinstance(norm, torch.Tensor) and norm.numel() == 1 else from_array(norm))
     refuse(norm is None, "the norm is not returned as one number")
     result: dict[str, Any] = {}
     for kind, many in (("dense", dense), ("expert", experts)):

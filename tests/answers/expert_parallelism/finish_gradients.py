@@ -95,7 +95,9 @@ DIVIDE = "            one.grad /= dist.get_world_size()"
 SQUARES = '    dist.all_reduce(squares, group=mesh.get_group("experts"))'
 ZEROS = "            if one.grad is None:\n                one.grad = torch.zeros_like(one)\n"
 
-right("divided by both sizes", {DIVIDE: "            one.grad /= mesh.size(0) * mesh.size(1)"})
+right("divided by both sizes, the norm as a list of one in a tensor", {
+    DIVIDE: "            one.grad /= mesh.size(0) * mesh.size(1)", "    return norm": "    return norm[None]",
+})  # fmt: skip
 wrong("the norm of each kind added up", "the norm of all gradients", {
     "    norm = (squares + sum(one.grad.square().sum() for one in dense)).sqrt()":
         "    norm = squares.sqrt() + sum(one.grad.square().sum() for one in dense).sqrt()",

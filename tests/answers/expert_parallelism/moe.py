@@ -162,6 +162,71 @@ def two_functions():
     return (moe,)
 
 
+@right("a message of its own for each of a rank's experts")
+def round_after_round():
+    from torch.distributed.nn.functional import all_to_all_single
+
+    def moe(x, chosen, weights, experts):
+        n, each = dist.get_world_size(), len(experts)
+        result = torch.zeros_like(x)
+        for j, expert in enumerate(experts):
+            places = [(chosen == r * each + j).nonzero(as_tuple=True) for r in range(n)]
+            token, slot = (torch.cat(one) for one in zip(*places, strict=True))
+            out = torch.tensor([len(one) for one, _ in places])
+            into = torch.zeros(n, dtype=torch.long)
+            dist.all_to_all_single(into, out)
+            out, into = out.tolist(), into.tolist()
+            came = all_to_all_single(x.new_empty(sum(into), x.shape[1]), x[token], into, out)
+            back = all_to_all_single(x.new_empty(sum(out), x.shape[1]), expert(came), out, into)
+            result = result.index_put((token,), back * weights[token, slot, None], accumulate=True)
+        return result
+
+    return (moe,)
+
+
+@right("one autograd function for all of it, with gradients by hand")
+def all_by_hand():
+    def travel(rows, out, into):
+        got = rows.new_empty(sum(into), *rows.shape[1:])
+        dist.all_to_all_single(got, rows.contiguous(), into, out)
+        return got
+
+    class Layer(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, weights, chosen, experts):
+            n, each, k = dist.get_world_size(), len(experts), chosen.shape[1]
+            order = torch.sort(chosen.flatten())[1]
+            numbers = chosen.flatten()[order]
+            out = torch.bincount(numbers // each, minlength=n)
+            into = travel(out, [1] * n, [1] * n).tolist()
+            out = out.tolist()
+            theirs = travel(numbers, out, into) % each
+            came = travel(x[order // k], out, into).detach()
+            with torch.enable_grad():
+                came.requires_grad_()
+                parts = [(theirs == e).nonzero().flatten() for e in range(each)]
+                results = torch.cat([expert(came[part]) for expert, part in zip(experts, parts, strict=True)])
+                found = results[torch.cat(parts).argsort()]
+            back = travel(found.detach(), into, out)
+            ctx.kept = x, weights, order, k, out, into, came, found, back
+            return torch.zeros_like(x).index_add(0, order // k, back * weights.flatten()[order, None])
+
+        @staticmethod
+        def backward(ctx, gradient):
+            x, weights, order, k, out, into, came, found, back = ctx.kept
+            rows = gradient[order // k]
+            shares = torch.empty_like(weights).flatten().index_copy(0, order, (rows * back).sum(1))
+            with torch.enable_grad():
+                found.backward(travel(rows * weights.flatten()[order, None], out, into))
+            mine = torch.zeros_like(x).index_add(0, order // k, travel(came.grad, into, out))
+            return mine, shares.view_as(weights), None, None
+
+    def moe(x, chosen, weights, experts):
+        return Layer.apply(x, weights, chosen, experts)
+
+    return (moe,)
+
+
 @wrong("everything is gathered", "brings whole tokens to ranks that have none of their experts")
 def gathered():
     class Sum(torch.autograd.Function):
