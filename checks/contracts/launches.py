@@ -129,8 +129,8 @@ class Launch:
             words += f" ({self.operation})"
         if self.name in ("broadcast", "reduce", "scatter", "gather"):
             words += f" from rank {self.peer}" if self.name in ("broadcast", "scatter") else f" to rank {self.peer}"
-        if self.name in ("barrier", "scatter", "gather"):
-            return words  # (who does not scatter or gather hands in other bytes)
+        if self.name in ("barrier", "scatter", "gather", "all_to_all"):
+            return words  # (who does not scatter or gather hands in other bytes, and pieces for all may be uneven)
         return f"{words} of {self.bytes:,} bytes ({self.dtype})"
 
     def arrive(self) -> None:

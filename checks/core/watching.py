@@ -6,15 +6,20 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch.distributed as dist
+
 from checks.contracts import events
 from checks.contracts.wire import Wire
 from checks.core.refusing import refuse
+from utils.ranks.recorder import record_collectives
 
 _wires: list[Wire] = []
 
 
 class Watched:
-    """The collectives and messages of a learner's call, in order, as plain data (see ``Launch`` for what each has)."""
+    """The collectives and messages of a learner's call, in order, as plain data (see ``Launch`` for what each has).
+
+    Torch's functional collectives come behind all others; they wait by themselves."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire, self.calls = wire, []  # type: ignore[var-annotated]
@@ -50,14 +55,16 @@ def watched(allowed: Sequence[str] = ()) -> Iterator[Watched]:
         _wires.append(Wire())
     wire = _wires[-1]
     found = Watched(wire)
-    with wire.listening():
+    with wire.listening(), record_collectives() as record:  # (it sees what no method of a group is called for)
         yield found
         wire.end_of_step()
-    found.calls = wire.found()["calls"]
+    functional = [vars(one) | {"members": [*one.ranks], "waited": ["", 0]} for one in record.calls]
+    found.calls = wire.found()["calls"] + functional
     for call in found.calls:
         refuse(call["waited"] is None, f"never waits for {call['name']}: call wait() on what it returns")
         refuse(
             allowed and call["name"] not in allowed,
             f"calls {call['name']}, and {' and '.join(allowed)} is all that this exercise needs",
         )
-    refuse(wire.hidden, "communicates past torch.distributed's own functions, where the check cannot follow")
+    known = sum(len(one.ranks) == dist.get_world_size() for one in record.calls)
+    refuse(wire.hidden > known, "communicates past torch.distributed's own functions, where the check cannot follow")

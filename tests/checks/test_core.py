@@ -181,6 +181,38 @@ def test_on_ranks_what_is_not_allowed_and_what_is_too_much_is_told():
     assert "calls all_gather, and all_reduce is all" in _on_ranks(gathered)
 
 
+def test_on_ranks_functional_collectives_are_seen_too():
+    def total(x):
+        import torch.distributed._functional_collectives as functional
+
+        return functional.all_reduce(x, "sum", dist.group.WORLD).clone()
+
+    assert _on_ranks(total) == {"cases": 2 * 2}
+
+    def twice(x):
+        import torch.distributed._functional_collectives as functional
+
+        return functional.all_reduce(torch.cat([x, x]), "sum", dist.group.WORLD)[:2].clone()
+
+    assert "sends more than the tensor" in _on_ranks(twice)
+
+
+def test_on_ranks_pieces_for_all_may_be_uneven():
+    def total(x):
+        rank, n = dist.get_rank(), dist.get_world_size()
+        sizes = [1 + (rank + other) % 2 for other in range(n)]  # as many there as back
+        there, back = torch.zeros(sum(sizes)), torch.zeros(sum(sizes))
+        dist.all_to_all_single(there, x[:1].expand(sum(sizes)).contiguous(), sizes, sizes)
+        dist.all_to_all_single(back, there, sizes, sizes)
+        return torch.stack([part[0] for part in there.split(sizes)]).sum().expand(2).clone()
+
+    def play(case, total):
+        with watched():
+            return {"the sum": total(torch.full((2,), float(dist.get_rank() + case["x"])))}
+
+    assert _judged(total, SUM, play, [{"x": 1}], ranks=(3,)) == {"cases": 1}
+
+
 def test_ranks_that_do_not_agree_do_not_hang():
     def total(x):
         if dist.get_rank() == 0:
