@@ -178,4 +178,4 @@ QWEN3_235B = MoEConfig(94, 64, 4, 4096, 1536, experts=128, chosen=8, vocabulary=
 
 DEEPSEEK_V3 = MoEConfig(61, 128, 128, 7168, 2048, experts=256, chosen=8, vocabulary=129_280, shared=1, dense=3,
                         dense_hidden=18_432, latent=(1536, 512, 64))  # fmt: skip
-"""671 billion, of which 37, without the second token's part. DeepSeek-AI: DeepSeek-V3 Technical Report, 2024, section 4.2."""
+"""671 billion, of which 37, without the second token's part. DeepSeek-AI: DeepSeek-V3, 2024, section 4.2."""
