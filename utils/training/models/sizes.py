@@ -1,6 +1,7 @@
 """Sizes of well-known models (no torch needed).
 
-ResNet-50, whose gradient is the parcel that the course sends around again and again, the family of GPT-2, and Llama 3.
+ResNet-50, whose gradient is the parcel that the course sends around again and again, the family of GPT-2, Llama 3,
+and mixtures of experts.
 """
 
 from __future__ import annotations
@@ -126,16 +127,15 @@ LLAMA_70B = LlamaConfig(layers=80, heads=64, kv_heads=8, width=8192, hidden=28_6
 
 @dataclass(frozen=True)
 class MoEConfig:
-    """The shape of a model with a mixture of experts in its blocks.
+    """The shape of a model with experts in its blocks. What is not told here is as in ``LlamaConfig``.
 
     Args:
-        layers, heads, kv_heads, width, vocabulary: as in ``LlamaConfig``; the tables are two.
         hidden: width inside one expert, a gated network.
-        experts, chosen, shared: experts of a block; how many of them a token visits; and how many more all visit.
-        dense, dense_hidden: how many of the first blocks have one network of that width instead.
-        normed: True if queries and keys have norms.
-        latent: DeepSeek's attention: to how many values queries, and keys with values, are compressed; rotary ones.
+        experts, chosen, shared: experts of a block; how many of them a token visits; how many more all tokens visit.
         size: length of a head's queries, keys and values.
+        normed: True if queries and keys have norms.
+        dense: how many of the first blocks have one network instead, and its hidden width.
+        latent: DeepSeek's attention: lengths of compressed queries, of compressed keys with values, of rotary keys.
     """
 
     layers: int
@@ -147,35 +147,33 @@ class MoEConfig:
     chosen: int
     vocabulary: int
     shared: int = 0
-    dense: int = 0
-    dense_hidden: int = 0
-    normed: bool = False
-    latent: tuple[int, int, int] | None = None
     size: int = 128
+    normed: bool = False
+    dense: tuple[int, int] = (0, 0)
+    latent: tuple[int, int, int] | None = None
 
     def parameters(self, active: bool = False) -> int:
-        """All of them, or those that one token meets. (A correcting bias of the router is counted as a parameter.)"""
-        all_heads, both = self.heads * self.size, (self.heads + self.kv_heads) * self.size
-        attention = 2 * self.width * both + 2 * self.size * self.normed
+        """All of them, or those that one token meets (both tables among them, and the bias of a corrected router)."""
+        attention = 2 * self.width * (self.heads + self.kv_heads) * self.size + 2 * self.size * self.normed
         if self.latent:
             q, kv, turned = self.latent
-            attention = self.width * (q + kv + turned + all_heads) + q + kv
+            attention = self.width * (q + kv + turned + self.heads * self.size) + q + kv
             attention += self.heads * (q * (self.size + turned) + kv * 2 * self.size)
         met = (self.chosen if active else self.experts) + self.shared
-        mixture = self.experts * (self.width + (self.shared > 0)) + met * 3 * self.width * self.hidden
-        networks = (self.layers - self.dense) * mixture + self.dense * 3 * self.width * self.dense_hidden
+        mixture = self.experts * (self.width + bool(self.shared)) + met * 3 * self.width * self.hidden
+        blocks, hidden = self.dense
+        networks = (self.layers - blocks) * mixture + blocks * 3 * self.width * hidden
         return networks + self.layers * (attention + 2 * self.width) + (2 * self.vocabulary + 1) * self.width
 
 
-MIXTRAL_8X7B = MoEConfig(32, 32, 8, 4096, 14_336, experts=8, chosen=2, vocabulary=32_000)
-"""46.7 billion parameters, of which a token meets 12.9. Jiang and others: Mixtral of Experts, 2024, table 1."""
+MIXTRAL_8X7B = MoEConfig(32, 32, 8, 4096, 14_336, 8, 2, 32_000)
+"""46.7 billion parameters, a token meets 12.9. Jiang and others: Mixtral of Experts, 2024."""
 
-QWEN3_30B = MoEConfig(48, 32, 4, 2048, 768, experts=128, chosen=8, vocabulary=151_936, normed=True)
-"""30.5 billion, of which 3.3. Qwen team: Qwen3-30B-A3B, model card, 2025."""
+QWEN3_30B = MoEConfig(48, 32, 4, 2048, 768, 128, 8, 151_936, normed=True)
+"""30.5 billion, a token meets 3.3. Qwen team: Qwen3-30B-A3B, model card, 2025."""
 
-QWEN3_235B = MoEConfig(94, 64, 4, 4096, 1536, experts=128, chosen=8, vocabulary=151_936, normed=True)
-"""235 billion, of which 22. Qwen team: Qwen3-235B-A22B, model card, 2025."""
+QWEN3_235B = MoEConfig(94, 64, 4, 4096, 1536, 128, 8, 151_936, normed=True)
+"""235 billion, a token meets 22. Qwen team: Qwen3-235B-A22B, model card, 2025."""
 
-DEEPSEEK_V3 = MoEConfig(61, 128, 128, 7168, 2048, experts=256, chosen=8, vocabulary=129_280, shared=1, dense=3,
-                        dense_hidden=18_432, latent=(1536, 512, 64))  # fmt: skip
-"""671 billion, of which 37, without the second token's part. DeepSeek-AI: DeepSeek-V3, 2024, section 4.2."""
+DEEPSEEK_V3 = MoEConfig(61, 128, 128, 7168, 2048, 256, 8, 129_280, 1, dense=(3, 18_432), latent=(1536, 512, 64))
+"""671 billion, a token meets 37; without what predicts a second token. DeepSeek-AI: DeepSeek-V3, 2024, section 4.2."""
