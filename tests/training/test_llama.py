@@ -9,6 +9,7 @@ from model_shapes import llama_parameters
 from torch.testing import assert_close
 
 import simgpu
+from utils.training import models
 from utils.training.models import (
     LLAMA_1B,
     LLAMA_8B,
