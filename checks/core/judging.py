@@ -13,13 +13,13 @@ from typing import Any, NoReturn
 import torch.distributed as dist
 
 from checks.answers import Answer
+from checks.contracts.judging import SEED
 from checks.core.reference import Reference
 from checks.core.refusing import difference, same
 from checks.inside import Outcome
 from checks.sandbox import run
 from checks.verdicts import NotStarted, Wrong
 
-SEED = "COURSE_SEED"  # an environment variable: other cases than usual
 LEAST, MOST = 6, 2_000  # cases, where they are drawn until every mistake has shown
 
 Case = dict[str, Any]
@@ -59,18 +59,20 @@ def judge(
 
 def _judge(play: Play, cases: Draw | Sequence[Case], official: Reference, seed: int, *answers: Any) -> int:
     """In the process: how many cases were played."""
-    right, wrong = official.functions(), {words: official.functions(words) for words in official.mistakes}
+    right, alone = official.functions(), dist.get_world_size() == 1
     if callable(cases):
-        cases = list(_telling(cases, play, right, wrong, random.Random(seed)))
-    alone, seen, off = dist.get_world_size() == 1, [], False
+        cases = list(_telling(cases, play, official, random.Random(seed)))
+    seen: list[tuple[Case, Seen, Seen]] = []
+    first = None  # the first case in which the answer does something else
     for case in cases:
         expected, found = play(copy.deepcopy(case), *right), _attempt(play, case, answers, pass_on=not alone)
         seen.append((case, expected, found))
-        off = off or any(_everywhere(not same(found, expected)))
-        if off and not alone:  # a wrong answer's ranks might wait for each other in a later case
+        if first is None and any(_everywhere(not same(found, expected))):
+            first = seen[-1]
+        if first and not alone:  # a wrong answer's ranks might wait for each other in a later case
             break  # (what one process does in those tells mistakes apart)
-    if off:
-        _refuse(play, seen, wrong)
+    if first:
+        _refuse(play, first, seen, official)
     return len(seen)
 
 
@@ -102,13 +104,14 @@ def _attempt(play: Play, case: Case, functions: Sequence[Any], pass_on: bool = F
         return _Ended(error)
 
 
-def _refuse(play: Play, seen: list[tuple[Case, Any, Any]], wrong: dict[str, list[Any]]) -> NoReturn:
-    """Name the mistake that does the same in all these cases; else say what differs in the first one."""
-    case, expected, found = next((one for one in seen if any(_everywhere(not same(one[2], one[1])))), seen[-1])
+def _refuse(play: Play, first: tuple[Case, Seen, Seen], seen: Sequence[Any], official: Reference) -> NoReturn:
+    """Name the mistake that does the same in all cases that were seen; else say what differs in the first wrong one."""
+    case, expected, found = first
     if isinstance(found, _Ended):
         raise found.error
     words = ""
-    for mistake, functions in wrong.items():
+    for mistake in official.mistakes:
+        functions = official.functions(mistake)
         alike = [same(_attempt(play, c, functions), f) for c, _, f in seen]  # (all of them: all ranks play together)
         if all(_everywhere(all(alike))):
             words = mistake
@@ -124,11 +127,9 @@ def _refuse(play: Play, seen: list[tuple[Case, Any, Any]], wrong: dict[str, list
     raise _in_case(error, case)
 
 
-def _telling(
-    draw: Draw, play: Play, right: Sequence[Any], wrong: dict[str, list[Any]], rng: random.Random
-) -> Iterator[Case]:
+def _telling(draw: Draw, play: Play, official: Reference, rng: random.Random) -> Iterator[Case]:
     """Cases in which every mistake shows, and some more."""
-    left = dict(wrong)
+    right, left = official.functions(), {words: official.functions(words) for words in official.mistakes}
     for number in itertools.count():
         case = draw(rng, number)
         expected = play(copy.deepcopy(case), *right)
