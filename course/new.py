@@ -1,6 +1,6 @@
 """A new lecture and a new lab before anybody has written them, from ``templates/``: every part is there and works.
 
-A lecture has "…" for what is to be said. A lab has an exercise, its check by contract, and answers to try it on:
+A lecture has "…" for what is to be said. A lab has an exercise, its check, and answers to try it on:
 ``make new-lab SLUG=…`` makes it for a lecture that has no lab yet, or one without any exercise. In a template, words in
 capitals (NUMBER, TITLE, NAME, SLUG, LINKS) stand for what is the lecture's own.
 """
@@ -67,7 +67,7 @@ def lab(slug: str, root: Path = outline.ROOT) -> list[str]:
         raise LabError(f"There is no lecture {slug} (make it with `python -m course insert`): they are {known}.")
     made = {
         f"checks/{slug}/__init__.py": "exercises.py.txt",
-        f"checks/{slug}/averaging.py": "contract.py.txt",
+        f"checks/{slug}/averaging.py": "check.py.txt",
         f"tests/answers/{slug}/mean.py": "answers.py.txt",
     }
     notebook = root / "solutions" / f"{of.name}.ipynb"

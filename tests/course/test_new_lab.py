@@ -53,7 +53,7 @@ def test_the_check_that_contributing_shows_is_the_one_that_is_made():
     made = re.sub(
         r": (dict|Callable)[\w.\[\], ]*(?=, mean|\))| -> [^:]*(?=:)",
         "",
-        new.filled("contract.py.txt", SLUG="slug"),
+        new.filled("check.py.txt", SLUG="slug"),
     )
     lines = {line.strip() for line in made.splitlines()}
     assert [line for line in code.splitlines() if line.strip() not in lines] == []
