@@ -99,6 +99,7 @@ _ON_DEMAND = {
     "group_named": "torch._C._distributed_c10d:_resolve_process_group",
     "RANDOM_TRACKER": "torch.distributed.tensor._random:, _rng_tracker",
     "FSDP_CHUNKS": "torch.distributed.fsdp._fully_shard._fsdp_param:, _chunk_with_empty",
+    "forget_shardings": "torch.distributed.tensor.debug:_clear_sharding_prop_cache",
     "OFFLOAD": "torch.distributed.checkpoint._state_dict_stager:StateDictStager, _offload_tensor",
 }
 """What takes time to import, and only ranks need. (After a comma what they replace in it.)"""

@@ -131,6 +131,7 @@ def one_of(
         finally:
             os.environ.update(before)
             dist.destroy_process_group()
+            _torch.forget_shardings()  # (torch remembers results on equal meshes, with the names of their groups)
     if had_group and stages:  # (not after an error: the others may not come)
         dist.init_process_group("gloo", store=dist.PrefixStore("after", store), rank=rank // each, world_size=stages)
 

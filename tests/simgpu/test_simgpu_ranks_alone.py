@@ -158,6 +158,18 @@ def test_a_tensor_parallel_step_holds_what_it_needs_and_no_more_with_every_step(
         assert held == [FLOAT * (layers * parameters + ROWS * WIDTH)] * 3
 
 
+def test_a_dtensor_does_not_meet_the_groups_of_an_earlier_world():
+    def summed(*sizes):
+        with simgpu.one_of(8):
+            mesh = init_device_mesh("simgpu", sizes, mesh_dim_names=("replicate", "shard", "tensor")[-len(sizes) :])
+            layer = parallelize_module(nn.Linear(8, 8, device="simgpu"), mesh["tensor"], RowwiseParallel())
+            with simgpu.profile() as prof:
+                layer(torch.ones(4, 4, device="simgpu"))
+        return communication(prof)
+
+    assert summed(4, 2) == summed(2, 2, 2)  # "tensor" is the same two ranks, and another group
+
+
 def test_what_another_rank_would_have_said_is_refused_in_a_sentence():
     with simgpu.one_of(64, rank=5) as cluster:
         device = torch.device("simgpu", cluster.local_rank)
