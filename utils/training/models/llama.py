@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, scaled_dot_product_attention, silu
+from torch.nn import functional
+from torch.nn.functional import cross_entropy, silu
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from utils.training.models.sizes import LlamaConfig
@@ -45,7 +46,7 @@ class Block(nn.Module):
         q, k, v = (part(x).unflatten(2, (-1, self.size)).transpose(1, 2) for part in (self.q, self.k, self.v))
         q, k = rotated(q, cos, sin), rotated(k, cos, sin)
         k, v = (part.repeat_interleave(self.shared, dim=1) for part in (k, v))
-        found = scaled_dot_product_attention(q, k, v, is_causal=True)
+        found = functional.scaled_dot_product_attention(q, k, v, is_causal=True)  # (context_parallel replaces it there)
         return self.out(found.transpose(1, 2).flatten(2))
 
     def compute(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
