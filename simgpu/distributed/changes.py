@@ -169,7 +169,8 @@ def connect() -> None:
 
 
 def _replace_in_dist(name: str, make: Callable[[Any], Any]) -> None:
-    install.replace_all(((dist, name), (dist.distributed_c10d, name)), make)
+    owners = dist, dist.distributed_c10d, dist.device_mesh  # (the last has them from when it was imported)
+    install.replace_all([(owner, name) for owner in owners if hasattr(owner, name)], make)
 
 
 def _make_group(asked: Any, _: Any) -> Any:

@@ -170,6 +170,19 @@ def test_a_dtensor_does_not_meet_the_groups_of_an_earlier_world():
     assert summed(4, 2) == summed(2, 2, 2)  # "tensor" is the same two ranks, and another group
 
 
+def test_groups_of_a_mesh_share_the_network_cards_of_their_nodes():
+    def seconds(sizes, nics):
+        with simgpu.one_of(16, nics_per_node=nics):
+            mesh = init_device_mesh("simgpu", sizes, mesh_dim_names=("shard", "tensor"))
+            x = torch.zeros(2**28, device="simgpu")
+            with simgpu.profile() as prof:
+                dist.all_reduce(x, group=mesh["shard"].get_group())
+        return prof.elapsed
+
+    own = seconds((2, 8), 8)  # eight pairs of GPUs, each with a card of its own on either node
+    assert 7.5 < seconds((2, 8), 1) / own < 8.1
+
+
 def test_what_another_rank_would_have_said_is_refused_in_a_sentence():
     with simgpu.one_of(64, rank=5) as cluster:
         device = torch.device("simgpu", cluster.local_rank)
