@@ -7,7 +7,8 @@ torch's ``context_parallel``; pipelines by 1F1B. Adam's state and the parameters
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,8 +37,9 @@ from utils.training.models.llama import Block
 ORDER = ("pipeline", "replicate", "shard", "context", "tensor")
 """Dimensions of the mesh: those at the end are neighbours, in one node."""
 
-LAYERS = (4, 6)
-"""Of each stage, in what is simulated: a step grows evenly with its layers, and the rest is extrapolated."""
+LAYERS, MORE = (4, 6), (1, 3)
+"""What is simulated: so many layers of each stage, and so many micro-batches more than stages. A step grows evenly with
+both, and the rest is extrapolated: for Llama 70B to the last digit."""
 
 _COLUMNS, _ROWS, _NORMS = ("q", "k", "v", "gate", "up"), ("out", "down"), ("norm1", "norm2")
 
@@ -112,21 +114,41 @@ def simulate(
             raise ValueError(f"{plan}: {why}")
     found: dict[Plan, tuple[float, float]] = {}
     for stages in sorted({plan.pipeline for plan in plans}):
-        with World(stages, backend="gloo", timeout=600) if stages > 1 else contextlib.nullcontext() as world:
+        with _processes(stages) as run:
             for plan in dict.fromkeys(one for one in plans if one.pipeline == stages):
-                sizes = []
-                for layers in LAYERS:
-                    told = (plan, replace(config, layers=layers * stages), batch, length, tuple(order), cluster)
-                    sizes.append(_worst(world.run(_step, *told)) if world else _step(*told))
-                more = (config.layers / stages - LAYERS[0]) / (LAYERS[1] - LAYERS[0])
-                (seconds, gib), (more_seconds, more_gib) = sizes
-                found[plan] = seconds + more * (more_seconds - seconds), gib + more * (more_gib - gib)
+                whole = plan.micro_batches(batch)
+                counts = [stages + more for more in MORE] if whole > stages + MORE[1] else [whole]
+                rows = []
+                for count in counts:
+                    sizes = [replace(config, layers=layers * stages) for layers in LAYERS]
+                    ends = [run(plan, size, count, length, tuple(order), cluster) for size in sizes]
+                    rows.append(_line(config.layers / stages, LAYERS, ends))
+                found[plan] = rows[0] if len(rows) == 1 else _line(whole, counts, rows)
+                if stages == 1:  # (without stages' buffers, more micro-batches need no more memory)
+                    found[plan] = found[plan][0], rows[-1][1]
     return [found[plan] for plan in plans]
 
 
-def _worst(ranks: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    seconds, gib = zip(*ranks, strict=True)
-    return max(seconds), max(gib)
+def _line(at: float, places: Sequence[float], ends: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """What a line through two points has at a third place, for seconds and for GiB."""
+    more = (at - places[0]) / (places[1] - places[0])
+    (seconds, gib), (other_seconds, other_gib) = ends
+    return seconds + more * (other_seconds - seconds), gib + more * (other_gib - gib)
+
+
+@contextlib.contextmanager
+def _processes(stages: int) -> Iterator[Callable[..., tuple[float, float]]]:
+    """What runs ``_step``: this process, or one for each stage, of which the slowest and the fullest count."""
+    if stages == 1:
+        yield _step
+        return
+    with World(stages, backend="gloo", timeout=600, imports=(__name__,)) as world:
+
+        def run(*told: Any) -> tuple[float, float]:
+            seconds, gib = zip(*world.run(_step, *told), strict=True)
+            return max(seconds), max(gib)
+
+        yield run
 
 
 class Stage(nn.Module):
@@ -172,9 +194,9 @@ def _loss(scores: Tensor, targets: Tensor) -> Tensor:
 
 
 def _step(
-    plan: Plan, config: LlamaConfig, batch: int, length: int, order: tuple[str, ...], cluster: dict[str, Any]
+    plan: Plan, config: LlamaConfig, m: int, length: int, order: tuple[str, ...], cluster: dict[str, Any]
 ) -> tuple[float, float]:
-    """On one rank of each stage: seconds of a step, and its peak in GiB."""
+    """On one rank of each stage: seconds of a step of m micro-batches, and its peak in GiB."""
     p, tokens_here = plan.pipeline, length // plan.context
     with simgpu.one_of(plan.gpus, stages=p if p > 1 else None, memory=10**13, **cluster) as one:
         device = torch.device("simgpu", one.local_rank)
@@ -188,7 +210,9 @@ def _step(
             _cut(stage, mesh["tensor"])
         states = mesh["shard", "context"]._flatten("states") if plan.context > 1 else mesh["shard"]
         if plan.replicate > 1:
-            states = mesh["replicate", "states" if plan.context > 1 else "shard"]
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Slicing a flattened dim")
+                states = mesh["replicate", "states" if plan.context > 1 else "shard"]
         sharding = {"mp_policy": MixedPrecisionPolicy(torch.bfloat16, torch.float32), "reshard_after_forward": p == 1}
         for module in (*stage.blocks, stage):
             fully_shard(module, mesh=states, **sharding)  # type: ignore[call-overload]
@@ -198,7 +222,7 @@ def _step(
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()
         optimizer.zero_grad()
-        run = _run(plan, stage, config, mesh, device, batch, tokens_here)
+        run = _run(plan, stage, config, mesh, device, m, tokens_here)
         with contextlib.ExitStack() as stack:
             if plan.context > 1:  # (its tensor stands for those that it would cut: they are cut already)
                 whole = torch.zeros(2 * plan.context, 1, device=device)
@@ -211,11 +235,9 @@ def _step(
         return prof.elapsed, prof.peak_memory(one.local_rank) / 2**30
 
 
-def _run(
-    plan: Plan, stage: Stage, config: LlamaConfig, mesh: Any, device: torch.device, batch: int, length: int
-) -> Any:
-    """Forward and backward of all micro-batches."""
-    m, micro, p, here = plan.micro_batches(batch), plan.micro, plan.pipeline, mesh.get_local_rank("pipeline")
+def _run(plan: Plan, stage: Stage, config: LlamaConfig, mesh: Any, device: torch.device, m: int, length: int) -> Any:
+    """Forward and backward of m micro-batches."""
+    micro, p, here = plan.micro, plan.pipeline, mesh.get_local_rank("pipeline")
     tokens = torch.zeros(m * micro, length, dtype=torch.long, device=device)
 
     def one_by_one() -> None:

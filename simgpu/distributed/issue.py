@@ -94,9 +94,16 @@ def links_free(cluster: RankCluster, members: Members) -> float:
 
 
 def take_links(cluster: RankCluster, members: Members, until: float) -> None:
-    """A collective keeps this GPU's ends of its links busy, in both directions."""
+    """A collective keeps this GPU's ends of its links busy, in both directions.
+
+    What waits for the network leaves room on faster links inside the node: others use them meanwhile, and here as if
+    they were alone.
+    """
+    network, inside = (link.for_collectives().bytes_per_s for link in (cluster.network, cluster.inside))
+    waits = members.nodes > 1 and members.cards * network < inside
     for end in _ends(cluster, members):
-        cluster.link_free[end] = max(cluster.link_free[end], until)
+        if not (waits and end[0]):
+            cluster.link_free[end] = max(cluster.link_free[end], until)
 
 
 def end_for(cluster: RankCluster, peer: int, out: bool) -> tuple[bool, bool]:
