@@ -1,166 +1,80 @@
-"""Exercise 1: ``rank_of(node_rank, local_rank, counts)`` and ``coordinates_of(rank, counts)``."""
+"""Check of ``rank_of`` and ``coordinates_of``: every process of clusters whose nodes are not alike."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from checks.contracts import Broken, Case, Contract, Facts, Rules
-from checks.plain import from_array, number
+from checks.core import Reference, refuse
+from checks.plain import from_array, number, shorten
 
-Counts = list[int]
-
-
-def draw(rng: random.Random) -> list[Case]:
-    """Clusters: as many processes on each node, one node, one process, more than a byte counts, and drawn ones."""
-    clusters = [[3, 3], [3, 1, 2], [1], [4], [1, 1, 1], [17] * 18]
-    drawn = [[rng.randint(1, 9) for _ in range(rng.randint(2, 9))] for _ in range(4)]
-    clusters += [counts for one in drawn for counts in (one, rng.sample(one, len(one)))]  # and in another order
-    return [{"ranks": 1, "clusters": clusters, "seed": rng.getrandbits(30)}]
-
-
-def places(counts: Counts) -> list[tuple[int, int]]:
-    """Node rank and local rank of every rank."""
-    return [(node, local) for node, count in enumerate(counts) for local in range(count)]
-
-
-def like_cards(counts: Counts) -> list[tuple[int, int]]:
-    """The same, if the ranks were dealt out to the nodes like cards."""
-    return sorted(places(counts), key=lambda place: place[::-1])
-
-
-def _plain(result: Any) -> Any:
-    """Numbers as they are, of other things their kind."""
-    result = from_array(result)
-    if isinstance(result, tuple | list):
-        return [_plain(one) for one in result][:9]
-    found = number(result)
-    return f"a {type(result).__name__}" if found is None else found
-
-
-def scene_of(function: str) -> Callable[..., None]:
-    def scene(case: Case, watch: Any, facts: Facts) -> None:
-        facts["results"], chance, given = [], random.Random(case["seed"]), []
-        for counts in case["clusters"]:
-            given[:] = counts  # the same list: what counts is what is in it
-            with watch.step(function, counts=given):
-                answer = watch.answers[function].function
-                calls = places(counts) if function == "rank_of" else [(rank,) for rank in range(sum(counts))]
-                found = {call: answer(*call, given) for call in chance.sample(calls, len(calls))}  # in any order
-            facts["results"].append([_plain(found[call]) for call in calls])
-
-    return scene
+RANK, BACK = "sum(counts[:node_rank]) + local_rank", "return node, local, sum(counts)"
+LOOP = "    while local >= counts[node]:\n        local -= counts[node]\n        node += 1\n"
+RANKS = Reference("single_vs_multi_node", "rank_of", {
+    "the launcher counts node by node; you deal the ranks out to the nodes like cards":
+        {RANK: "sum(min(c, local_rank) for c in counts) + sum(c > local_rank for c in counts[:node_rank])"},
+    "nodes need not be alike: add up how many processes the nodes before have":
+        {RANK: "node_rank * counts[node_rank] + local_rank"},
+    "nodes need not be alike, and not all are like the first": {RANK: "node_rank * counts[0] + local_rank"},
+    "multiply by the number of processes on a node, not by the number of nodes":
+        {RANK: "node_rank * len(counts) + local_rank"},
+    "node rank and local rank are swapped": {RANK: "sum(counts[:local_rank]) + node_rank"},
+    "ranks are counted from 0, yours from 1": {RANK: RANK + " + 1"},
+    "the local rank alone is not enough: nodes before this one have processes too": {RANK: "local_rank"},
+    "this node's own processes are not before it": {"counts[:node_rank]": "counts[:node_rank + 1]"},
+    "the ranks are counted from the last process": {RANK: f"sum(counts) - 1 - ({RANK})"},
+})  # fmt: skip
+PLACES = Reference("single_vs_multi_node", "coordinates_of", {
+    "node rank and local rank are swapped in what you return": {BACK: "return local, node, sum(counts)"},
+    "the world size counts processes, yours counts nodes": {BACK: "return node, local, len(counts)"},
+    "the world size counts the processes of all nodes, yours those of one": {BACK: "return node, local, counts[node]"},
+    "nodes need not be alike, and not all are like the first": {LOOP: "    node, local = divmod(rank, counts[0])\n"},
+    "divide by the number of processes on a node, not by the number of nodes":
+        {LOOP: "    node, local = divmod(rank, len(counts))\n"},
+    "the launcher counts node by node; you deal the ranks out like cards":
+        {LOOP: "    dealt = sorted((k, n) for n in range(len(counts)) for k in range(counts[n]))\n"
+               "    local, node = dealt[rank]\n"},
+    "node ranks and local ranks are counted from 0, yours from 1": {BACK: "return node + 1, local + 1, sum(counts)"},
+    "a node's first process is taken for one more of the node before": {"local >= counts": "local > counts"},
+})  # fmt: skip
+OFFICIAL = Reference("single_vs_multi_node", "rank_of coordinates_of", {**RANKS.mistakes, **PLACES.mistakes})
 
 
-_OTHER = "this is right for another process than the one asked about"
-# What a mistake gives, by its sentence; of all places of a cluster, in order.
-_RANKS: dict[str, Callable[[int, int, Counts], int]] = {
-    "the launcher counts node by node; you deal the ranks out to the nodes like cards": lambda n, k, c: like_cards(
-        c
-    ).index((n, k)),
-    "nodes need not be alike: add up how many processes the nodes before have": lambda n, k, c: n * c[n] + k,
-    "nodes need not be alike, and not all are like the first": lambda n, k, c: n * c[0] + k,
-    "multiply by the number of processes on a node, not by the number of nodes": lambda n, k, c: n * len(c) + k,
-    "node rank and local rank are swapped": lambda n, k, c: sum(c[:k]) + n,
-    "ranks are counted from 0, yours from 1": lambda n, k, c: sum(c[:n]) + k + 1,
-    "the local rank alone is not enough: nodes before this one have processes too": lambda n, k, c: k,
-    "this node's own processes are not before it": lambda n, k, c: sum(c[: n + 1]) + k,
-}
-_COORDINATES: dict[str, Callable[[int, Counts], tuple[int, int, int]]] = {
-    "node rank and local rank are swapped in what you return": lambda r, c: (*places(c)[r][::-1], sum(c)),
-    "the world size counts processes, yours counts nodes": lambda r, c: (*places(c)[r], len(c)),
-    "nodes need not be alike, and not all are like the first": lambda r, c: (*divmod(r, c[0]), sum(c)),
-    "divide by the number of processes on a node, not by the number of nodes": lambda r, c: (
-        *divmod(r, len(c)),
-        sum(c),
-    ),
-    "the launcher counts node by node; you deal the ranks out like cards": lambda r, c: (*like_cards(c)[r], sum(c)),
-    "node ranks and local ranks are counted from 0, yours from 1": lambda r, c: (
-        places(c)[r][0] + 1,
-        places(c)[r][1] + 1,
-        sum(c),
-    ),
-}
+def draw(rng: random.Random, number: int) -> dict[str, Any]:
+    first = [3, 3], [3, 1, 2], [1], [1, 1, 1], [17] * 18
+    return {"counts": first[number] if number < 5 else [rng.randint(1, 9) for _ in range(rng.randint(2, 9))]}
 
 
-def judge_ranks(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
-    calls = [[(*place, counts) for place in places(counts)] for counts in case["clusters"]]
-    right = [list(range(sum(counts))) for counts in case["clusters"]]
-    yield from _judge("rank_of", calls, world[0]["results"], right, _RANKS)
+def play_ranks(case: dict[str, Any], rank_of: Callable[..., Any]) -> dict[str, Any]:
+    found, counts = {}, case["counts"]
+    for node, local in [(node, local) for node, count in enumerate(counts) for local in range(count)]:
+        result = _call(rank_of, node, local, counts)
+        _whole(result, "rank_of returns one whole number, the rank", result)
+        found[f"rank_of({node}, {local}, counts)"] = result
+    return found
 
 
-def judge_coordinates(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
-    calls = [[(rank, counts) for rank in range(sum(counts))] for counts in case["clusters"]]
-    right = [[[*place, sum(counts)] for place in places(counts)] for counts in case["clusters"]]
-    yield from _judge("coordinates_of", calls, world[0]["results"], right, _COORDINATES)
+def play_places(case: dict[str, Any], coordinates_of: Callable[..., Any]) -> dict[str, Any]:
+    found, counts = {}, case["counts"]
+    for rank in range(sum(counts)):
+        result = _call(coordinates_of, rank, counts)
+        three = isinstance(result, list | tuple) and len(result) == 3
+        words = "coordinates_of returns three numbers: node rank, local rank, world size"
+        refuse(not three, words, measured=shorten(result))
+        found[f"coordinates_of({rank}, counts)"] = [from_array(one) for one in result]
+        for one in found[f"coordinates_of({rank}, counts)"]:
+            _whole(one, "coordinates_of returns three whole numbers", result)
+    return found
 
 
-def _judge(
-    name: str, calls: list[list[Any]], results: list[list[Any]], right: list[list[Any]], mistakes: Any
-) -> Iterator[Broken]:
-    """The first call that is wrong, with the mistake that gives all results, if there is one."""
-    each = [pair for groups in zip(calls, results, right, strict=False) for pair in zip(*groups, strict=False)]
-    for call, got, value in each:
-        if got == value and not _floats(got):
-            continue
-        shown = f"{name}({', '.join(map(str, call))})"
-        if _floats(got):
-            words = (
-                f"{shown} is no whole number but a float, as / gives it: // gives a whole number, and so does int(…)"
-            )
-            yield Broken("value:kind", words, str(got), str(value))
-        elif isinstance(value, list) and not (isinstance(got, list) and len(got) == 3):
-            words = f"{name} returns three numbers: node rank, local rank, world size"
-            yield Broken("value:kind", words, str(got)[:60], str(value))
-        elif not all(isinstance(one, int) for one in (got if isinstance(value, list) else [got])):
-            words = (
-                f"{name} returns {'three whole numbers' if isinstance(value, list) else 'one whole number, the rank'}"
-            )
-            yield Broken("value:kind", f"{words}. This is {shown}", str(got)[:60], str(value))
-        else:
-            words = next((why for why, formula in mistakes.items() if _gives(formula, each)), _OTHER)
-            if words == _OTHER and isinstance(value, list) and got[:2] == value[:2]:
-                words = "the place is right, the world size is not: it is the number of processes on all nodes"
-            yield Broken("value:places", f"{words}. This is {shown}", str(got)[:60], str(value))
-        return
+def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+    given = list(arguments[-1])
+    result = function(*arguments[:-1], given)
+    refuse(given != arguments[-1], "your function changes `counts`: leave it as it was, or work on a copy")
+    return from_array(result)
 
 
-def _floats(got: Any) -> bool:
-    return isinstance(got, float) or (isinstance(got, list) and any(isinstance(one, float) for one in got))
-
-
-def _gives(formula: Callable[..., Any], each: Sequence[Any]) -> bool:
-    """Whether a mistake gives what was got, wherever it can be computed."""
-    for call, got, _ in each:
-        try:
-            found = formula(*call)
-        except (IndexError, ValueError):
-            return False
-        if (list(found) if isinstance(found, tuple) else found) != got:
-            return False
-    return True
-
-
-def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
-    clusters = played[0][0]["clusters"]
-    return {"clusters": len(clusters), "ranks there and back": sum(map(sum, clusters))}
-
-
-def _contract(function: str, judge: Any) -> Contract:
-    return Contract(
-        name=f"single_vs_multi_node.{function}",
-        rules={function: Rules()},
-        draw=draw,
-        scene=scene_of(function),
-        judge=judge,
-        mistakes=(
-            ("state:counts*", f"{function} changes the list `counts`: whoever calls it still needs it"),
-            ("value:*", "{}"),
-        ),
-        figures=figures,
-    )
-
-
-RANK_OF = _contract("rank_of", judge_ranks)
-COORDINATES_OF = _contract("coordinates_of", judge_coordinates)
+def _whole(one: Any, words: str, result: Any) -> None:
+    words += ": // gives one, / a float" * isinstance(one, float)
+    refuse(number(one, whole=True) is None, words, measured=shorten(result))

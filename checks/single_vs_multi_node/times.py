@@ -1,201 +1,98 @@
-"""Exercise 3: ``ring_time`` and ``hierarchical_time``, each called with (nbytes, nodes, per_node, inside, between)."""
+"""Check of ``ring_time`` and ``hierarchical_time``: seconds, from data sheets."""
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from checks.contracts import Broken, Case, Contract, Facts, Rules
-from checks.plain import from_array, number
+from checks.core import Reference, leaves, refuse
+from checks.plain import from_array, kind_of, number
 
-CLOSE = 1e-10  # ten thousand roundings are less
-Sheet = dict[str, float]
-
-
-def draw(rng: random.Random) -> list[Case]:
-    """Clusters of any size: one node, one GPU on each, one GPU; networks that are slower or faster than the inside.
-
-    Some differ from the one before in one thing only.
-    """
-    shapes = [(2, 2), (1, 2), (3, 1), (1, 1), (16, 4), (1, 8), (rng.randint(17, 99), rng.randint(9, 72))]
-    shapes += [(rng.randint(2, 16), rng.randint(2, 8)) for _ in range(7)]
-    clusters: list[list[Any]] = []
-    for place, (nodes, per_node) in enumerate(shapes):
-        inside = {"alpha_us": rng.uniform(1, 60), "GB_per_s_both_directions": 10 ** rng.uniform(1, 3.3)}
-        between = {"alpha_us": rng.uniform(1, 60), "Gbit_per_s": 10 ** rng.uniform(0.5, 3.5)}
-        if place % 3 == 0:  # the usual order
-            inside, between = {"alpha_us": 3.4, "GB_per_s_both_directions": 900}, {"alpha_us": 50, "Gbit_per_s": 25}
-        clusters.append([int(10 ** rng.uniform(2, 9.5)), nodes, per_node, inside, between])
-    for place in (1, 2, 3):  # whether a link is used shows where it would be the slower one
-        clusters[place][3:] = [{"alpha_us": rng.uniform(61, 90), "GB_per_s_both_directions": rng.uniform(2, 9)},
-                               {"alpha_us": rng.uniform(1, 60), "Gbit_per_s": rng.uniform(50, 99)}]  # fmt: skip
-    nbytes, nodes, per_node, inside, between = clusters[-1]
-    many = nodes * per_node
-    siblings = [[nbytes + 1, nodes, per_node, inside, between], [nbytes, 1, many, inside, between]]
-    siblings += [[nbytes, many, 1, inside, between]]  # as many GPUs in all
-    siblings += [[nbytes, many, 1, *({k: 2 * v for k, v in one.items()} for one in (inside, between))]]
-    clusters += siblings
-    return [{"ranks": 1, "clusters": clusters, "seed": rng.getrandbits(30)}]
-
-
-def scene_of(function: str) -> Callable[..., None]:
-    def scene(case: Case, watch: Any, facts: Facts) -> None:
-        facts["results"] = []
-        sheets: tuple[Sheet, Sheet] = {}, {}  # the same dicts: what counts is what is in them
-        for nbytes, nodes, per_node, inside, between in case["clusters"]:
-            for sheet, values in zip(sheets, (inside, between), strict=True):
-                sheet.update(values)
-            with watch.step(function, inside=sheets[0], between=sheets[1]):
-                result = watch.answers[function].function(nbytes, nodes, per_node, *sheets)
-            result = from_array(result)
-            seconds = number(result)
-            facts["results"].append(f"a {type(result).__name__}" if seconds is None else float(seconds))
-
-    return scene
-
-
-def ring(
-    n: float,
-    nodes: int,
-    per_node: int,
-    inside: Sheet,
-    between: Sheet,
-    bits: float = 8,
-    directions: float = 2,
-    rounds: int = 2,
-    piece: Callable[[float, int], float] = lambda n, p: n / p,
-    alpha: str = "per step",
-    hops: str = "slowest",
-    ranks: str = "all",
-    unit: float = 1.0,
-    micro: float = 1e-6,
-) -> float:
-    """What ``ring_time`` gives; with a keyword, if one thing in it is wrong."""
-    p = nodes if ranks == "nodes" else nodes * per_node
-    if p == 1:
-        return 0.0
-    alphas_betas = {
-        "inside": (micro * inside["alpha_us"], directions / inside["GB_per_s_both_directions"] / 1e9),
-        "between": (micro * between["alpha_us"], bits / between["Gbit_per_s"] / 1e9),
-    }
-    used = [hops] if hops in alphas_betas else ["inside"] * (per_node > 1) + ["between"] * (nodes > 1)
-    steps, latencies = rounds * (p - 1), {"per step": rounds * (p - 1), "once": 1, "never": 0}[alpha]
-    if hops == "network":
-        used = used[-1:]
-    if hops == "bandwidth":
-        used = [max(used, key=lambda link: alphas_betas[link][1])]
-    times = [latencies * a + steps * piece(n, p) * b for a, b in (alphas_betas[link] for link in used)]
-    return unit * (sum(times) / len(times) if hops == "mean" else max(times))
+STEPS = "    steps = []\n"
+NEAR, FAR = '["GB_per_s_both_directions"] * 1e9 / 2', 'between["Gbit_per_s"] * 1e9 / 8'
+RING, LEVELS = "return 2 * (ranks - 1) * max(steps, default=0.0)", "return scatter + across + scatter"
+LINK = "if nodes > 1:\n        bytes_per_s"
+SHEETS = {
+    "a network is sold in bits per second: divide by 8 to get bytes": {FAR: FAR[:-4]},
+    "NVLink and PCIe are given with both directions added up; a ring sends one way: take half": {NEAR: NEAR[:-4]},
+    "a link has half of what is printed for both directions, and a network an eighth of its bits, in bytes":
+        {FAR: FAR[:-4], NEAR: NEAR[:-4]},
+    "α is given in microseconds: 1 µs is 0.000001 s": {'["alpha_us"] * 1e-6': '["alpha_us"]'},
+    "the latency α is forgotten": {'["alpha_us"] * 1e-6': '["alpha_us"] * 0'},
+}  # fmt: skip
+RING_TIME = Reference("single_vs_multi_node", "ring_time", {
+    **SHEETS,
+    "α is taken for milliseconds: 1 µs is 0.000001 s": {'["alpha_us"] * 1e-6': '["alpha_us"] * 1e-3'},
+    "the time is wanted in seconds, not in milliseconds": {RING: RING + " * 1e3"},
+    "the time is wanted in seconds, not in microseconds": {RING: RING + " * 1e6"},
+    "the pieces go round twice, once to add up and once to hand out the sum": {RING: RING.replace("2 * ", "")},
+    "each step carries one piece of n/p bytes, not the whole tensor": {"nbytes / ranks": "nbytes"},
+    "p pieces, not p - 1, and each step carries one": {"nbytes / ranks": "nbytes / max(1, ranks - 1)"},
+    "all but one of the p pieces go round, so there are 2(p - 1) steps, not 2p": {"2 * (ranks - 1)": "2 * ranks"},
+    "1 GB is 10⁹ bytes, not 2³⁰": {NEAR: NEAR.replace("1e9", "2**30")},
+    "the result is rounded: a float needs no rounding": {RING: RING.replace("return ", "return round(") + ", 6)"},
+    "pieces need not be whole bytes": {"nbytes / ranks": "nbytes // ranks"},
+    "every one of the steps costs an α, not only the first": {'us"] * 1e-6': 'us"] * 1e-6 / 2 / (ranks - 1)'},
+    "all ranks step together, so the slowest link sets the pace, not the link inside a node":
+        {LINK: LINK.replace("nodes > 1", "not ranks"), "if per_node > 1:": "if ranks > 1:"},
+    "inside one node nobody uses the network": {LINK: LINK.replace("nodes > 1:", "ranks > 1:\n        steps.clear()")},
+    "with one GPU on each node nobody uses the link inside a node": {"if per_node > 1:": "if ranks > 1:"},
+    "two GPUs in a node use the link inside it, too": {"if per_node > 1:": "if per_node > 2:"},
+    "all ranks step together: take the slowest link, not the mean of both":
+        {"max(steps, default=0.0)": "sum(steps) / max(1, len(steps))"},
+    "a step does not go over both links, one after the other: take the slowest":
+        {"max(steps, default=0.0)": "sum(steps)"},
+    "the network is not always the slower one: take the link on which a step takes longest":
+        {LINK: LINK.replace("1:", "1:\n        steps.clear()")},
+    "the slowest link is the one on which a step with this piece takes longest: α counts too":
+        {"max(steps, default=0.0)": "(0 if not steps else steps[0] if len(steps) < 2 or 8 / between['Gbit_per_s'] "
+         "< 2 / inside['GB_per_s_both_directions'] else steps[1])"},
+    "the ring goes through all processes, not only through one per node": {"ranks = nodes * per_node": "ranks = nodes"},
+})  # fmt: skip
+TWICE, PART = "across = 2 * (nodes - 1)", "part / nodes"
+HIERARCHICAL_TIME = Reference("single_vs_multi_node", "hierarchical_time", {
+    **SHEETS,
+    "the time is wanted in seconds, not in milliseconds": {LEVELS: "return (scatter + across + scatter) * 1e3"},
+    "the time is wanted in seconds, not in microseconds": {LEVELS: "return (scatter + across + scatter) * 1e6"},
+    "all rings between the nodes run at the same time and share the node's one NIC": {"/ 8 / per_node": "/ 8"},
+    "only a part of n / per_node bytes travels in each ring between the nodes": {PART: "nbytes / nodes"},
+    "a share is cut into pieces for the ring between the nodes, one for each of them": {PART: "part"},
+    "in each step inside a node a GPU sends a piece of n / per_node bytes, not all n":
+        {"+ part / bytes_per_s": "+ nbytes / bytes_per_s"},
+    "the sum must be handed round inside the nodes at the end: the all-gather is forgotten":
+        {LEVELS: "return scatter + across"},
+    "inside a node one round is a reduce-scatter, two are an all-reduce: one before, and one after":
+        {LEVELS: "return 4 * scatter + across"},
+    "between the nodes there is a whole all-reduce, with two rounds": {TWICE: "across = (nodes - 1)"},
+    "the phases come one after the other: add their times": {LEVELS: "return max(2 * scatter, across)"},
+})  # fmt: skip
+OFFICIAL = Reference(
+    "single_vs_multi_node", "ring_time hierarchical_time", {**HIERARCHICAL_TIME.mistakes, **RING_TIME.mistakes}
+)
 
 
-def levels(
-    n: float,
-    nodes: int,
-    per_node: int,
-    inside: Sheet,
-    between: Sheet,
-    bits: float = 8,
-    directions: float = 2,
-    shared: bool = True,
-    cut: bool = True,
-    phases: int = 2,
-    rounds: int = 2,
-    alpha: float = 1.0,
-    unit: float = 1.0,
-    micro: float = 1e-6,
-) -> float:
-    """What ``hierarchical_time`` gives; with a keyword, if one thing in it is wrong."""
-    beta_inside = directions / inside["GB_per_s_both_directions"] / 1e9
-    beta_between = bits / between["Gbit_per_s"] / 1e9 * (per_node if shared else 1)
-    part = n / per_node if cut else n
-    within = phases * (per_node - 1) * (alpha * micro * inside["alpha_us"] + n / per_node * beta_inside)
-    across = rounds * (nodes - 1) * (alpha * micro * between["alpha_us"] + part / nodes * beta_between)
-    return unit * (within + across)
+def draw(rng: random.Random, number: int) -> dict[str, Any]:
+    """First, bytes take much longer than latencies, by the network and then by the inside; later anything may be."""
+    if number == 0:
+        return _case(10**9, 2, 4, (3.4, 900), (50, 25))
+    if number == 1:
+        return _case(10**9, 3, 2, (10, 20), (5, 400))
+    many = rng.randint(2, 16), rng.randint(2, 8)
+    shapes = many, many, (1, 2), (3, 1), (1, 1), many
+    near = rng.randint(1, 60), round(10 ** rng.uniform(0.5, 3.3))
+    far = rng.randint(1, 60), round(10 ** rng.uniform(0.5, 3.5))
+    return _case(int(10 ** rng.uniform(1.5, 9.5)), *shapes[number % 6], near, far)
 
 
-_BOTH: dict[str, dict[str, Any]] = {
-    "a network is sold in bits per second: divide by 8 to get bytes": {"bits": 1},
-    "NVLink and PCIe are given with both directions added up; a ring sends one way: take half": {"directions": 1},
-    "the time is wanted in seconds, not in milliseconds": {"unit": 1e3},
-    "the time is wanted in seconds, not in microseconds": {"unit": 1e6},
-    "α is given in microseconds: 1 µs is 0.000001 s": {"micro": 1.0},
-}
-RING_MISTAKES: dict[str, dict[str, Any]] = _BOTH | {
-    "the pieces go round twice, once to add up and once to hand out the sum": {"rounds": 1},
-    "each step carries one piece of n/p bytes, not the whole tensor": {"piece": lambda n, p: n},
-    "bytes sent per rank are 2(p−1)/p·n: the (p−1)/p is forgotten": {"piece": lambda n, p: n / (p - 1)},
-    "every one of the steps costs an α, not only the first": {"alpha": "once"},
-    "the latency α is forgotten": {"alpha": "never"},
-    "all ranks step together, so the slowest link sets the pace, not the link inside a node": {"hops": "inside"},
-    "inside one node nobody uses the network": {"hops": "between"},
-    "all ranks step together: take the slowest link, not the mean of both": {"hops": "mean"},
-    "the network is not always the slower one: take the link on which a step takes longest": {"hops": "network"},
-    "the slowest link is the one on which a step with this piece takes longest: α counts too": {"hops": "bandwidth"},
-    "the ring goes through all processes, not only through one per node": {"ranks": "nodes"},
-}
-LEVEL_MISTAKES: dict[str, dict[str, Any]] = _BOTH | {
-    "all rings between the nodes run at the same time and share the node's one card": {"shared": False},
-    "only a part of n / per_node bytes travels in each ring between the nodes": {"cut": False},
-    "the sum must be handed round inside the nodes at the end: the all-gather is forgotten": {"phases": 1},
-    "between the nodes there is a whole all-reduce, with two rounds": {"rounds": 1},
-    "the latency α is forgotten": {"alpha": 0.0},
-}
+def _case(nbytes: int, nodes: int, per_node: int, near: Any, far: Any) -> dict[str, Any]:
+    inside = {"alpha_us": near[0], "GB_per_s_both_directions": near[1]}
+    between = {"alpha_us": far[0], "Gbit_per_s": far[1]}
+    return {"nbytes": nbytes, "nodes": nodes, "per_node": per_node, "inside": inside, "between": between}
 
 
-def judge_of(name: str, right: Callable[..., float], mistakes: dict[str, dict[str, Any]]) -> Callable[..., Any]:
-    def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
-        clusters, results = case["clusters"], world[0]["results"]
-        for cluster, got in zip(clusters, results, strict=False):
-            value = right(*cluster)
-            if isinstance(got, float) and math.isclose(got, value, rel_tol=CLOSE):
-                continue
-            where = f"{cluster[0]:,} bytes on {cluster[1]} × {cluster[2]}, inside {_shown(cluster[3])}, between "
-            if isinstance(got, str):
-                yield Broken("value:kind", f"{name} returns a number of seconds", got)
-                return
-            fits = (why for why, how in mistakes.items() if _all(clusters, results, right, how))
-            words = next(fits, _off(name, got, value))
-            yield Broken(
-                "value:time", f"{words}. These are {where}{_shown(cluster[4])}", f"{got:.9g} s", f"{value:.9g} s"
-            )
-            return
-
-    return judge
-
-
-def _off(name: str, got: float, value: float) -> str:
-    if not value:
-        return "one GPU waits for nobody"
-    if (times := f"{got / value:.3g}") == "1":
-        words = (
-            f"{name} is off by {abs(got / value - 1):.1g} of what it should be, and floats explain {CLOSE} at most: "
-        )
-        return words + "a piece, a unit or a result is rounded, or was kept from another call"
-    return f"{name} is {times} times what it should be"
-
-
-def _all(clusters: Any, results: Any, formula: Callable[..., float], how: dict[str, Any]) -> bool:
-    return all(isinstance(got, float) and math.isclose(got, formula(*cluster, **how), rel_tol=1e-6)
-               for cluster, got in zip(clusters, results, strict=True))  # fmt: skip
-
-
-def _shown(sheet: Sheet) -> str:
-    return ", ".join(f"{value:.4g} {name.replace('_', ' ')}" for name, value in sheet.items())
-
-
-def _contract(function: str, right: Callable[..., float], mistakes: dict[str, dict[str, Any]]) -> Contract:
-    return Contract(
-        name=f"single_vs_multi_node.{function}",
-        rules={function: Rules()},
-        draw=draw,
-        scene=scene_of(function),
-        judge=judge_of(function, right, mistakes),
-        mistakes=(("value:*", "{}"),),
-        figures=lambda played: {"clusters": len(played[0][0]["clusters"])},
-    )
-
-
-RING_TIME = _contract("ring_time", ring, RING_MISTAKES)
-HIERARCHICAL_TIME = _contract("hierarchical_time", levels, LEVEL_MISTAKES)
+def play(case: dict[str, Any], time: Callable[..., Any]) -> dict[str, Any]:
+    with leaves(inside=case["inside"], between=case["between"]):
+        result = from_array(time(*case.values()))
+    refuse(number(result) is None, "the result is no number of seconds", measured=kind_of(result))
+    return {"the seconds": number(result)}
