@@ -91,6 +91,7 @@ class _Player:
     def __init__(self, Server: Callable[..., Any], weights: torch.Tensor, workers: int, bound: int, lr: float) -> None:
         self.given, self.first, self.bound = weights, weights.clone(), bound
         self.server, self.steps = Server(weights, workers, bound, lr), [0] * workers
+        self.dice = torch.Generator().manual_seed(len(weights))
         self.held: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def pull(self, worker: int) -> Any:
@@ -109,7 +110,7 @@ class _Player:
 
     def push(self, worker: int) -> int:
         weights, before = self.held.pop(worker)
-        gradient = torch.randn_like(self.first)
+        gradient = torch.randn(self.first.shape, generator=self.dice, dtype=self.first.dtype)
         words = f"the weights that worker {worker} has pulled have changed in its hands: give each worker a copy, or "
         refuse(not same(weights, before), words + "do not change the server's tensor in place")
         was = gradient.clone()

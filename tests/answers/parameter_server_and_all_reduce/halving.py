@@ -163,7 +163,7 @@ wrong("nobody waits for a send", "never waits for", {RECEIVE + "        sending.
 wrong("irecv is not waited for", "never waits for", {COPY: "        dist.irecv(give, partner)\n"})
 wrong(
     "all send first",
-    "nobody comes: ranks",
+    "wait in send",
     {SEND + RECEIVE + "        sending.wait()\n": "        dist.send(give, partner)\n" + RECEIVE},
 )
 wrong("a whole copy", "add in place (chunk += received), copy nothing", {
