@@ -68,3 +68,14 @@ def watched(allowed: Sequence[str] = ()) -> Iterator[Watched]:
         )
     known = sum(len(one.ranks) == dist.get_world_size() for one in record.calls)
     refuse(wire.hidden > known, "communicates past torch.distributed's own functions, where the check cannot follow")
+
+
+def messages(calls: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
+    """Of the calls of one rank, what it has sent to single ranks, in order: to whom, and how many bytes."""
+    return [(call["peer"], call["bytes"]) for call in calls if call["name"] == "send"]
+
+
+def waits(calls: Sequence[dict[str, Any]]) -> None:
+    """Refuse who writes to a tensor that is on its way."""
+    name = next((call["name"] for call in calls if call["changed"]), "")
+    refuse(name, f"changes a tensor while {name} is still using it: call wait() first")

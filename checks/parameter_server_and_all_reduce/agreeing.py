@@ -1,116 +1,83 @@
-"""Exercise 1: ``check_length(tensor)`` raises on every rank if one tensor is longer than another."""
+"""Check of ``check_length``: all ranks learn all lengths by a ring, and all of them raise, or none."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable
 from typing import Any
 
-from checks.contracts import Amount, Broken, Case, Contract, Facts, Rules
-from checks.parameter_server_and_all_reduce import ring_messages
+import torch
+import torch.distributed as dist
 
-INT64 = 8  # bytes
-TYPES = ("float32", "float64", "int64", "uint8", "bool")
+from checks.core import Reference, leaves, refuse, watched
+from checks.core.watching import messages, waits
+from checks.inside import Outcome
 
-
-def draw(rng: random.Random) -> list[Case]:
-    return [
-        {"ranks": ranks, "lengths": str(lengths), "type": rng.choice(TYPES), "strided": rng.random() < 0.5}
-        | {"seed": rng.getrandbits(30)}
-        for ranks in (rng.choice((4, 5)), rng.choice((2, 3)), 1)
-        for lengths in (_lengths(rng, ranks) if ranks > 1 else [[rng.randint(0, 9)]])
-    ]
-
-
-def _lengths(rng: random.Random, ranks: int) -> list[list[int]]:
-    """Equal ones, one that differs, two around the mean, one or all empty, two halves, a difference of 65,536, all."""
-    usual, one = rng.randint(3, 9), rng.randrange(ranks)
-    same = [usual] * ranks
-    other, mean, far = same.copy(), same.copy(), same.copy()
-    other[one] += rng.choice((-1, 1))
-    mean[one], mean[one - 1] = usual - 2, usual + 2
-    far[one] += 2**16
-    halves = [usual + (rank >= ranks // 2) for rank in range(ranks)]
-    empty = [0 if rank == one else usual for rank in range(ranks)]
-    return [
-        same,
-        other,
-        mean,
-        empty,
-        [0] * ranks,
-        halves,
-        far,
-        rng.sample(range(12), ranks),
-        [rng.randint(300, 999)] * ranks,
-    ]
+DIFFER, LISTED = "len(set(everyone)) > 1", "{everyone}"
+OFFICIAL = Reference("parameter_server_and_all_reduce", "check_length", {
+    "an error comes also where all lengths are equal": {DIFFER: "everyone"},
+    "not every rank raises an error: rank 0 alone does, and the others would wait for it":
+        {DIFFER: DIFFER + " and rank == 0"},
+    "not every rank raises an error: each compares its own length with its left neighbour's only":
+        {DIFFER: "everyone[rank] != everyone[rank - 1]"},
+    "not every rank raises an error: each compares its own length with the mean, or the sum":
+        {DIFFER: "tensor.numel() * size != sum(everyone)"},
+    "not every rank raises an error: an empty tensor has a length, too":
+        {DIFFER: "len({one for one in everyone if one}) > 1"},
+    "the error's text should hold the lengths of all ranks, rank 0 first: this list begins with the rank's own":
+        {LISTED: "{everyone[rank:] + everyone[:rank]}"},
+    "the error's text should hold the lengths of all ranks, rank 0 first: this list is the other way round":
+        {LISTED: "{everyone[::-1]}"},
+    "the error's text should hold the lengths of all ranks, and it has only the rank's own":
+        {LISTED: "{everyone[rank]}"},
+    "the error's text should hold the lengths of all ranks, and it has none": {LISTED: "others"},
+    "lengths are counted by the numbers that are not 0": {"tensor.numel()": "int(tensor.count_nonzero())"},
+})  # fmt: skip
+_LENGTHS = [[5, 5, 5, 5], [5, 5, 7, 5], [3, 3, 3, 3], [4, 8, 6, 6], [6, 0, 6, 6], [0, 0, 0, 0], [4, 4, 5, 5],
+            [7, 65_543, 7, 7], [9, 2, 4, 6]]  # fmt: skip
+CASES = [
+    {"lengths": lengths, "type": kind} for lengths, kind in zip(_LENGTHS, ["float32", "int64", "bool"] * 3, strict=True)
+]
 
 
-def scene(case: Case, watch: Any, facts: Facts) -> None:
-    import torch
-    import torch.distributed as dist
-
-    length, dtype = _numbers(case)[dist.get_rank()], getattr(torch, case["type"])
-    tensor = torch.arange(2 * length).to(dtype)[:: 2 if case["strided"] else 1][:length]
-    facts["caught"] = watch.attempt("check_length", tensor=tensor)
-    facts["messages"] = ring_messages.messages(watch.records[-1])
-
-
-def _numbers(case: Case) -> list[int]:
-    return [int(one) for one in case["lengths"].strip("[]").split(",")]
-
-
-def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
-    lengths = _numbers(case)
-    equal, raise_it = len(set(lengths)) == 1, [rank for rank, facts in enumerate(world) if facts["caught"]]
-    if not equal and len(raise_it) < len(world):
-        words = "not every rank raises an error: those that do not would wait in the all-reduce for those that do"
-        yield Broken("value:silent", words, f"ranks {raise_it} raise", "all ranks raise")
-    for rank, facts in enumerate(world):
-        if caught := facts["caught"]:
-            text = caught["text"]
-            if equal:
-                words = f"it raises {caught['kinds'][0]} ({text[:80]}) though all lengths are equal"
-                yield Broken("value:complains", words, rank=rank)
-            elif "ValueError" not in caught["kinds"]:
-                words = f"{caught['sentence'].rstrip('.')}: raise ValueError, so that a caller can tell it from others"
-                yield Broken("value:kind", words, rank=rank)
-            elif str(lengths) not in text:
-                words = "the error's text should hold the lengths of all ranks, rank 0 first"
-                yield Broken("value:text", words, repr(text[:80]), f"{lengths} in it", rank=rank)
-        for name, _, nbytes, _ in facts["messages"]:
-            if name == "send" and nbytes != INT64:
-                words = f"it sends {'more' if nbytes > INT64 else 'less'} than a number: a length is one int64"
-                yield Broken("value:large", words, f"a message of {nbytes} bytes", f"{INT64} bytes", rank=rank)
-                break
-    yield from ring_messages.judge_direction(world)
+def play(case: dict[str, Any], check_length: Callable[..., Any]) -> dict[str, Any]:
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    lengths = case["lengths"][:ranks]
+    tensor = torch.arange(lengths[rank]).to(getattr(torch, case["type"]))
+    try:
+        with leaves(tensor=tensor), watched(allowed=("send", "recv")) as seen:
+            error = _raised(check_length, tensor)
+    except Outcome as outcome:
+        if "for ever" in outcome.record["sentence"]:
+            words = ". A rank may return, or raise, only when all lengths have gone round the ring"
+            outcome.record["sentence"] = outcome.record["sentence"].rstrip(".") + words
+        raise
+    sent = messages(seen.calls)
+    directed = ranks > 2 and {peer for peer, _ in sent} == {(rank - 1) % ranks}
+    refuse(directed, "your ring runs to the left: rank r sends to rank r + 1")
+    wrong = [peer for peer, _ in sent if peer != (rank + 1) % ranks]
+    refuse(wrong, "a message goes to another rank than the next one in the ring", measured=wrong and wrong[0])
+    words = "a message is not one number: a length is one int64, 8 bytes"
+    refuse(
+        any(nbytes != 8 for _, nbytes in sent), words, measured=sent and max(nbytes for _, nbytes in sent), expected=8
+    )
+    words = "sends other than N − 1 messages: then every number has been everywhere"
+    refuse(len(sent) != ranks - 1, words, measured=len(sent), expected=ranks - 1)
+    waits(seen.calls)
+    words = f"raises {type(error).__name__}: raise ValueError, so that a caller can tell it from other errors"
+    refuse(error and not isinstance(error, ValueError), words)
+    numbers = lengths if str(lengths) in str(error) else [int(one) for one in re.findall(r"\d+", str(error))]
+    return {"what comes": ["an error with the numbers", *numbers] if error else "no error"}
 
 
-def _wire(case: Case, rank: int, facts: Facts) -> dict[str, Amount]:
-    steps, ranks = case["ranks"] - 1, case["ranks"]
-    return {
-        "send": Amount(steps, steps * INT64, peer=(rank + 1) % ranks),
-        "recv": Amount(steps, steps * INT64, peer=(rank - 1) % ranks),
-    } if steps else {}  # fmt: skip
-
-
-def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
-    refused = sum(len(set(_numbers(case))) > 1 for case, _ in played)
-    return {"world sizes": ring_messages.worlds_in(played), "unequal lengths refused on every rank": refused}
-
-
-CONTRACT = Contract(
-    name="parameter_server_and_all_reduce.lengths",
-    rules={"check_length": Rules(wire=_wire, same_calls=False)},
-    draw=draw,
-    scene=scene,
-    judge=judge,
-    mistakes=(
-        *ring_messages.FIRST,
-        ("wire:alone", "{}. First all ranks learn all lengths, then all of them raise, or none"),
-        *ring_messages.MESSAGES,
-        ("value:large", "{}"),
-        ("wire:more send", "{}: after N − 1 steps every number has been everywhere"),
-        ("value:*", "{}"),
-    ),
-    figures=figures,
-)
+def _raised(function: Callable[..., Any], *arguments: Any) -> Exception | None:
+    """What a learner's function raises; what the check itself raises ends the case."""
+    try:
+        function(*arguments)
+    except Outcome as outcome:
+        if isinstance(outcome.__cause__, Exception) and outcome.record["kind"] == "wrong":
+            return outcome.__cause__
+        raise
+    except Exception as error:  # the official solution's
+        return error
+    return None

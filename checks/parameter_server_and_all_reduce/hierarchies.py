@@ -1,127 +1,89 @@
-"""Exercise 4: ``hierarchical_all_reduce(tensor, nodes, per_node)``: rings inside the nodes, and rings between them."""
+"""Check of ``hierarchical_all_reduce``: the sum in place, and little from node to node, shared by the node's ranks."""
 
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from checks.contracts import Amount, Broken, Case, Contract, Facts, Rules
-from checks.parameter_server_and_all_reduce import ring_messages
-from checks.parameter_server_and_all_reduce.ring_messages import chunk_bytes, sends_of
+import torch.distributed as dist
+
+from checks.core import Reference, refuse
+from checks.parameter_server_and_all_reduce import summing
+
+SHARES = "    shares = tensor.tensor_split(per_node)\n"
+ACROSS = "    around(chunks, partners, node, add=True)\n"
+RETURN = "    around(chunks, partners, node + 1, add=False)\n"
+LAST = "    around(shares, inside, local + 1, add=False)"
+ADD = "            target += incoming"
+OFFICIAL = Reference("parameter_server_and_all_reduce", "hierarchical_all_reduce", {
+    "the tensor is what it was before: work in place. `tensor = …` inside a function only renames":
+        {SHARES: "    tensor = tensor.clone()\n" + SHARES},
+    "it is the average: an all-reduce gives the sum": {LAST: LAST + "\n    tensor.copy_(tensor / (nodes * per_node))"},
+    "every rank has the sum of its own node only: the phase between the nodes is missing": {ACROSS: "", RETURN: ""},
+    "every rank has the sum of the ranks with its own local rank only: the phases inside the nodes are missing":
+        {"    around(shares, inside, local, add=True)\n": "    chunks = tensor.tensor_split(nodes)\n", LAST: ""},
+    "the phase between the nodes is an all-reduce: its second half, which hands out the finished chunks, is missing":
+        {RETURN: ""},
+    "the last phase is missing: each rank has finished one share only": {LAST: "    return"},
+    "the share that goes to the other nodes must be the one that a rank has finished inside its node":
+        {"shares[(local + 1) % per_node]": "shares[local]"},
+    "the last phase hands out another share than the one that a rank has finished": {LAST: LAST.replace(" + 1", "")},
+    "the last elements are not added: the length does not divide evenly, and no share holds them":
+        {SHARES: "    shares = tensor[: len(tensor) // per_node * per_node].tensor_split(per_node)\n"},
+    "integers do not stay integers: a float has not enough digits for them":
+        {SHARES: "    given, tensor = tensor, tensor if tensor.is_floating_point() else tensor.double()\n" + SHARES,
+         LAST: LAST + "\n    given.copy_(tensor)"},
+    "numbers in float64 are added in float32":
+        {ADD: "            target.copy_(target.float() + incoming.float() if target.is_floating_point() else "
+              "target + incoming)"},
+})  # fmt: skip
+_SHAPES = [(2, 3), (3, 2), (2, 3), (3, 2), (1, 6), (6, 1), (2, 3), (2, 3), (3, 2), (1, 1), (1, 1)]
+_ORDER = [0, 1, 2, 3, 6, 1, 4, 5, 7, 1, 4]
+CASES = [{"nodes": n, "per_node": each, **summing.CASES[i]} for (n, each), i in zip(_SHAPES, _ORDER, strict=True)]
 
 
-def draw(rng: random.Random) -> list[Case]:
-    cases: list[Case] = []
-    few = rng.choice((2, 3))
-    worlds = {6: [(2, 3), (3, 2), rng.choice(((1, 6), (6, 1)))], few: [(1, few), (few, 1)], 1: [(1, 1)]}
-    for ranks, shapes in worlds.items():
-        for number, (nodes, per_node) in enumerate(shapes):
-            drawn = ring_messages.draw_tensors(rng, ranks, ranks > 4)
-            for case in drawn if not number else rng.sample(drawn[:4], 2):
-                cases.append({"ranks": ranks, "nodes": nodes, "ranks per node": per_node, **case})
-    return cases
-
-
-def scene(case: Case, watch: Any, facts: Facts) -> None:
-    ring_messages.play(case, watch, facts, "hierarchical_all_reduce", case["nodes"], case["ranks per node"])
-
-
-def _wire(case: Case, rank: int, facts: Facts) -> dict[str, Amount]:
-    """Messages of any number and size: the judge looks at where they go."""
-    if case["ranks"] == 1:
+def play(case: dict[str, Any], hierarchical_all_reduce: Callable[..., Any]) -> dict[str, Any]:
+    nodes, per_node, rank, ranks = case["nodes"], case["per_node"], dist.get_rank(), dist.get_world_size()
+    if nodes * per_node != ranks:
         return {}
-    most = Amount(calls=10**6, bytes=100 * case["length"] * ring_messages.item(case) + 10**4, least=0)
-    return {"send": most, "recv": most}
+    size, whole = summing.item(case), case["length"] * summing.item(case)
+    share = math.ceil(case["length"] / per_node) * size
 
+    def call(tensor: Any) -> None:
+        hierarchical_all_reduce(tensor, nodes, per_node)
 
-def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
-    nodes, per_node, item = case["nodes"], case["ranks per node"], ring_messages.item(case)
-    share, whole = chunk_bytes(case, per_node), case["length"] * item
+    tensor, sent, held = summing.summed(case, call)
+    abroad = [(peer, nbytes) for peer, nbytes in sent if peer // per_node != rank // per_node]
+    seen = {"the tensor": tensor}
+    if case["length"] > ranks:  # (else a rank's part may be empty)
+        seen["whether a rank talks to other nodes"] = bool(abroad)
+    if not held:
+        return seen
+    right = {peer for peer, nbytes in sent if nbytes} == {(rank + 1) % ranks}
+    mine, told = sum(nbytes for _, nbytes in abroad), [(0, False)] * ranks
+    dist.all_gather_object(told, (mine, right))
+    everyone, flat = [out for out, _ in told], min(nodes, per_node) > 1 and all(right for _, right in told)
+    words = "this is one flat ring through all ranks, which sends much from node to node: add up inside the node first"
+    refuse(flat, words)
     across = 2 * (nodes - 1) / nodes * whole
     # The shares of two ranks may differ by one element, and so may their parts; a rank may send its own to all others.
-    within, inside_within = max(math.ceil(share / item / nodes) + 1, nodes) * item, max(share, per_node * item)
-    abroad = [
-        [(to, size) for to, size in sends_of(one) if to // per_node != rank // per_node]
-        for rank, one in enumerate(world)
-    ]
-    yield from ring_messages.judge_sum(case, world, (nodes, per_node), any(abroad))
-    between = [
-        sum(size for rank in range(node * per_node, (node + 1) * per_node) for _, size in abroad[rank])
-        for node in range(nodes)
-    ]
-    if min(nodes, per_node) > 1 and all(
-        {to for to, _ in sends_of(one)} == {(r + 1) % len(world)} for r, one in enumerate(world)
-    ):
-        words = "this is one flat ring through all ranks, which sends 2(N − 1)/N · S from node to node: "
-        words += "add up inside the node first"
-        yield Broken(
-            "value:0 flat", words, f"{max(between):,} bytes from a node", f"{across:,.0f} bytes, 2(M − 1)/M · S"
-        )
-    for node, sent in enumerate(between):
-        if sent > across + per_node * within:
-            times = (
-                f"{sent / across:.1f} times what it has to" if across else "something, though there is no other node"
-            )
-            words = "add up inside the node first, then every rank takes only its share of S/L to the other nodes"
-            yield Broken(
-                "value:1 across",
-                f"node {node} sends {times}: {words}",
-                f"{sent:,} bytes",
-                f"{across:,.0f} bytes, 2(M − 1)/M · S",
-            )
-    for rank, facts in enumerate(world):
-        partners = {to for to, _ in abroad[rank]}
-        if any(to % per_node != rank % per_node for to in partners):
-            words = (
-                "it sends to another local rank of another node: its partners there are the ranks with its own local "
-            )
-            words += "rank, which hold the same share"
-            yield Broken("value:2 partners", words, f"it sends to {sorted(partners)}", rank=rank)
-        if (carried := sum(size for _, size in abroad[rank])) > across / per_node + within:
-            words = "it carries more than its share between the nodes, while the others of its node wait: "
-            words += f"each of the {per_node} ranks takes S/L"
-            yield Broken(
-                "value:3 share", words, f"{carried:,} bytes", f"about {across / per_node:,.0f} bytes", rank=rank
-            )
-        inside = sum(size for _, size in sends_of(facts)) - carried
-        target = 2 * (per_node - 1) / per_node * whole
-        if abs(inside - target) > inside_within:
-            much = "more" if inside > target else "less"
-            words = f"it sends inside its node {much} than it should, 2(L − 1)/L · S"
-            yield Broken(
-                "value:4 inside",
-                words,
-                f"{inside:,} bytes",
-                f"{target:,.0f} bytes, give or take {inside_within:,}",
-                rank=rank,
-            )
-    yield from ring_messages.judge_memory(case, world, [share] * len(world), "a share of S/L")
-
-
-def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
-    shapes = dict.fromkeys(f"{case['nodes']} × {case['ranks per node']}" for case, _ in played)
-    return {
-        "shapes (nodes × ranks)": ", ".join(shapes),
-        "all-reduces": len(played),
-        "memory": "the tensor and one share",
-    }
-
-
-CONTRACT = Contract(
-    name="parameter_server_and_all_reduce.levels",
-    rules={"hierarchical_all_reduce": Rules(changes=("tensor.value",), wire=_wire, same_calls=False)},
-    draw=draw,
-    scene=scene,
-    judge=judge,
-    mistakes=(
-        *ring_messages.FIRST,
-        *(one for one in ring_messages.MESSAGES if one[0] != "wire:peer *"),
-        ("value:0 *", "{}"),
-        ("value:[a-z]*", "{}"),
-        ("value:*", "{}"),
-        ("state:around*", "it writes beyond the ends of its tensor, where other numbers are"),
-    ),
-    figures=figures,
-)
+    within = max(math.ceil(share / size / nodes) + 1, nodes) * size
+    for node in range(nodes):
+        out = sum(everyone[node * per_node : (node + 1) * per_node])
+        words = f"node {node} sends more to other nodes than 2(M − 1)/M · S (in bytes): add up inside the node first, "
+        words += "then every rank takes only its share of S/L to the other nodes"
+        refuse(out > across + per_node * within, words, measured=out, expected=round(across))
+    words = "carries more than its share between the nodes, while its node's others wait: each of the L ranks takes S/L"
+    refuse(max(everyone) > across / per_node + within, f"rank {everyone.index(max(everyone))} {words} (in bytes)",
+           measured=max(everyone), expected=round(across / per_node))  # fmt: skip
+    odd = [peer for peer, nbytes in abroad if nbytes and peer % per_node != rank % per_node]
+    words = (
+        "sends to another local rank of another node: its partners there have its own local rank, and the same share"
+    )
+    refuse(odd, words, measured=odd and odd[0])
+    inside, target = sum(nbytes for _, nbytes in sent) - mine, 2 * (per_node - 1) / per_node * whole
+    words = f"sends {'more' if inside > target else 'less'} inside its node than 2(L − 1)/L · S (in bytes)"
+    refuse(abs(inside - target) > max(share, per_node * size), words, measured=inside, expected=round(target))
+    summing.lean(held, share, "a share of S/L")
+    return seen

@@ -1,76 +1,61 @@
-"""Exercise 2: ``ring_all_reduce(tensor)``, in place, by messages to the right neighbour."""
+"""Check of ``ring_all_reduce``: the sum in place, N chunks, each message to the right and no larger than a chunk."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from checks.contracts import Amount, Broken, Case, Contract, Facts, Rules
-from checks.parameter_server_and_all_reduce import ring_messages
-from checks.parameter_server_and_all_reduce.ring_messages import chunk_bytes, sends_of
+import torch.distributed as dist
+
+from checks.core import Reference, refuse
+from checks.parameter_server_and_all_reduce import summing
+
+CUT = "    chunks = tensor.tensor_split(size)\n    buffer = torch.empty_like(chunks[0])"
+ADD = "        target += buffer[: len(target)]\n"
+GATHER = "    for step in range(size - 1):  # all-gather\n"
+LAST = "        dist.recv(chunks[(rank - step) % size], left)\n        sending.wait()"
+OFFICIAL = Reference("parameter_server_and_all_reduce", "ring_all_reduce", {
+    "the tensor is what it was before: work in place. `tensor = …` inside a function only renames":
+        {CUT: "    tensor = tensor.clone()\n" + CUT},
+    "it is the average: an all-reduce gives the sum": {LAST: LAST + "\n    tensor.copy_(tensor / size)"},
+    "the second phase adds once more: there it only overwrites":
+        {LAST: "        target = chunks[(rank - step) % size]\n        dist.recv(buffer[: len(target)], left)\n"
+               "        sending.wait()\n" + ADD.rstrip()},
+    "the second phase is missing: each rank has finished one chunk only": {"range(size - 1):  # all": "():  # all"},
+    "the second phase is too short: it takes N − 1 steps": {"range(size - 1):  # all": "range(size - 2):  # all"},
+    "the first phase is too short: it takes N − 1 steps":
+        {"range(size - 1):  # reduce": "range(size - 2):  # reduce"},
+    "the second phase hands out chunks of one rank's numbers: after the first, rank r has finished chunk r + 1":
+        {"chunks[(rank - step + 1) % size], right": "chunks[(rank - step) % size], right",
+         "dist.recv(chunks[(rank - step) % size]": "dist.recv(chunks[(rank - step - 1) % size]"},
+    "what comes is added to another chunk than the one it is: in a step, rank r receives what rank r − 1 sends":
+        {"(rank - step - 1) % size": "(rank - step + 1) % size"},
+    "the last elements are not added: the length does not divide evenly, and no chunk holds them":
+        {"tensor.tensor_split(size)": "tensor[: len(tensor) // size * size].tensor_split(size)"},
+    "integers do not stay integers: a float has not enough digits for them":
+        {CUT: "    given, tensor = tensor, tensor if tensor.is_floating_point() else tensor.double()\n" + CUT,
+         LAST: LAST + "\n    given.copy_(tensor)"},
+    "numbers in float64 are added in float32":
+        {ADD: "        target.copy_(target.float() + buffer[: len(target)].float() if target.is_floating_point() else "
+              "target + buffer[: len(target)])\n"},
+})  # fmt: skip
+CASES = summing.CASES
 
 
-def draw(rng: random.Random) -> list[Case]:
-    sizes = {rng.choice((4, 5)): 6, 3: 3, 2: 3, 1: 2}  # and how many cases
-    return [case for ranks, few in sizes.items() for case in ring_messages.draw_tensors(rng, ranks, ranks > 3)[:few]]
-
-
-def scene(case: Case, watch: Any, facts: Facts) -> None:
-    ring_messages.play(case, watch, facts, "ring_all_reduce")
-
-
-def _wire(case: Case, rank: int, facts: Facts) -> dict[str, Amount]:
-    """2(N − 1)/N of the bytes, give or take two chunks: in each phase another one is not sent, and some are empty."""
-    n, whole = case["ranks"], case["length"] * ring_messages.item(case)
-    target, around, steps = 2 * (n - 1) * whole / n, 2 * chunk_bytes(case, n), 2 * (n - 1)
-    if not steps:
-        return {}
-    amount = {"calls": steps, "bytes": int(target + around), "least": max(0, int(target - around))}
-    return {"send": Amount(**amount, peer=(rank + 1) % n), "recv": Amount(**amount, peer=(rank - 1) % n)}
-
-
-def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
-    n, chunk = len(world), chunk_bytes(case, len(world))
-    yield from ring_messages.judge_direction(world)
-    yield from ring_messages.judge_sum(case, world)
-    for rank, facts in enumerate(world):
-        sent = [nbytes for _, nbytes in sends_of(facts)]
-        if sent and max(sent) > chunk:
-            whole = case["length"] * ring_messages.item(case)
-            what = "the whole tensor" if max(sent) >= whole else "more than one chunk"
-            words = f"it sends {what} in one message: cut the tensor into {n} chunks and send one in each step"
-            seen = f"{max(sent):,} bytes in a message, {sum(sent):,} in all"
-            right = f"at most {chunk:,} in a message, about {2 * (n - 1) * whole / n:,.0f} in all"
-            yield Broken("value:0 whole", words, seen, right, rank=rank)
-    yield from ring_messages.judge_memory(case, world, [chunk] * len(world), "a chunk of S/N")
-
-
-def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
-    case, world = next((case, world) for case, world in played if case["length"] >= ring_messages.LARGE)
-    whole, sent = case["length"] * ring_messages.item(case), max(sum(n for _, n in sends_of(one)) for one in world)
-    return {
-        "world sizes": ring_messages.worlds_in(played),
-        "all-reduces": len(played),
-        f"a rank of {case['ranks']} sends, for {whole:,} bytes": f"{sent:,} bytes",
-        "memory": "the tensor and one chunk",
-    }
-
-
-CONTRACT = Contract(
-    name="parameter_server_and_all_reduce.ring",
-    rules={"ring_all_reduce": Rules(changes=("tensor.value",), wire=_wire, same_calls=False)},
-    draw=draw,
-    scene=scene,
-    judge=judge,
-    mistakes=(
-        *ring_messages.FIRST,
-        *ring_messages.MESSAGES,
-        ("value:0 *", "{}"),
-        ("value:*", "{}"),
-        ("wire:pieces send", "it sends more often than a ring needs: N − 1 messages to add up, N − 1 to hand out"),
-        ("wire:more send", "{}: 2(N − 1)/N · S"),
-        ("state:around*", "it writes beyond the ends of its tensor, where other numbers are"),
-    ),
-    figures=figures,
-)
+def play(case: dict[str, Any], ring_all_reduce: Callable[..., Any]) -> dict[str, Any]:
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    size = summing.item(case)
+    chunk = -(-case["length"] // ranks) * size
+    tensor, sent, held = summing.summed(case, ring_all_reduce)
+    if held:
+        wrong = [peer for peer, _ in sent if peer != (rank + 1) % ranks]
+        left = ranks > 2 and len(wrong) == len(sent) > 0 and {*wrong} == {(rank - 1) % ranks}
+        refuse(left, "your ring runs to the left: rank r sends to rank r + 1")
+        refuse(wrong, "a message goes to another rank than the next one in the ring", measured=wrong and wrong[0])
+        largest = max([nbytes for _, nbytes in sent], default=0)
+        whole = "the whole tensor is sent" if largest == case["length"] * size else "more than a chunk of S/N is sent"
+        refuse(largest > chunk, f"{whole} in one message (in bytes)", measured=largest, expected=f"at most {chunk}")
+        words = "sends more messages than a ring needs"
+        refuse(len(sent) > 2 * (ranks - 1), words, measured=len(sent), expected=2 * (ranks - 1))
+        summing.lean(held, chunk, "one chunk of S/N")
+    return {"the tensor": tensor}
