@@ -7,9 +7,11 @@ torch's ``context_parallel``; pipelines by 1F1B. Adam's state and the parameters
 from __future__ import annotations
 
 import contextlib
+import gc
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import torch
@@ -118,11 +120,8 @@ def simulate(
             for plan in dict.fromkeys(one for one in plans if one.pipeline == stages):
                 whole = plan.micro_batches(batch)
                 counts = [stages + more for more in MORE] if whole > stages + MORE[1] else [whole]
-                rows = []
-                for count in counts:
-                    sizes = [replace(config, layers=layers * stages) for layers in LAYERS]
-                    ends = [run(plan, size, count, length, tuple(order), cluster) for size in sizes]
-                    rows.append(_line(config.layers / stages, LAYERS, ends))
+                ends = run(plan, config, list(product(counts, LAYERS)), length, tuple(order), cluster)
+                rows = [_line(config.layers / stages, LAYERS, ends[i : i + 2]) for i in range(0, len(ends), 2)]
                 found[plan] = rows[0] if len(rows) == 1 else _line(whole, counts, rows)
                 if stages == 1:  # (without stages' buffers, more micro-batches need no more memory)
                     found[plan] = found[plan][0], rows[-1][1]
@@ -137,16 +136,19 @@ def _line(at: float, places: Sequence[float], ends: Sequence[tuple[float, float]
 
 
 @contextlib.contextmanager
-def _processes(stages: int) -> Iterator[Callable[..., tuple[float, float]]]:
-    """What runs ``_step``: this process, or one for each stage, of which the slowest and the fullest count."""
+def _processes(stages: int) -> Iterator[Callable[..., list[tuple[float, float]]]]:
+    """What runs ``_steps``: this process, or one for each stage, of which the slowest and the fullest count."""
     if stages == 1:
-        yield _step
+        yield _steps
         return
     with World(stages, backend="gloo", timeout=600, imports=(__name__,)) as world:
 
-        def run(*told: Any) -> tuple[float, float]:
-            seconds, gib = zip(*world.run(_step, *told), strict=True)
-            return max(seconds), max(gib)
+        def run(plan: Plan, config: LlamaConfig, sizes: Any, *told: Any) -> list[tuple[float, float]]:
+            found = []
+            for size in sizes:  # (each in a world of its own: all stages' clocks begin together)
+                seconds, gib = zip(*(ends[0] for ends in world.run(_steps, plan, config, [size], *told)), strict=True)
+                found.append((max(seconds), max(gib)))
+            return found
 
         yield run
 
@@ -193,46 +195,62 @@ def _loss(scores: Tensor, targets: Tensor) -> Tensor:
     return cross_entropy(scores.flatten(0, 1).float(), targets.flatten())
 
 
-def _step(
-    plan: Plan, config: LlamaConfig, m: int, length: int, order: tuple[str, ...], cluster: dict[str, Any]
-) -> tuple[float, float]:
-    """On one rank of each stage: seconds of a step of m micro-batches, and its peak in GiB."""
-    p, tokens_here = plan.pipeline, length // plan.context
-    with simgpu.one_of(plan.gpus, stages=p if p > 1 else None, memory=10**13, **cluster) as one:
+def _steps(
+    plan: Plan,
+    config: LlamaConfig,
+    sizes: Sequence[tuple[int, int]],
+    length: int,
+    order: tuple[str, ...],
+    cluster: dict[str, Any],
+) -> list[tuple[float, float]]:
+    """On one rank of each stage, for some (micro-batches, layers): seconds of a step, and its peak in GiB."""
+    stages = plan.pipeline if plan.pipeline > 1 else None
+    with simgpu.one_of(plan.gpus, stages=stages, memory=10**13, **cluster) as one:
         device = torch.device("simgpu", one.local_rank)
         mesh = init_device_mesh("simgpu", tuple(getattr(plan, name) for name in order), mesh_dim_names=order)
-        here = mesh.get_local_rank("pipeline")
-        first, last = here == 0, here == p - 1
-        with torch.device("meta"):
-            own = replace(config, layers=config.layers // p, checkpointing=plan.saved)  # type: ignore[arg-type]
-            stage = Stage(own, first, last, tokens_here)
-        if plan.tensor > 1:
-            _cut(stage, mesh["tensor"])
         states = mesh["shard", "context"]._flatten("states") if plan.context > 1 else mesh["shard"]
         if plan.replicate > 1:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Slicing a flattened dim")
                 states = mesh["replicate", "states" if plan.context > 1 else "shard"]
-        sharding = {"mp_policy": MixedPrecisionPolicy(torch.bfloat16, torch.float32), "reshard_after_forward": p == 1}
-        for module in (*stage.blocks, stage):
-            fully_shard(module, mesh=states, **sharding)  # type: ignore[call-overload]
-        stage.to_empty(device=device)
-        optimizer = torch.optim.AdamW(stage.parameters(), fused=True)
-        for parameter in stage.parameters():  # so that Adam's state is there
-            parameter.grad = torch.zeros_like(parameter)
-        optimizer.step()
-        optimizer.zero_grad()
-        run = _run(plan, stage, config, mesh, device, m, tokens_here)
-        with contextlib.ExitStack() as stack:
-            if plan.context > 1:  # (its tensor stands for those that it would cut: they are cut already)
-                whole = torch.zeros(2 * plan.context, 1, device=device)
-                stack.enter_context(context_parallel(mesh["context"], buffers=[whole], buffer_seq_dims=[0]))
-            if plan.tensor > 1:
-                stack.enter_context(loss_parallel())
-            with simgpu.profile() as prof:
-                run()
-                optimizer.step()
-        return prof.elapsed, prof.peak_memory(one.local_rank) / 2**30
+        found = []
+        for m, layers in sizes:
+            own = replace(config, layers=layers, checkpointing=plan.saved)  # type: ignore[arg-type]
+            prof = _step(plan, own, m, length // plan.context, mesh, states, device)
+            found.append((prof.elapsed, prof.peak_memory(one.local_rank) / 2**30))
+            gc.collect()  # a sharded model goes with its last circle
+        return found
+
+
+def _step(
+    plan: Plan, config: LlamaConfig, m: int, length: int, mesh: Any, states: Any, device: torch.device
+) -> simgpu.Profile:
+    """One step of a new model."""
+    p, here = plan.pipeline, mesh.get_local_rank("pipeline")
+    with torch.device("meta"):
+        stage = Stage(config, here == 0, here == p - 1, length)
+    if plan.tensor > 1:
+        _cut(stage, mesh["tensor"])
+    sharding = {"mp_policy": MixedPrecisionPolicy(torch.bfloat16, torch.float32), "reshard_after_forward": p == 1}
+    for module in (*stage.blocks, stage):
+        fully_shard(module, mesh=states, **sharding)  # type: ignore[call-overload]
+    stage.to_empty(device=device)
+    optimizer = torch.optim.AdamW(stage.parameters(), fused=True)
+    for parameter in stage.parameters():  # so that Adam's state is there
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
+    run = _run(plan, stage, config, mesh, device, m, length)
+    with contextlib.ExitStack() as stack:
+        if plan.context > 1:  # (its tensor stands for those that it would cut: they are cut already)
+            whole = torch.zeros(2 * plan.context, 1, device=device)
+            stack.enter_context(context_parallel(mesh["context"], buffers=[whole], buffer_seq_dims=[0]))
+        if plan.tensor > 1:
+            stack.enter_context(loss_parallel())
+        with simgpu.profile() as prof:
+            run()
+            optimizer.step()
+    return prof
 
 
 def _run(plan: Plan, stage: Stage, config: LlamaConfig, mesh: Any, device: torch.device, m: int, length: int) -> Any:
