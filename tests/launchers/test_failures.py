@@ -68,7 +68,7 @@ def test_a_rank_without_memory_is_killed_without_a_word():
     finally:
         isolation.remove_groups()
     assert (killed.how, killed.words, killed.log) == ("killed by SIGKILL", "", ())
-    assert waiting.words.startswith("Connection closed by peer [127.0.0.1]:PORT")
+    assert "by peer" in waiting.words  # closed, or reset, whichever gloo sees first
     assert not list(Path("/sys/fs/cgroup").glob("**/course-*"))
 
 
