@@ -215,10 +215,11 @@ def _steps(
                 states = mesh["replicate", "states" if plan.context > 1 else "shard"]
         found = []
         for m, layers in sizes:
+            if found:
+                gc.collect()  # a sharded model goes with its last circle
             own = replace(config, layers=layers, checkpointing=plan.saved)  # type: ignore[arg-type]
             prof = _step(plan, own, m, length // plan.context, mesh, states, device)
             found.append((prof.elapsed, prof.peak_memory(one.local_rank) / 2**30))
-            gc.collect()  # a sharded model goes with its last circle
         return found
 
 
