@@ -5,7 +5,7 @@ rings.py        ring: reduce-scatter and all-gather
 halvings.py     halving: halves of halves, and back
 hierarchies.py  levels: rings inside the nodes and between them
 servers.py      server: bounded staleness
-summing.py      what the all-reduces share: their tensors, their messages, the memory that they hold
+summing.py      what the all-reduces share: mistakes, their tensors, their messages, the memory that they hold
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ BACK = "        dist.recv(give, partner)\n        sending.wait()\n"
 GIVE = "    if extra:\n        dist.send(tensor, rank + power)"
 HOME = "        dist.recv(tensor, rank - power)\n"
 OFFICIAL = Reference("parameter_server_and_all_reduce", "halving_all_reduce", {
-    "the tensor is what it was before: work in place. `tensor = …` inside a function only renames":
+    summing.RENAMED:
         {PLACE: "    tensor = tensor.clone()\n" + PLACE},
-    "it is the average: an all-reduce gives the sum": {GIVE: "    tensor.copy_(tensor / size)\n" + GIVE},
+    summing.AVERAGE: {GIVE: "    tensor.copy_(tensor / size)\n" + GIVE},
     "the way back is missing: each rank has finished its own part only": {"reversed(rounds)": "()"},
     "the way back takes the rounds in the order of the way there: go through them backwards":
         {"reversed(rounds)": "rounds"},
@@ -36,11 +36,11 @@ OFFICIAL = Reference("parameter_server_and_all_reduce", "halving_all_reduce", {
     "the ranks from P on have not got the sum: it comes back at the end": {HOME: "", GIVE: ""},
     "the last elements are not added: the length does not divide evenly, and no part holds them":
         {FIRST: FIRST.replace("[], tensor,", "[], tensor[: len(tensor) // power * power],")},
-    "integers do not stay integers: a float has not enough digits for them":
+    summing.INTEGERS:
         {"    if rank >= power:": "    given, tensor = tensor, tensor if tensor.is_floating_point() else "
          "tensor.double()\n    if rank >= power:", HOME: HOME + "        given.copy_(tensor)\n",
          GIVE: GIVE + "\n    given.copy_(tensor)"},
-    "numbers in float64 are added in float32":
+    summing.ROUNDED:
         {ADD: "        keep.copy_(keep.float() + buffer[: len(keep)].float() if keep.is_floating_point() else "
               "keep + buffer[: len(keep)])\n"},
 })  # fmt: skip

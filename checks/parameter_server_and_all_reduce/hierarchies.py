@@ -17,9 +17,7 @@ RETURN = "    around(chunks, partners, node + 1, add=False)\n"
 LAST = "    around(shares, inside, local + 1, add=False)"
 ADD = "            target += incoming"
 OFFICIAL = Reference("parameter_server_and_all_reduce", "hierarchical_all_reduce", {
-    "the tensor is what it was before: work in place. `tensor = …` inside a function only renames":
-        {SHARES: "    tensor = tensor.clone()\n" + SHARES},
-    "it is the average: an all-reduce gives the sum": {LAST: LAST + "\n    tensor.copy_(tensor / (nodes * per_node))"},
+    **summing.mistakes(SHARES, LAST, "(nodes * per_node)"),
     "every rank has the sum of its own node only: the phase between the nodes is missing": {ACROSS: "", RETURN: ""},
     "every rank has the sum of the ranks with its own local rank only: the phases inside the nodes are missing":
         {"    around(shares, inside, local, add=True)\n": "    chunks = tensor.tensor_split(nodes)\n", LAST: ""},
@@ -31,10 +29,7 @@ OFFICIAL = Reference("parameter_server_and_all_reduce", "hierarchical_all_reduce
     "the last phase hands out another share than the one that a rank has finished": {LAST: LAST.replace(" + 1", "")},
     "the last elements are not added: the length does not divide evenly, and no share holds them":
         {SHARES: "    shares = tensor[: len(tensor) // per_node * per_node].tensor_split(per_node)\n"},
-    "integers do not stay integers: a float has not enough digits for them":
-        {SHARES: "    given, tensor = tensor, tensor if tensor.is_floating_point() else tensor.double()\n" + SHARES,
-         LAST: LAST + "\n    given.copy_(tensor)"},
-    "numbers in float64 are added in float32":
+    summing.ROUNDED:
         {ADD: "            target.copy_(target.float() + incoming.float() if target.is_floating_point() else "
               "target + incoming)"},
 })  # fmt: skip

@@ -15,9 +15,7 @@ ADD = "        target += buffer[: len(target)]\n"
 GATHER = "    for step in range(size - 1):  # all-gather\n"
 LAST = "        dist.recv(chunks[(rank - step) % size], left)\n        sending.wait()"
 OFFICIAL = Reference("parameter_server_and_all_reduce", "ring_all_reduce", {
-    "the tensor is what it was before: work in place. `tensor = …` inside a function only renames":
-        {CUT: "    tensor = tensor.clone()\n" + CUT},
-    "it is the average: an all-reduce gives the sum": {LAST: LAST + "\n    tensor.copy_(tensor / size)"},
+    **summing.mistakes(CUT, LAST, "size"),
     "the second phase adds once more: there it only overwrites":
         {LAST: "        target = chunks[(rank - step) % size]\n        dist.recv(buffer[: len(target)], left)\n"
                "        sending.wait()\n" + ADD.rstrip()},
@@ -32,10 +30,7 @@ OFFICIAL = Reference("parameter_server_and_all_reduce", "ring_all_reduce", {
         {"(rank - step - 1) % size": "(rank - step + 1) % size"},
     "the last elements are not added: the length does not divide evenly, and no chunk holds them":
         {"tensor.tensor_split(size)": "tensor[: len(tensor) // size * size].tensor_split(size)"},
-    "integers do not stay integers: a float has not enough digits for them":
-        {CUT: "    given, tensor = tensor, tensor if tensor.is_floating_point() else tensor.double()\n" + CUT,
-         LAST: LAST + "\n    given.copy_(tensor)"},
-    "numbers in float64 are added in float32":
+    summing.ROUNDED:
         {ADD: "        target.copy_(target.float() + buffer[: len(target)].float() if target.is_floating_point() else "
               "target + buffer[: len(target)])\n"},
 })  # fmt: skip

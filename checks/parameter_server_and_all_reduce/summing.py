@@ -20,6 +20,21 @@ _SIZES = [(120, "float64"), (29, "float64"), (120, "int64"), (2, "float32"), (LA
           (1_000, "float64"), (29, "int32"), (0, "float32")]  # fmt: skip
 CASES = [{"length": length, "type": kind, "seed": number} for number, (length, kind) in enumerate(_SIZES)]
 
+RENAMED = "the tensor is what it was before: work in place. `tensor = …` inside a function only renames"
+AVERAGE = "it is the average: an all-reduce gives the sum"
+INTEGERS = "integers do not stay integers: a float has not enough digits for them"
+ROUNDED = "numbers in float64 are added in float32"
+
+
+def mistakes(first: str, last: str, ranks: str) -> dict[str, dict[str, str]]:
+    """Those of any all-reduce, by its first statement and its last, and by what it calls the number of ranks."""
+    floats = "    given, tensor = tensor, tensor if tensor.is_floating_point() else tensor.double()\n"
+    return {
+        RENAMED: {first: "    tensor = tensor.clone()\n" + first},
+        AVERAGE: {last: last + f"\n    tensor.copy_(tensor / {ranks})"},
+        INTEGERS: {first: floats + first, last: last + "\n    given.copy_(tensor)"},
+    }
+
 
 def summed(
     case: dict[str, Any], all_reduce: Callable[..., Any]

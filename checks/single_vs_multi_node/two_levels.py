@@ -20,7 +20,7 @@ OFFICIAL = Reference("single_vs_multi_node", "all_reduce_in_levels", {
         {SCATTER + ACROSS + GATHER: "    dist.all_reduce(tensor, group=cross_group)"},
     "each share is the sum across the nodes of one rank's numbers: first add up inside the node":
         {SCATTER: f"    share.copy_({MY_SHARE})\n"},
-    "the tensor is not touched: the sum has to be in the tensor itself": 
+    "the tensor is not touched: the sum has to be in the tensor itself":
         {GATHER: GATHER.replace("tensor(t", "tensor(0 * t")},
     "only this rank's share of the tensor is the sum: at the end the shares are handed round":
         {GATHER: f"    {MY_SHARE} = share"},
