@@ -10,7 +10,7 @@ import contextlib
 import gc
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any
 
@@ -67,6 +67,10 @@ class Plan:
     pipeline: int = 1
     micro: int = 1
     saved: str = "full"
+
+    def __repr__(self) -> str:
+        told = ((one.name, getattr(self, one.name), one.default) for one in fields(self))
+        return f"Plan({', '.join(f'{name}={value!r}' for name, value, usual in told if value != usual)})"
 
     @property
     def gpus(self) -> int:
