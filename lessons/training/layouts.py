@@ -39,7 +39,7 @@ from utils.training.models.llama import Block
 ORDER = ("pipeline", "replicate", "shard", "context", "tensor")
 """Dimensions of the mesh: those at the end are neighbours, in one node."""
 
-LAYERS, MORE = (4, 6), (1, 3)
+LAYERS, MORE = (3, 5), (1, 2)
 """Simulated are so many layers of a stage, and micro-batches more than stages; a step grows evenly with both: exact."""
 
 _COLUMNS, _ROWS, _NORMS = ("q", "k", "v", "gate", "up"), ("out", "down"), ("norm1", "norm2")

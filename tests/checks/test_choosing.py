@@ -18,7 +18,7 @@ LARGE = [("Ethernet", Plan(tensor=8, pipeline=8, saved="selective"))]
 )
 def test_a_stored_row_is_what_a_simulation_gives(network, plan):
     seconds, gib = simulate([plan], LLAMA_70B, GPUS, BATCH, **NETWORKS[network])[0]
-    assert simulated.rows(network)[plan] == (pytest.approx(seconds, abs=1e-3), pytest.approx(gib, abs=0.1))
+    assert simulated.rows(network)[plan] == (pytest.approx(seconds, abs=1e-3), pytest.approx(gib, abs=0.2))
 
 
 @pytest.mark.parametrize("network", NETWORKS)
