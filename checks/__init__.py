@@ -37,6 +37,7 @@ the labs, in the order of the course
   16  context_parallelism/              blocks of keys, a ring that hides its messages, zig-zag, a cut sequence's loss
   17  expert_parallelism/               tokens that travel to experts, a balanced router, gradients, placing
   18  measuring/                        a timer, utilization, a late rank, exposed communication
+  19  choosing/                         reasons as numbers, plans that run, a plan that does not fit, a run of months
   20  other_frameworks/                 the same training with MPI, Horovod and TensorFlow
   21  ray_and_tuning/                   random search and halving, by hand and with Ray Tune
   22  ray_train/                        a training that goes on after accidents

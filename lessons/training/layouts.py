@@ -10,7 +10,7 @@ import contextlib
 import gc
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any
 
@@ -39,9 +39,8 @@ from utils.training.models.llama import Block
 ORDER = ("pipeline", "replicate", "shard", "context", "tensor")
 """Dimensions of the mesh: those at the end are neighbours, in one node."""
 
-LAYERS, MORE = (4, 6), (1, 3)
-"""What is simulated: so many layers of each stage, and so many micro-batches more than stages. A step grows evenly with
-both, and the rest is extrapolated: for Llama 70B to the last digit."""
+LAYERS, MORE = (3, 5), (1, 2)
+"""Simulated are so many layers of a stage, and micro-batches more than stages; a step grows evenly with both: exact."""
 
 _COLUMNS, _ROWS, _NORMS = ("q", "k", "v", "gate", "up"), ("out", "down"), ("norm1", "norm2")
 
@@ -68,6 +67,10 @@ class Plan:
     micro: int = 1
     saved: str = "full"
 
+    def __repr__(self) -> str:
+        told = ((one.name, getattr(self, one.name), one.default) for one in fields(self))
+        return f"Plan({', '.join(f'{name}={value!r}' for name, value, usual in told if value != usual)})"
+
     @property
     def gpus(self) -> int:
         return self.replicate * self.shard * self.context * self.tensor * self.pipeline
@@ -80,10 +83,9 @@ class Plan:
         """Why it cannot be run, or ""."""
         if self.gpus != gpus:
             return f"{self.gpus} GPUs are in the plan, and {gpus} are there"
-        if batch % (self.replicate * self.shard * self.micro):
-            return (
-                f"{batch} sequences are not whole micro-batches for {self.replicate * self.shard} data parallel ranks"
-            )
+        ranks = self.replicate * self.shard
+        if batch % (ranks * self.micro):
+            return f"{batch} sequences are not whole micro-batches for {ranks} data parallel ranks"
         if self.micro_batches(batch) < self.pipeline:
             return f"{self.micro_batches(batch)} micro-batches do not fill {self.pipeline} stages"
         if config.layers % self.pipeline or config.kv_heads % self.tensor or length % (2 * self.context * self.tensor):
@@ -176,9 +178,8 @@ def _cut(stage: Stage, mesh: Any) -> None:
     """Tensor and sequence parallelism, as lecture ``tensor_parallelism`` has it."""
     columns = {name: ColwiseParallel() for name in _COLUMNS}
     rows = {name: RowwiseParallel(output_layouts=Shard(1)) for name in _ROWS}
-    once = PrepareModuleOutput(
-        output_layouts=Shard(1), desired_output_layouts=Replicate(), use_local_output=False
-    )  # the ranks' parts of what a norm gives are gathered once for q, k and v
+    # The ranks' parts of what a norm gives are gathered once for q, k and v.
+    once = PrepareModuleOutput(output_layouts=Shard(1), desired_output_layouts=Replicate(), use_local_output=False)
     for block in stage.blocks:
         parallelize_module(block, mesh, columns | rows | {name: SequenceParallel() for name in _NORMS})
         parallelize_module(block, mesh, dict.fromkeys(_NORMS, once))
@@ -210,8 +211,7 @@ def _steps(
         mesh = init_device_mesh("simgpu", tuple(getattr(plan, name) for name in order), mesh_dim_names=order)
         states = mesh["shard", "context"]._flatten("states") if plan.context > 1 else mesh["shard"]
         if plan.replicate > 1:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "Slicing a flattened dim")
+            with warnings.catch_warnings(action="ignore"):  # (of slicing a flattened dimension)
                 states = mesh["replicate", "states" if plan.context > 1 else "shard"]
         found = []
         for m, layers in sizes:
@@ -244,8 +244,8 @@ def _step(
     run = _run(plan, stage, config, mesh, device, m, length)
     with contextlib.ExitStack() as stack:
         if plan.context > 1:  # (its tensor stands for those that it would cut: they are cut already)
-            whole = torch.zeros(2 * plan.context, 1, device=device)
-            stack.enter_context(context_parallel(mesh["context"], buffers=[whole], buffer_seq_dims=[0]))
+            whole = [torch.zeros(2 * plan.context, 1, device=device)]
+            stack.enter_context(context_parallel(mesh["context"], buffers=whole, buffer_seq_dims=[0]))
         if plan.tensor > 1:
             stack.enter_context(loss_parallel())
         with simgpu.profile() as prof:

@@ -50,11 +50,12 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     finally:
         pids = [server.pid, *descendants(server.pid)]
         os.killpg(server.pid, signal.SIGTERM)
-        ended = eventually(lambda: gone(pids), 60)
+        eventually(lambda: gone(pids), 60)
+        left = [Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") for pid in pids if not gone([pid])]
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGKILL)  # what did not end by itself, or began meanwhile
         server.wait()
-    assert ended
+    assert left == []
 
 
 def contents(info: dict[str, Any], path: str) -> set[str]:
