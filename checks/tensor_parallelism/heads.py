@@ -58,7 +58,7 @@ def play(case: dict[str, Any], ParallelAttention: Callable[..., Any]) -> dict[st
     whole = {"qkv": torch.randn(3 * width, width, dtype=dtype), "out": torch.randn(width, width, dtype=dtype)}
     with leaves(**whole), watched() as wire:
         attention = ParallelAttention(**whole, heads=heads)
-        ParallelAttention(**whole, heads=ranks)  # as another layer, of other heads
+        ParallelAttention(**whole, heads=width)  # as another layer, of other heads
     parameters = {name: getattr(attention, name, None) for name in whole}
     for name, shape in (("qkv", [3 * width // ranks, width]), ("out", [width, width // ranks])):
         one = parameters[name]

@@ -11,6 +11,7 @@ from checks.core import leaves, refuse, watched
 from checks.inside import outcome_of_any
 from checks.plain import kind_of
 
+_NOBODYS = "the check could not use what your function gave it"  # how a sentence begins about an error of torch's own
 _F, _G = "dist.all_reduce(gradient)", "dist.all_reduce(y)"  # f sums up backward, g forward
 NO_F, MEAN_F = {_F: "pass"}, {_F: "dist.all_reduce(gradient, dist.ReduceOp.AVG)"}
 NO_G, MEAN_G = {_G: "pass"}, {_G: "dist.all_reduce(y, dist.ReduceOp.AVG)"}
@@ -61,7 +62,9 @@ def train(
                 try:
                     y.backward(upstream)
                 except Exception as error:
-                    raise outcome_of_any(error, "the backward pass") from error
+                    found = outcome_of_any(error, "the backward pass")
+                    found.record["sentence"] = found.record["sentence"].replace(_NOBODYS, "the backward pass failed")
+                    raise found from error
             seen[f"what is handed in backward for {name}{step}"] = handed_in(wire.calls)
         for name, one in (given | weights).items():
             seen[f"the gradient of {name}{step}"] = "there is none" if one.grad is None else one.grad.clone()

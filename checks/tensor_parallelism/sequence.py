@@ -59,8 +59,8 @@ def play(case: dict[str, Any], sequence_norm: Callable[..., Any]) -> dict[str, A
         with torch.autograd.graph.saved_tensors_hooks(lambda one: saved.setdefault(id(one), one), lambda one: one):
             y = sequence_norm(x, weight, case["eps"])
         passes.tensor(y, (len(x), dist.get_world_size() * x.shape[1], width))
-        storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in saved.values()}
-        given = {one.untyped_storage().data_ptr() for one in (x, weight, y)}
+        storages = {one.untyped_storage()._cdata: one.untyped_storage().nbytes() for one in saved.values()}
+        given = {one.untyped_storage()._cdata for one in (x, weight, y)}
         most = max(most, sum(nbytes for place, nbytes in storages.items() if place not in given) / x.nbytes)
         return y
 

@@ -24,7 +24,8 @@ OFFICIAL = Reference("tensor_parallelism", "vocabulary_loss", {
         {MAX: "largest = torch.zeros_like(largest)"},
     "one largest score is taken away from all tokens: exp of the others' scores may be 0, so take each token's own":
         {MAX: "largest = largest.amax().expand(len(largest)).clone()\n    dist.all_reduce(largest, dist.ReduceOp.MAX)"},
-    "the largest score passes on a gradient: it is a constant, so detach it": {"scores.detach().amax": "scores.amax"},
+    "the largest score passes on a gradient: it is a constant, so detach it":
+        {"scores.detach().amax(1)": "scores.amax(1).clone()"},
     "a target is looked up in each rank's columns as if they began at 0: take `start` away":
         {"targets - start": "targets"},
     "a rank's columns begin at `start`, and not at its rank times their number: other ranks may have more or fewer":
@@ -49,11 +50,11 @@ OFFICIAL = Reference("tensor_parallelism", "vocabulary_loss", {
         "    loss.register_hook(torch.ones_like)\n    return loss"},
 })  # fmt: skip
 CASES = [
-    {"scores_around": [0, 0], "last_column_larger_by": 0, "type": "float64", "seed": 1},
-    {"scores_around": [1000, 1000], "last_column_larger_by": 0, "type": "float32", "seed": 2},
-    {"scores_around": [-1000, -1000], "last_column_larger_by": 0, "type": "float32", "seed": 3},
-    {"scores_around": [-1000, 1000], "last_column_larger_by": 0, "type": "float32", "seed": 4},  # in turn
-    {"scores_around": [0, 0], "last_column_larger_by": 1000, "type": "float64", "seed": 5},
+    {"scores_around": [0], "type": "float64", "seed": 1},
+    {"scores_around": [1000], "type": "float32", "seed": 2},
+    {"scores_around": [-1000], "type": "float32", "seed": 3},
+    {"scores_around": [-1000, 1000], "type": "float32", "seed": 4},  # in turn
+    {"scores_around": [0], "last_column_larger_by": 1000, "type": "float64", "seed": 5},
 ]
 NUMBERS = 3  # that are handed in for each token
 
@@ -66,8 +67,8 @@ def play(case: dict[str, Any], vocabulary_loss: Callable[..., Any]) -> dict[str,
     ends = torch.tensor(columns).cumsum(0)
     start, tokens = int(ends[rank]) - columns[rank], 8 + 2 * ranks
     whole = 3 * torch.randn(tokens, sum(columns), dtype=dtype)
-    whole += torch.tensor(case["scores_around"]).repeat(tokens // 2)[:, None]
-    whole[:, -1] += case["last_column_larger_by"]
+    whole += torch.tensor((case["scores_around"] * tokens)[:tokens])[:, None]
+    whole[:, -1] += case.get("last_column_larger_by", 0)
     targets = torch.randint(sum(columns), (tokens,))
     targets[: 2 * ranks] = torch.cat([ends - 1, ends - torch.tensor(columns)])  # each rank's last, and first column
     scores = whole[:, start : start + columns[rank]].clone()

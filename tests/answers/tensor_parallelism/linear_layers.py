@@ -59,8 +59,6 @@ right("nothing is copied that nobody else has", {"y = y.clone()": "pass", "gradi
 wrong("the way back is cut", "the result of row_linear has lost its way back", {
     ROWS: "    y = (part @ weight.t()).detach()\n    dist.all_reduce(y)\n    return y + bias.detach()"
 })  # fmt: skip
-wrong("no columns come back", "the result of column_linear is missing", {COLUMNS: COLUMNS.replace("return ", "")})
-wrong("the result in a tuple", "the result of row_linear is no tensor", {ROWS: ROWS + ","})
 wrong("columns are gathered", "what is handed in forward", {
     COLUMNS: COLUMNS.replace("return", "y =")
     + "\n    dist.all_gather([torch.empty(3) for _ in range(dist.get_world_size())], torch.zeros(3))\n    return y"
@@ -80,7 +78,7 @@ wrong("the gradient of x goes into x.grad", "the gradient of x", {
     "return x.view_as(x)": "ctx.x = x\n        return x.view_as(x)",
     "dist.all_reduce(gradient)\n        return gradient": "dist.all_reduce(gradient)\n        ctx.x.grad = gradient",
 })  # fmt: skip
-wrong("what the backward pass needs is kept in the class", "the gradient of column_linear's weight", {
+wrong("what the backward pass needs is kept in the class", "the backward pass raised RuntimeError", {
     COLUMNS: "    return Product.apply(CopyToRanks.apply(x), weight) + bias",
     "def column_linear": "class Product(torch.autograd.Function):\n    @staticmethod\n    def forward(ctx, x, weight):\n"
     "        Product.kept = x, weight\n        return x @ weight.t()\n\n    @staticmethod\n    def backward(ctx, gradient):\n"

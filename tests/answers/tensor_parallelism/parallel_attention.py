@@ -101,14 +101,10 @@ right("a large mask that is made once", MODULE | {
     ".softmax(-1) @ v",
 })  # fmt: skip
 
-wrong("nothing comes back", "the result is missing", {"return SumOverRanks": "SumOverRanks"})
 wrong("everything is kept", "`qkv` has another shape", {MINE: "qkv.clone()"})
-wrong("rows of out", "`out` has another shape", {", dim=1": ""})
 wrong("a view of out", "the object keeps the whole `out`", {OUT: OUT.replace(".clone()", "")})
 wrong("the whole is kept beside", "the object keeps the whole `qkv`", {HEADS: f"{HEADS}\n        self.whole = qkv"})
 wrong("no parameters", "no nn.Parameter called `qkv`", {"torch.nn.Parameter(mine)": "mine.requires_grad_()"})
-wrong("other names", "no nn.Parameter called `qkv`", {"self.qkv": "self.weight"})
-wrong("the way back is cut", "has lost its way back", {"self.out.t())": "self.out.t()).detach()"})
 wrong("gathered heads", "what is handed in forward", {
     "        return SumOverRanks": "        parts = [torch.empty_like(found) for _ in range(dist.get_world_size())]\n"
     "        dist.all_gather(parts, found.contiguous())\n        return SumOverRanks"

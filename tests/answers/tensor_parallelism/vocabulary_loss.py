@@ -107,14 +107,11 @@ wrong("in many pieces", "more than 3 all-reduces", {
 })  # fmt: skip
 wrong("the way back is cut", "the loss has lost its way back", {".mean()": ".mean().detach()"})
 wrong("a list", "the loss has another shape", {".mean()": ".mean()[None]"})
-wrong("never waits", "never waits for", {"dist.all_reduce(y)": "dist.all_reduce(y, async_op=True)"})
+wrong("the largest score is not detached", "the backward pass failed", {"scores.detach()": "scores"})
 wrong("scores are changed", "changes `scores`", {SCORES: "    scores.data.sub_(largest[:, None])\n"})
 wrong("targets are changed", "changes `targets`", {"place = targets - start": "place = targets.sub_(start + 1) + 1"})
 wrong("scores in float64", "float64", {LARGEST: "    scores = scores.double()\n" + LARGEST})
 wrong("the mean in place of the largest", "not the largest score of all ranks", {"amax(1)": "mean(1)"})
-wrong("sums are rounded to bfloat16 on their way", "the result for scores", {
-    "        y = y.clone()\n": "        dtype, y = y.dtype, y.bfloat16()\n", "        return y\n": "        return y.to(dtype)\n"
-})  # fmt: skip
 wrong("only who has no target sums", "do not call the same collectives", {
     SCORES: "    if (targets >= start).all():\n        dist.barrier()\n" + SCORES
 })  # fmt: skip
