@@ -43,17 +43,18 @@ def play(case: dict[str, Any], column_linear: Callable[..., Any], row_linear: Ca
     torch.manual_seed(case["seed"])
     inputs, hidden, outputs = torch.randint(2, 6, (3,)).tolist()
     torch.manual_seed(1000 * case["seed"] + rank)  # of this rank alone
-    weight, last_weight = (Parameter(torch.randn(n, hidden + rank % 3, dtype=dtype)) for n in (inputs, outputs))
-    weight, bias = Parameter(weight.detach().t().contiguous()), Parameter(torch.randn(hidden + rank % 3, dtype=dtype))
+    mine = hidden + rank % 3
+    shapes: Any = (mine, inputs), (mine,), (outputs, mine)
+    weight, bias, last_weight = (Parameter(torch.randn(shape, dtype=dtype)) for shape in shapes)
     torch.manual_seed(case["seed"])  # as on all ranks
     last_bias = Parameter(torch.randn(outputs, dtype=dtype))
-    shapes = {"x": case["rows"], "another x": [4]}
-    x = {name: torch.randn(*shape, inputs, dtype=dtype).requires_grad_() for name, shape in shapes.items()}
+    rows = {"x": case["rows"], "another x": [4]}
+    x = {name: torch.randn(*shape, inputs, dtype=dtype).requires_grad_() for name, shape in rows.items()}
     columns = []
 
     def network(x: torch.Tensor) -> torch.Tensor:
         part = column_linear(x, weight, bias)
-        part = passes.tensor(part, (*x.shape[:-1], len(bias)), "the result of column_linear")
+        part = passes.tensor(part, (*x.shape[:-1], mine), "the result of column_linear")
         columns.append(part.detach().clone())
         y = row_linear(torch.tanh(part), last_weight, last_bias)
         return passes.tensor(y, (*x.shape[:-1], outputs), "the result of row_linear")

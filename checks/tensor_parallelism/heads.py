@@ -57,8 +57,8 @@ def play(case: dict[str, Any], ParallelAttention: Callable[..., Any]) -> dict[st
     width = heads * size
     whole = {"qkv": torch.randn(3 * width, width, dtype=dtype), "out": torch.randn(width, width, dtype=dtype)}
     with leaves(**whole), watched() as wire:
-        attention = ParallelAttention(**whole, heads=heads)
-        ParallelAttention(**whole, heads=width)  # as another layer, of other heads
+        attention = ParallelAttention(*whole.values(), heads)
+        ParallelAttention(*whole.values(), width)  # as another layer, of other heads
     parameters = {name: getattr(attention, name, None) for name in whole}
     for name, shape in (("qkv", [3 * width // ranks, width]), ("out", [width, width // ranks])):
         one = parameters[name]
@@ -69,14 +69,10 @@ def play(case: dict[str, Any], ParallelAttention: Callable[..., Any]) -> dict[st
     storages = {name: StorageWeakRef(one.untyped_storage()) for name, one in whole.items()}
     del whole
     for name, storage in storages.items():
-        words = (
-            f"the object keeps the whole `{name}`: a view of a part, too, keeps all of it in memory, clone() does not"
-        )
+        words = f"the object keeps the whole `{name}`: a view keeps all of it in memory, so clone() your part"
         refuse(memory.is_kept(storage), words)
     seen: dict[str, Any] = {f"`{name}`, this rank's part": one.detach().clone() for name, one in parameters.items()}
-    x = {
-        name: torch.randn(n, length, width, dtype=dtype).requires_grad_()
-        for name, n in (("x", batch), ("another x", 2))
-    }
+    sizes = {"x": batch, "another x": 2}
+    x = {name: torch.randn(n, length, width, dtype=dtype).requires_grad_() for name, n in sizes.items()}
     seen |= passes.train(lambda x: passes.tensor(attention(x), x.shape), x, parameters)
     return seen | {"what the constructor hands in": passes.handed_in(wire.calls)}

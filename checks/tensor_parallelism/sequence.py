@@ -51,7 +51,7 @@ def play(case: dict[str, Any], sequence_norm: Callable[..., Any]) -> dict[str, A
     torch.manual_seed(1000 * case["seed"] + dist.get_rank())
     shapes = {"x": (case["batch"], case["tokens_of_each_rank"]), "another x": (2, 3)}
     x = {name: torch.randn(*shape, width, dtype=dtype).requires_grad_() for name, shape in shapes.items()}
-    most = 0.0  # bytes for the backward pass, of an input's
+    most = 0.0  # that is kept, in times the memory of x
 
     def norm(x: torch.Tensor) -> Any:
         nonlocal most
