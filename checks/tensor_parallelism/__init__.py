@@ -1,40 +1,40 @@
-"""The exercises of this lab: the parts of a transformer, each cut over ranks. Each holds a contract.
+"""The exercises of this lab. Each check plays an answer beside the official solution (see ``checks/core``).
 
-linear.py      linear_layers: one matrix by columns, the next by rows
+columns.py     linear_layers: one matrix by columns, the next by rows
 heads.py       parallel_attention: each rank has some heads
 vocabulary.py  vocabulary_loss: scores are never gathered
 sequence.py    sequence_norm: each rank normalises its own tokens
-parts.py       what they share
+passes.py      what they share: how f and g go wrong, a layer in two steps of training
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from checks.contracts import judge
+from checks.core import judge
 from checks.framework import exercise
-from checks.tensor_parallelism import heads, linear, sequence, vocabulary
+from checks.tensor_parallelism import columns, heads, sequence, vocabulary
 
 
-@exercise(title="Columns, then rows", difficulty=2, minutes=30)
+@exercise(title="Columns, then rows", difficulty=2, minutes=30, official=columns.OFFICIAL)
 def linear_layers(column_linear: Any, row_linear: Any) -> dict[str, Any]:
     """Judge ``column_linear(x, weight, bias)`` and ``row_linear(part, weight, bias)``, one behind the other."""
-    return judge(linear.CONTRACT, column_linear, row_linear)
+    return judge(columns.OFFICIAL, columns.play, columns.CASES, column_linear, row_linear, ranks=(3, 2))
 
 
-@exercise(title="Attention by heads", difficulty=2, minutes=30)
+@exercise(title="Attention by heads", difficulty=2, minutes=30, official=heads.OFFICIAL)
 def parallel_attention(ParallelAttention: Any) -> dict[str, Any]:
     """Judge the class ``ParallelAttention(qkv, out, heads)``, which is called with x."""
-    return judge(heads.CONTRACT, ParallelAttention)
+    return judge(heads.OFFICIAL, heads.play, heads.CASES, ParallelAttention, ranks=(2, 3))
 
 
-@exercise(title="A loss that never gathers the scores", difficulty=3, minutes=30)
+@exercise(title="A loss that never gathers the scores", difficulty=3, minutes=30, official=vocabulary.OFFICIAL)
 def vocabulary_loss(vocabulary_loss: Any) -> dict[str, Any]:
     """Judge ``vocabulary_loss(scores, targets, start)``, forward and backward."""
-    return judge(vocabulary.CONTRACT, vocabulary_loss)
+    return judge(vocabulary.OFFICIAL, vocabulary.play, vocabulary.CASES, vocabulary_loss, ranks=(3, 2))
 
 
-@exercise(title="A norm on its own part of the sequence", difficulty=3, minutes=30)
+@exercise(title="A norm on its own part of the sequence", difficulty=3, minutes=30, official=sequence.OFFICIAL)
 def sequence_norm(sequence_norm: Any) -> dict[str, Any]:
     """Judge ``sequence_norm(x, weight, eps)``, forward and backward."""
-    return judge(sequence.CONTRACT, sequence_norm)
+    return judge(sequence.OFFICIAL, sequence.play, sequence.CASES, sequence_norm, ranks=(4, 2))
