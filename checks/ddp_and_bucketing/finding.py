@@ -46,10 +46,7 @@ def play(case: dict[str, Any], FindingUnused: Callable[..., Any]) -> dict[str, A
         words = "Ranks have used other parts, and yet all of them start bucket 0, then bucket 1, …, each one whole"
         with explained(words):
             step = one.step(number, one.wrapped.finish, prepare=one.wrapped.prepare, used=used)
-        about, last = (
-            f"in step {number + 1}, where the ranks use branches {used[: dist.get_world_size()]}",
-            len(step.ready),
-        )
+        about = f"in step {number + 1}, with the branches {used[: dist.get_world_size()]}"
         found |= step.told(about)
         if step.right:  # (else it is told what is wrong with the numbers)
             travelled, others = _sorted(buckets, step.calls)

@@ -149,7 +149,9 @@ def hidden(calls: Sequence[dict[str, Any]], last: int, buckets: Any = None) -> N
         words = "all_reduce is called without async_op=True before backward has ended, which stands still until then"
     elif any(one["waited"][1] < last for one in calls):
         words = "waits for an all_reduce before backward has ended, which then stands still: wait in finish()"
-    words = next((one for one in everywhere(words) if one), "")
+    every = [""] * dist.get_world_size()
+    dist.all_gather_object(every, words)
+    words = next(filter(None, every), "")
     refuse(words, words)
 
 
