@@ -12,6 +12,7 @@ from checks.ddp_and_bucketing.training import LAB, MEANS, Step, Trained, hidden
 MEAN = "            parameter.grad /= dist.get_world_size()\n"
 CLEAR = "        self.travelling.clear()\n"
 WORK = "        work = dist.all_reduce(parameter.grad, async_op=True)\n"
+LOOP = "        self.travelling = []\n        for parameter in model.parameters():\n"
 IF = "            if parameter.requires_grad:"
 OFFICIAL = Reference(LAB, "Overlapped", {
     **MEANS,
@@ -22,6 +23,8 @@ OFFICIAL = Reference(LAB, "Overlapped", {
     "the mean does not arrive in `.grad`, which is this rank's own, divided":
         {WORK: WORK.replace("grad,", "grad.clone(),")},
     "the mean does not arrive in `.grad`": {WORK: WORK.replace("grad,", "grad.clone(),"), MEAN: ""},
+    "every hook sends the gradient of the last parameter: a lambda in a loop sees the loop's last value":
+        {LOOP: LOOP + "            self.last = parameter\n", WORK: "        parameter = self.last\n" + WORK},
     "only matrices are averaged: biases and scalars are parameters too": {IF: IF[:-1] + " and parameter.dim() > 1:"},
     "the gradients are averaged in the first step only": {
         WORK: "        if hasattr(self, 'over'):\n            return\n" + WORK,

@@ -121,7 +121,7 @@ def kept(model: nn.Module, numbers: bool = True) -> Iterator[None]:
     with leaves():
         yield
     changed = [what for what, now in state().items() if now != before[what]]
-    refuse(changed, f"your code changes of the model {' and '.join(changed)}")
+    refuse(changed, f"your code changes what has to stay: {' and '.join(changed)}")
 
 
 @contextlib.contextmanager

@@ -114,7 +114,7 @@ wrong("pickled state", "the bytes that broadcast_state sends", {
 wrong("divides what travels", "changed between the start of their all_reduce and its wait()", {
     EACH + SUM + MEAN: EACH + "            work = dist.all_reduce(parameter.grad, async_op=True)\n" + MEAN + "            work.wait()\n"
 })  # fmt: skip
-wrong("parameters are averaged", "numbers of parameters or buffers", {
+wrong("parameters are averaged", "the mean does not arrive in `.grad`", {
     EACH + SUM + MEAN: EACH + SUM.replace(".grad", ".data") + MEAN.replace(".grad", ".data")
 })  # fmt: skip
 wrong("untied", "a tensor, or a tie", {

@@ -97,9 +97,6 @@ def closures():
 wrong("frozen too", "cannot register a hook on a tensor that doesn't require gradient", {
     LIST + "            if parameter.requires_grad:\n                " + HOOK: LIST + "            " + HOOK
 })  # fmt: skip
-wrong("all hooks see the last parameter", "raised", {
-    WORK: WORK.replace("parameter.grad", "self.last.grad"), LIST: LIST + "            self.last = parameter\n"
-})  # fmt: skip
 wrong("a blocking call in the hook", "is called without async_op=True before backward has ended", {
     WORK + KEEP: "        dist.all_reduce(parameter.grad)\n" + EARLY
 })  # fmt: skip
