@@ -18,6 +18,8 @@ TRAVELLING = "        self.travelling = []\n"
 READY = "        self.missing[self.number[parameter]] -= 1\n"
 WHILE = "        while len(self.travelling) < len(self.buckets) and self.missing[len(self.travelling)] == 0:\n"
 NEXT = "            bucket = self.buckets[len(self.travelling)]\n"
+FLAT = "            flat = torch.cat([p.grad.flatten() for p in bucket])\n"
+CLEAR = "        self.travelling.clear()\n"
 BACK = "                p.grad.copy_(part.view_as(p))\n"
 FINISH = "    def finish(self):\n"
 REST = FINISH + "        while len(self.travelling) < len(self.buckets):\n            self.launch()\n"
@@ -61,6 +63,10 @@ OFFICIAL = Reference(LAB, "Bucketed", {
     "a bucket starts too late: when the first gradient of the next bucket is ready, and not with its own last one":
         {READY + WHILE: WHILE + "            self.launch()\n" + READY + "\n    def launch(self):\n        if True:\n",
          FINISH: REST},
+    "a bucket starts too early: not all of its gradients are there":
+        {"(self.travelling)] == 0:": "(self.travelling)] <= 1:", FLAT: FLAT.replace(
+            "p.grad.flatten()", "(torch.zeros_like(p) if p.grad is None else p.grad).flatten()")},
+    "the counts are not set back for the next step: there nothing travels": {MISSING + CLEAR: CLEAR},
     **MEANS,
     "the mean does not arrive in `.grad`": {BACK: "                pass\n"},
     "the parts of a bucket go back to other parameters than those that they came from":
