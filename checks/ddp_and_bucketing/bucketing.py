@@ -45,6 +45,9 @@ OFFICIAL = Reference(LAB, "Bucketed", {
             "        self.buckets = [self.buckets[n] for n in order]\n"
             "        self.number = {p: n for n, bucket in enumerate(self.buckets) for p in bucket}\n"
             + MISSING + TRAVELLING},
+    "the tied weight is in the buckets twice: it has two names, but it is one tensor with one gradient":
+        {"reversed(list(model.parameters()))":
+         "reversed([p for _, p in model.named_parameters(remove_duplicate=False)])"},
     "each parameter has an all_reduce of its own: put a bucket's gradients into one tensor, and start that one":
         {FULL: "            if True:\n"},
     "the last bucket of a type goes only if it is full: a bucket goes when all its gradients are ready": {
@@ -94,7 +97,7 @@ def play(case: dict[str, Any], Bucketed: Callable[..., Any]) -> dict[str, Any]:
             step = one.step(number, one.wrapped.finish)
         if step.right:  # (else it is told what is wrong with the numbers)
             hidden(step.calls, len(step.ready))
-        found |= step.told(about)
         found[f"{about}, the bytes of each all_reduce"] = [f"{c['bytes']} ({c['dtype']})" for c in step.calls]
         found[f"{about}, the gradients that are ready when each starts"] = [c["ready"] for c in step.calls]
+        found |= step.told(about)
     return found

@@ -169,7 +169,7 @@ wrong("divides what travels", "changes a tensor while all_reduce is still using 
     SUM + MEAN: SUM.replace("dist.", "work = dist.").replace("grad)", "grad, async_op=True)") + MEAN
     + "                    work.wait()\n"
 })  # fmt: skip
-wrong("no context manager", "raised", {"    @contextlib.contextmanager\n": ""})
+wrong("no context manager", "does not support the context manager protocol", {"    @contextlib.contextmanager\n": ""})
 wrong("all_gather", "calls all_gather, and all_reduce is all", {
     SUM + MEAN: "                    every = [torch.empty_like(parameter) for _ in range(dist.get_world_size())]\n"
     "                    dist.all_gather(every, parameter.grad)\n                    parameter.grad = sum(every) / len(every)\n"
