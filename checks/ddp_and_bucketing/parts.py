@@ -9,6 +9,7 @@ from checks.contracts import scenery
 from checks.core import Reference, refuse
 from checks.ddp_and_bucketing.training import LAB, MEANS, Trained, explained, flags
 
+USED = "    used = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.int32)\n"
 ASK = "    dist.all_reduce(used)\n"
 SKIP = "        if by_how_many == 0:\n            continue\n"
 ZEROS = "        if parameter.grad is None:\n            parameter.grad = torch.zeros_like(parameter)\n"
@@ -26,6 +27,10 @@ OFFICIAL = Reference(LAB, "average_used", {
     "a gradient of zeros is taken for an unused one: what is unused has no gradient, its `.grad` is None":
         {"parameter.grad is not None for": "parameter.grad is not None and bool(parameter.grad.any()) for",
          SKIP: "        if by_how_many == 0:\n            parameter.grad = None\n            continue\n"},
+    "what is used is asked in the first step only: it may be another part in each step":
+        {USED + ASK: "    known = vars(average_used).setdefault(model, [])\n    if not known:\n    " + USED
+                     + "    " + ASK
+                     + "        known += used.tolist()\n    used = torch.tensor(known)\n"},
     **MEANS,
     "the mean does not arrive in `.grad`": {SUM: "        dist.all_reduce(parameter.grad.clone())\n"},
 })  # fmt: skip
@@ -33,7 +38,7 @@ OFFICIAL = Reference(LAB, "average_used", {
 _USED = (
     [[[0], [2], [3]], [[2], [0], [2]]],
     [[[], [], []], [[0], [], []]],
-    [[[1], [1], [1]], [[0], [1], [1]]],
+    [[[1], [1], [1]], [[0, 1, 2, 3], [1], []]],
     [[[0, 1, 2, 3], [2], []], [[], [3], [0]]],
 )
 CASES = [
@@ -54,8 +59,6 @@ def play(case: dict[str, Any], average_used: Callable[..., Any]) -> dict[str, An
             step = trained.step(number, lambda: average_used(model), used=used)
         found |= step.told(f"in step {number + 1}")
         flags(step.calls, parameters)
-        words = (
-            "more all-reduces than one for each trainable parameter and one for flags: put all flags into one tensor"
-        )
+        words = "more all-reduces than one for each trainable (not frozen) parameter and one for all flags together"
         refuse(len(step.calls) > parameters + 1, words, measured=len(step.calls), expected=f"at most {parameters + 1}")
     return found

@@ -94,12 +94,8 @@ wrong("flags only where something is missing", "the ranks do not call the same c
 wrong("flags that overflow", "with 256 ranks the sum is 0 again", {"torch.int32": "torch.uint8"})
 wrong("flags that are True and are added", "with 256 ranks the sum is 0 again", {"torch.int32": "torch.bool"})
 wrong("rank 0 decides", "calls broadcast, and all_reduce is all", {ASK: "    dist.broadcast(used, 0)\n"})
-wrong("one flag at a time", "put all flags into one tensor", {
+wrong("one flag at a time", "and one for all flags together", {
     ASK: "    for flag in used.split(1):\n        dist.all_reduce(flag)\n"
-})  # fmt: skip
-wrong("asks once for each model", "the gradient of", {
-    USED + ASK: "    known = vars(average_used).setdefault(model, [])\n    if not known:\n    " + USED + "    " + ASK
-    + "        known += used.tolist()\n    used = torch.tensor(known)\n"
 })  # fmt: skip
 wrong("flags are the bits of one number", "raised ValueError: Overflow", {
     USED + ASK: "    mine = sum(1 << i for i, parameter in enumerate(parameters) if parameter.grad is not None)\n"
