@@ -31,6 +31,8 @@ OFFICIAL = Reference(LAB, "FindingUnused", {
         USED: "if not by_how_many[p]:\n                    p.grad = None\n                else:"},
     "a bucket starts too late: what this backward never reaches is nothing to wait for until finish()":
         {MARK: "", FLAGS: MARK + FLAGS},
+    "the walk goes on with the first of a node's next_functions only: follow all of them":
+        {"in node.next_functions]": "in node.next_functions[:1]]"},
     **MEANS,
 })  # fmt: skip
 STEPS = ([[0], [2], [3]], [[2], [], [0, 3]], [[], [1], [1]], [[], [], []], [[3], [0, 2], [2]])  # branches, by rank
