@@ -85,7 +85,7 @@ def used_in_one_vector():
 
 wrong("no thought of it", "raised TypeError", {ASK: "", SKIP: "", ZEROS: ""})
 wrong("skips what is None", ALONE, {ASK: "", ZEROS: ""})
-wrong("flags of what this rank has used", "flags of what anybody has used", {
+wrong("flags of what this rank has used", "flags what anybody has used", {
     "if parameter.requires_grad]": "if parameter.grad is not None]"
 })  # fmt: skip
 wrong("flags only where something is missing", "the ranks do not call the same collectives", {
