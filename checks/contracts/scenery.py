@@ -123,17 +123,6 @@ def loss(model: Branched, seed: int, rows: int = 3) -> Tensor:
     return 64 * model(inputs.to(model.stem.weight.dtype)).square().mean()
 
 
-def goes_wrong(model: Branched, now: list[bool]) -> None:
-    """As soon as ``now`` is not empty, a gradient has an infinity, as in a training that has to notice that."""
-
-    def spoiled(gradient: Tensor) -> Tensor:
-        gradient = gradient.clone()
-        gradient[0, 0] += torch.inf if now else 0.0
-        return gradient
-
-    model.head.weight.register_hook(spoiled)
-
-
 def tangled(loss: Tensor) -> Tensor:
     """The same number at the end of a graph with 2**60 paths, deeper than Python's functions may call each other."""
     for _ in range(60):
@@ -152,23 +141,3 @@ def thrown_away(model: Branched) -> None:
 def trainable(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Every trainable parameter once, with its first name."""
     return ((name, p) for name, p in model.named_parameters() if p.requires_grad)
-
-
-class Momentum:
-    """SGD with momentum and weight decay, as torch.optim.SGD does it. (To import that one takes a second.)"""
-
-    def __init__(
-        self, parameters: list[nn.Parameter], rate: float = 0.002, momentum: float = 0.9, decay: float = 0.01
-    ) -> None:  # (a small rate, for ``loss`` is large)
-        self.parameters, self.rate, self.momentum, self.decay = parameters, rate, momentum, decay
-        self.moving: dict[nn.Parameter, Tensor] = {}
-
-    @torch.no_grad()
-    def step(self) -> None:
-        for parameter in self.parameters:
-            if parameter.grad is not None and parameter.grad.shape == parameter.shape:
-                gradient = parameter.grad.add(parameter, alpha=self.decay)
-                moving = self.moving.get(parameter)
-                moving = gradient.clone() if moving is None else moving.mul_(self.momentum).add_(gradient)
-                self.moving[parameter] = moving
-                parameter.sub_(moving, alpha=self.rate)

@@ -1,249 +1,125 @@
-"""Exercise 4: the class ``Accumulating(model)`` with ``no_sync()`` and ``finish()``: micro-batches in silence."""
+"""Check of ``Accumulating``: micro-batches in silence, and then the mean of what has added up."""
 
 from __future__ import annotations
 
-import contextlib
-import random
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-from checks.contracts import Broken, Case, Contract, Facts, Rules
-from checks.ddp_and_bucketing import gradients
+import torch.distributed as dist
 
-if TYPE_CHECKING:
-    from torch import Tensor
+from checks.contracts import scenery
+from checks.core import Reference, watched
+from checks.core.watching import waits
+from checks.ddp_and_bucketing.training import LAB, MEANS, gradients, kept
 
-
-class BatchError(ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError):
-    """Of many kinds at once: whoever swallows one of them swallows it."""
-
-
-class Cancelled(BaseException):
-    """None of Python's own, and no Exception, as asyncio and libraries of tests have them."""
-
-
-OTHERS = (KeyboardInterrupt, StopIteration, SystemExit)
-EXCEPTIONS = {one.__name__: one for one in (BatchError, Cancelled, *OTHERS)}
-# What leaving a block may change no more than anybody else.
-LEFT_ALONE = ("value", "grad", "training", "requires_grad", "is", "memory", "dtype", "shape")
-# What precedes the micro-batch that is synchronised.
-STEPS = ("no block", "a block", "an exception in a block", "a block in a block", "no_sync() without with",
-         "a block of the other object")  # fmt: skip
-
-OUTER = "a block whose inner block has ended"
-
-
-def draw(rng: random.Random) -> list[Case]:
-    cases: list[Case] = []
-    types = rng.sample(("float64", "float32"), 2)
-    for ranks, kind in zip((3, rng.choice((2, 4))), types, strict=True):
-        steps = ["a block", *rng.sample(STEPS, 3)] if ranks != 3 else [*rng.sample(STEPS, len(STEPS)), "a block"]
-        raised = rng.sample(list(EXCEPTIONS), len(EXCEPTIONS) if ranks == 3 else 2)
-        how: Case = {"type": kind, "exceptions": ", ".join(raised)}
-        micro = [rng.randint(3 if step == "a block in a block" else 2, 5) for step in steps]
-        cases.append({"ranks": ranks, **how, "steps": steps, "micro-batches": micro, "seed": rng.getrandbits(30)})
-    return cases
-
-
-def scene(case: Case, watch: Any, facts: Facts) -> None:
-    Scene(case, watch, facts).play()
-
-
-class Scene:
-    """Trainings with micro-batches, of two models in turn, each with an object of the learner's."""
-
-    def __init__(self, case: Case, watch: Any, facts: Facts) -> None:
-        from checks.contracts import scenery, snapshot
-
-        self.case, self.watch, self.facts, self.scenery, self.snapshot = case, watch, facts, scenery, snapshot
-        self.models = [scenery.model(case["seed"] + number, types=case["type"]) for number in range(2)]
-        facts |= {"sizes": [gradients.sizes(model) for model in self.models], "steps": [], "silent": []}
-        self.twins = [scenery.twin(model) for model in self.models]
-        self.objects = [watch.call("Accumulating", model=model) for model in self.models]
-        self.optimizers = [scenery.Momentum(list(model.parameters())) for model in self.models]
-        self.count, self.silent_ones = 0, set()  # which objects may hold gradients for their next all-reduce
-
-    def play(self) -> None:
-        for step, (kind, micro) in enumerate(zip(self.case["steps"], self.case["micro-batches"], strict=True)):
-            self.number, self.parts = step % 2, 1
-            if kind in ("a block", "a block in a block"):
-                self.parts = micro
-            self.begin()
-            self.before(kind)
-            self.micro_batch(f"the last micro-batch, after {kind}, of {'AB'[self.number]},", self.number)
-            self.note(kind)
-            self.optimizers[self.number].step()
-
-    def begin(self) -> None:
-        """zero_grad(), and the twin gets the numbers of the model."""
-        model, twin = self.models[self.number], self.twins[self.number]
-        for mine, theirs in zip(twin.parameters(), model.parameters(), strict=True):
-            mine.data.copy_(theirs.detach())
-            mine.grad = theirs.grad = None
-
-    def before(self, kind: str) -> None:
-        mine, other = self.objects[self.number], self.objects[1 - self.number]
-        if kind == "a block":
-            with self.block(mine):
-                for _ in range(self.parts - 1):
-                    self.silent(kind)
-        elif kind == "a block in a block":
-            with self.block(mine):
-                with self.block(mine):
-                    self.silent(kind)
-                with self.block(mine, BatchError.__name__):
-                    pass
-                for _ in range(self.parts - 2):
-                    self.silent(OUTER)
-        elif kind == "an exception in a block":
-            for name in self.case["exceptions"].split(", "):
-                with self.block(mine, name):
-                    self.silent("a block")
-                self.begin()
-        elif kind == "no_sync() without with":
-            with self.step("no_sync()", mine):
-                mine.no_sync()
-        elif kind == "a block of the other object":
-            with self.block(other):
-                self.micro_batch(f"the last micro-batch, after {kind}, of {'AB'[self.number]},", self.number)
-                self.note(kind)
-            self.begin()
-
-    @contextlib.contextmanager
-    def block(self, wrapped: Any, exception: str = "") -> Iterator[None]:
-        """A learner's ``with`` block, ended by an exception or not; entering and leaving it are calls of the answer."""
-        before = self.snapshot.Snapshot({"model": self.models})
-        with contextlib.ExitStack() as stack:
-            with self.step("no_sync()", wrapped):
-                context = wrapped.no_sync()
-                leave = type(context).__exit__
-                type(context).__enter__(context)
-            stack.callback(self.leave, wrapped, context, leave, exception, before)
-            yield
-
-    def leave(self, wrapped: Any, context: Any, leave: Any, exception: str, before: Any) -> None:
-        error = EXCEPTIONS[exception]("a batch cannot be read") if exception else None
-        inside = self.snapshot.Snapshot({"model": self.models})
-        with self.step("the end of no_sync()", wrapped) as record:
-            try:
-                if leave(context, *((type(error), error, None) if error else (None, None, None))) and error:
-                    self.facts["swallowed"] = exception
-            except BaseException as raised:
-                if raised is not error:
-                    raise
-        after = self.snapshot.Snapshot({"model": self.models})
-        record["changes"] = [one for one in before.changes_to(after)
-                             if one[0].endswith(".attributes") and ".grad." not in one[0]]  # fmt: skip
-        record["changes"] += [one for one in inside.changes_to(after) if one[0].rpartition(".")[2] in LEFT_ALONE]
-
-    @contextlib.contextmanager
-    def step(self, rules: str, wrapped: Any) -> Iterator[Any]:
-        with self.watch.step(rules, wrapped) as record:
-            record["of"] += f" {id(wrapped) in self.silent_ones}"
-            yield record
-
-    def silent(self, kind: str) -> None:
-        """A micro-batch inside a block, and what has added up so far."""
-        self.silent_ones.add(id(self.objects[self.number]))
-        self.micro_batch(f"a micro-batch in {kind}", self.number)
-        own, got = (self.snapshot.gradients(m[self.number]) for m in (self.twins, self.models))
-        self.facts["silent"].append({"kind": kind, "call": len(self.watch.records) - 1, "own": own, "got": got})
-
-    def micro_batch(self, rules: str, number: int) -> None:
-        import torch.distributed as dist
-
-        self.count += 1
-        seed = 1000 * self.case["seed"] + 10 * self.count + dist.get_rank()
-        model, twin, wire = self.models[number], self.twins[number], self.watch.wire
-        self.before_last = self.snapshot.gradients(twin)
-        (self.scenery.loss(twin, seed) / self.parts).backward()
-        lost = self.scenery.loss(model, seed) / self.parts
-        with self.watch.step(rules, self.objects[number], model=model):
-            wire.phase = "backward"
-            lost.backward()
-            wire.phase = "finish()"
-            self.objects[number].finish()
-
-    def note(self, kind: str) -> None:
-        self.silent_ones.discard(id(self.objects[self.number]))
-        own = self.snapshot.gradients(self.twins[self.number])
-        last = {name: own[name] - self.before_last[name] if name in self.before_last else own[name] for name in own}
-        found = {"kind": kind, "call": len(self.watch.records) - 1, "parts": self.parts, "own": own, "last": last}
-        self.facts["steps"].append(found | {"got": self.snapshot.gradients(self.models[self.number])})
+OFF = "before, self.synchronise = self.synchronise, False"
+BLOCK = "        try:\n            yield\n        finally:\n            self.synchronise = before\n"
+IF = "        if self.synchronise:\n            for"
+SUM = "                    dist.all_reduce(parameter.grad)\n"
+MEAN = "                    parameter.grad /= dist.get_world_size()\n"
+INIT = "        self.model, self.synchronise = model, True\n"
+FINISH = "    def finish(self):\n"
+OFFICIAL = Reference(LAB, "Accumulating", {
+    "inside the block the gradients travel all the same": {OFF: "before = True"},
+    "after the block nothing travels any more: switch it on again as the block ends": {BLOCK: "        yield\n"},
+    "after an exception in the block nothing travels any more: use try … finally":
+        {BLOCK: "        yield\n        self.synchronise = before\n"},
+    "after a KeyboardInterrupt in the block nothing travels any more: it is no Exception, use try … finally":
+        {BLOCK: "        try:\n            yield\n        except Exception:\n            self.synchronise = before\n"
+                "            raise\n        self.synchronise = before\n"},
+    "an exception in the block does not come out: use try … finally, or let __exit__ return None":
+        {BLOCK: "        with contextlib.suppress(BaseException):\n            yield\n"
+                "        self.synchronise = before\n"},
+    "as an inner block ends, gradients travel again in the outer one: put back what was there before":
+        {"self.synchronise = before": "self.synchronise = True"},
+    "in a block inside a block gradients travel: each block switches to the other state":
+        {OFF: "self.synchronise = not self.synchronise",
+         "self.synchronise = before": "self.synchronise = not self.synchronise"},
+    "a block of another object counts as this one's: keep the flag in the object": {
+        "self.model, self.synchronise = model, True": "self.model = model", "self.synchronise":
+        "Accumulating.synchronise", "    def __init__": "    synchronise = True\n\n    def __init__"},
+    "as the block ends, what has added up travels: only finish() outside of a block sends it":
+        {BLOCK: BLOCK + "        self.finish()\n"},
+    **MEANS,
+    "only the last micro-batch is averaged: average what has added up in `.grad`": {
+        INIT: INIT + "        for one in model.parameters():\n            if one.requires_grad:\n"
+              "                one.register_hook(self.average)\n\n    def average(self, gradient):\n"
+              "        if self.synchronise:\n            gradient = gradient / dist.get_world_size()\n"
+              "            dist.all_reduce(gradient)\n        return gradient\n",
+        IF: "        if False:\n            for"},
+    "it is divided by the number of micro-batches: the training loop has done that": {
+        INIT: INIT + "        self.count = 0\n", FINISH: FINISH + "        self.count += 1\n",
+        MEAN: MEAN[:-1] + " * self.count\n            self.count = 0\n"},
+    "inside the block what has added up is divided: leave it alone":
+        {IF: "        if True:\n            for", SUM: "                    if self.synchronise:\n    " + SUM},
+    "inside the block what has added up is thrown away":
+        {FINISH: FINISH + "        if not self.synchronise:\n            self.model.zero_grad()\n"},
+    "every gradient travels twice": {SUM: SUM + MEAN + SUM},
+})  # fmt: skip
+ERRORS = {"ValueError": ValueError, "KeyboardInterrupt": KeyboardInterrupt}
+_BEFORE = ("nothing", "a block", "a block in a block", "a block of another object",
+           *(f"a block that ends by a {name}" for name in ERRORS))  # fmt: skip
+CASES = [{"before the last micro-batch": one, "seed": number} for number, one in enumerate(_BEFORE)]
 
 
-def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
-    import torch
+class Player:
+    """What a case does with a model and the learner's object, and what is seen of it."""
 
-    for rank, facts in enumerate(world):
-        if facts.get("swallowed"):
-            words = f"a {facts['swallowed']} inside the no_sync() block does not come out: use try … finally"
-            words += ", or let __exit__ return None"
-            yield Broken("value:swallowed", words, rank=rank)
-        for one in facts["silent"]:
-            for name, own in one["own"].items():
-                if name not in one["got"] or not torch.equal(one["got"][name], own):
-                    words = "is not what has added up on this rank, which has to stay there"
-                    words = f"in {one['kind']}, `{name}.grad` {words}"
-                    yield Broken("value:silent", words, rank=rank, call=one["call"])
-    for number, step in enumerate(world[0]["steps"]):
-        yield from gradients.judge_means(
-            world, number, step["call"], lambda name, rank, n=number: _guesses(world, n, name, rank)
-        )
+    def __init__(self, case: dict[str, Any], Accumulating: Callable[..., Any]) -> None:
+        self.kind, self.seed = case["before the last micro-batch"], 100 * case["seed"] + 10 * dist.get_rank()
+        self.phases: list[str] = []  # each begins with a mark
+        self.found: dict[str, Any] = {}
+        types = ("float64", "float32")[case["seed"] % 2]
+        self.model = scenery.model(case["seed"], types=types)
+        self.ddp, self.other = Accumulating(self.model), Accumulating(scenery.model(50, types=types))
+
+    def now(self, phase: str) -> None:
+        self.phases.append(phase)
+        self.seen.mark()
+
+    def micro_batch(self, where: str) -> None:
+        about = f"micro-batch {len(self.phases) // 2 + 1}, {where}"
+        self.now(about)
+        (scenery.loss(self.model, self.seed + len(self.phases)) / 3).backward()
+        self.ddp.finish()
+        self.found |= {f"{about}: the gradient of `{name}`": one for name, one in gradients(self.model).items()}
+        self.now(f"after {about}")
+
+    def before_the_last(self) -> None:
+        if self.kind == "a block of another object":
+            with self.other.no_sync():
+                self.micro_batch("in a block of another object")
+            self.model.zero_grad()
+        elif self.kind.split()[-1] in ERRORS:
+            self.found["what comes out of the block"] = self.interrupted(ERRORS[self.kind.split()[-1]]())
+            self.model.zero_grad()
+        elif self.kind != "nothing":
+            with self.ddp.no_sync():
+                self.micro_batch("in the block")
+                if self.kind == "a block in a block":
+                    with self.ddp.no_sync():
+                        self.micro_batch("in the inner block")
+                self.micro_batch("in the block")
+
+    def interrupted(self, error: BaseException) -> str:
+        try:
+            with self.ddp.no_sync():
+                self.micro_batch("in the block")
+                raise error
+        except type(error) as caught:
+            if caught is not error:
+                raise
+            return type(error).__name__
+        return "nothing"
 
 
-def _guesses(world: Sequence[Facts], number: int, name: str, rank: int) -> dict[str, Tensor]:
-    """What a gradient is after mistakes with micro-batches."""
-    steps, ranks = [facts["steps"][number] for facts in world], len(world)
-    if (parts := steps[0]["parts"]) == 1:
-        return {}
-    mean, last = (sum(one[kind][name].double() for one in steps) / ranks for kind in ("own", "last"))
-    mixed = steps[rank]["own"][name] - steps[rank]["last"][name] + last
-    return {
-        f"is divided by the {parts} micro-batches, too: the training loop has done that": mean / parts,
-        f"is {parts} times too large: the gradients of the micro-batches add up by themselves": mean * parts,
-        "is averaged for the last micro-batch only: average what has added up in `.grad`": mixed,
-    }
-
-
-def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
-    steps = [one for _, world in played for one in world[0]["steps"]]
-    return {
-        "micro-batches without a collective": sum(len(world[0]["silent"]) for _, world in played),
-        "synchronised": len(steps),
-        "models": gradients.models_in(played, 2),
-    }
-
-
-_SILENT = "inside no_sync(), and as it ends, a gradient only adds up on its own rank"
-CONTRACT = Contract(
-    name="ddp_and_bucketing.no_sync",
-    rules={
-        "Accumulating": Rules(changes=("*.hooks.added", "around.the process groups"), wire=None),
-        "no_sync()": Rules(),
-        "the end of no_sync()": Rules(),
-    }
-    | {
-        f"a micro-batch in {kind}": Rules(changes=(*gradients.GRADIENTS, "model.*.grad"))
-        for kind in ("a block", "a block in a block", OUTER)
-    }
-    | {
-        f"the last micro-batch, after {kind}, of {'AB'[number]},": Rules(
-            changes=(*gradients.GRADIENTS, "model.*.grad"),
-            wire=gradients.by_model(gradients.once, number),
-            surplus=lambda facts, number=number: gradients.surplus(facts, number),
-        )
-        for number in (0, 1)
-        for kind in STEPS
-    },
-    draw=draw,
-    scene=scene,
-    judge=judge,
-    mistakes=(
-        ("wire:other *", f"{{}}: {_SILENT}"),
-        ("value:swallowed", "{}"),
-        *gradients.MISTAKES,
-    ),
-    refused=gradients.REFUSED,
-    figures=figures,
-)
+def play(case: dict[str, Any], Accumulating: Callable[..., Any]) -> dict[str, Any]:
+    player = Player(case, Accumulating)
+    with kept(player.model), watched(["all_reduce"]) as player.seen:
+        player.before_the_last()
+        player.micro_batch("after all blocks")
+    waits(player.seen.calls)
+    for place, phase in enumerate(player.phases):
+        sent = sum(one["bytes"] for one in player.seen.calls if one["ready"] == place + 1)
+        player.found[f"{phase}: the bytes that are all-reduced"] = sent
+    return player.found

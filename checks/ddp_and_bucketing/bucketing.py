@@ -1,142 +1,103 @@
-"""Exercise 3: the class ``Bucketed(model, cap)`` with ``finish()``: buckets, in one order on all ranks."""
+"""Check of ``Bucketed``: which gradients share a bucket, and when each bucket starts, in one order on all ranks."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from checks.contracts import Broken, Case, Contract, Facts
-from checks.ddp_and_bucketing import bucket_plans as plans
-from checks.ddp_and_bucketing import gradients, overlapping
-from checks.ddp_and_bucketing.bucket_plans import Weight
+import torch.distributed as dist
 
-BRANCHES = 4
-TYPES = "float64 and float32"
-_ORDERS = ("the same", "other on odd ranks")
+from checks.contracts import scenery
+from checks.core import Reference
+from checks.ddp_and_bucketing.training import BOTH, LAB, MEANS, Trained, explained, hidden
 
-
-def draw(rng: random.Random) -> list[Case]:
-    cases: list[Case] = []
-    for ranks in (2, rng.choice((3, 4))):
-        for order in _ORDERS if ranks == 2 else rng.sample(_ORDERS, 1):
-            case = {"ranks": ranks, "type": TYPES, "order": order, "seed": rng.getrandbits(30)}
-            cases.append(case | {"caps": _caps(case, rng)})
-    return cases
-
-
-def _caps(case: Case, rng: random.Random) -> list[int]:
-    """For both models, caps with which usual mistakes show: also one that a bucket meets exactly, 1, and a huge one."""
-    caps = []
-    for number in range(2):
-        weights = weights_of(model_of(case, number))
-        trained = [weight.bytes for weight in reversed(weights) if weight.trainable]
-        candidates = [sum(trained[:count]) for count in range(1, len(trained))]
-        candidates += [weight.bytes for weight in weights] + [one + 4 * rng.randint(1, 20) for one in trained]
-        rng.shuffle(candidates)
-        telling = plans.telling_caps(weights, candidates)
-        if case["order"] == "the same":
-            caps.append(telling[min(number, len(telling) - 1)])
-        else:  # many buckets, so that they are full in another order on another rank
-            caps.append(rng.choice((1, 4, 8, 12, 16)) if number else rng.choice((*telling, 10**6)))
-    return caps
-
-
-def model_of(case: Case, number: int) -> Any:
-    from checks.contracts import scenery
-
-    return scenery.model(case["seed"] + number, branches=BRANCHES, types=TYPES)
-
-
-def weights_of(model: Any) -> list[Weight]:
-    """Every parameter once, in the order of ``model.parameters()``."""
-    names: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
-    found = [(names[id(p)], p) for p in model.parameters()]
-    return [Weight(n[0], p.nbytes, str(p.dtype).removeprefix("torch."), len(n), p.requires_grad) for n, p in found]
-
-
-def scene(case: Case, watch: Any, facts: Facts) -> None:
-    models = [overlapping.make(case, number, BRANCHES) for number in range(2)]
-    facts["weights"] = [[tuple(weight) for weight in weights_of(model)] for model in models]
-    wrap = lambda number: watch.call("Bucketed", model=models[number], cap=case["caps"][number])  # noqa: E731
-    overlapping.train(case, watch, facts, models, wrap)
-
-
-def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
-    for step, number in enumerate(overlapping.ORDER_OF_MODELS):
-        call = len(set(overlapping.ORDER_OF_MODELS)) + step
-        cap = case["caps"][number]
-        for rank, facts in enumerate(world):
-            weights = [Weight(*one) for one in facts["weights"][number]]
-            found, where = facts["steps"][step]["launches"], {"rank": rank, "call": call}
-            buckets = plans.buckets_of(weights, cap)
-            moments = plans.due(buckets, found["ready"])
-            got = [(one["bytes"], one["dtype"]) for one in found["calls"]]
-            if got != plans.launches(buckets):
-                words = f"with cap {cap:,}, {plans.why(weights, cap, found['ready'], got)}"
-                yield Broken("wire:0 buckets", words, in_words(got), in_words(plans.launches(buckets)), **where)
-            yield from overlapping.judge_overlap(found, moments[0], rank, call)
-            if len(got) == len(moments):
-                yield from _moments(buckets, moments, found, where)
-        yield from gradients.judge_means(world, step, call)
-        yield from gradients.judge_others(world, step, call)
-    yield from overlapping.judge_kept(world)
-
-
-def _moments(
-    buckets: list[list[Weight]], moments: list[int], found: dict[str, Any], where: dict[str, Any]
-) -> Iterator[Broken]:
-    """Each bucket is launched at its moment."""
-    for number, (one, moment) in enumerate(zip(found["calls"], moments, strict=True)):
-        if one["ready"] == moment:
-            continue
-        lacking = [w.name for w in buckets[number] if found["ready"].index(w.name) >= one["ready"]]
-        why = "a bucket goes as soon as its last gradient is ready and all buckets before it have gone"
-        if one["ready"] < moment:
-            why = (
-                f"the gradient of `{lacking[0]}` is not there yet" if lacking else "an earlier bucket has not gone yet"
-            )
-        words = f"bucket {number} is launched too {'early' if one['ready'] < moment else 'late'}: {why}"
-        yield Broken(
-            "wire:3 moment", words, f"{one['ready']} of {len(found['ready'])} gradients ready", moment, **where
-        )
-        return
+FULL = "            if sum(p.nbytes for p in self.buckets[number]) >= cap:\n"
+OPEN = "            number = is_open.setdefault"
+MISSING = "        self.missing = [len(bucket) for bucket in self.buckets]\n"
+TRAVELLING = "        self.travelling = []\n"
+READY = "        self.missing[self.number[parameter]] -= 1\n"
+WHILE = "        while len(self.travelling) < len(self.buckets) and self.missing[len(self.travelling)] == 0:\n"
+NEXT = "            bucket = self.buckets[len(self.travelling)]\n"
+FLAT = "            flat = torch.cat([p.grad.flatten() for p in bucket])\n"
+CLEAR = "        self.travelling.clear()\n"
+BACK = "                p.grad.copy_(part.view_as(p))\n"
+FINISH = "    def finish(self):\n"
+REST = FINISH + "        while len(self.travelling) < len(self.buckets):\n            self.launch()\n"
+OFFICIAL = Reference(LAB, "Bucketed", {
+    "the buckets are filled from the first parameter to the last: gradients come the other way round, so take the "
+    "parameters in reverse order": {"reversed(list(model.parameters()))": "model.parameters()"},
+    "a bucket closes before it would exceed the cap: it closes when it holds the cap or more": {
+        OPEN: "            last = is_open.get(parameter.dtype)\n            if last is not None and "
+              "sum(p.nbytes for p in self.buckets[last]) + parameter.nbytes > cap:\n"
+              "                del is_open[parameter.dtype]\n" + OPEN, ">= cap": "> cap"},
+    "a bucket that holds exactly the cap is full: it closes when its bytes are >= the cap, not >": {">= cap": "> cap"},
+    "the cap counts bytes, not elements": {FULL: FULL.replace("nbytes", "numel()")},
+    "the cap counts bytes, and an element has not always 4 of them: a parameter's bytes are its `nbytes`":
+        {FULL: FULL.replace("p.nbytes", "4 * p.numel()")},
+    "gradients of different types share a bucket: each type has buckets of its own": {"parameter.dtype": "None"},
+    "a bucket closes as soon as a parameter of another type comes: each type keeps an open bucket of its own":
+        {OPEN: "            is_open = {d: n for d, n in is_open.items() if d == parameter.dtype}\n" + OPEN},
+    "the buckets are in the order in which they were filled: number them in the order in which they were opened": {
+        FULL: FULL.replace(">= cap", ">= cap and is_full.append(number) is None"),
+        "        self.buckets, self": "        is_full = []\n        self.buckets, self",
+        MISSING + TRAVELLING:
+            "        order = is_full + [n for n in range(len(self.buckets)) if n not in is_full]\n"
+            "        self.buckets = [self.buckets[n] for n in order]\n"
+            "        self.number = {p: n for n, bucket in enumerate(self.buckets) for p in bucket}\n"
+            + MISSING + TRAVELLING},
+    "the tied weight is in the buckets twice: it has two names, but it is one tensor with one gradient":
+        {"reversed(list(model.parameters()))":
+         "reversed([p for _, p in model.named_parameters(remove_duplicate=False)])"},
+    "each parameter has an all_reduce of its own: put a bucket's gradients into one tensor, and start that one":
+        {FULL: "            if True:\n"},
+    "the last bucket of a type goes only if it is full: a bucket goes when all its gradients are ready": {
+        MISSING + TRAVELLING: "        self.buckets = [b for b in self.buckets if sum(p.nbytes for p in b) >= cap]\n"
+                              "        self.number = {p: n for n, b in enumerate(self.buckets) for p in b}\n"
+                              + MISSING + TRAVELLING,
+        READY: "        if parameter not in self.number:\n            return\n" + READY},
+    "a bucket starts in another order than 0, 1, …: it also waits for all buckets before it":
+        {WHILE: "        if self.missing[self.number[parameter]] == 0:\n",
+         NEXT: "            bucket = self.buckets[self.number[parameter]]\n"},
+    "all buckets start when the last gradient is ready: then nothing is left to hide them behind":
+        {WHILE: "        if any(self.missing):\n            return\n" + WHILE},
+    "a bucket starts too late: when one has gone, look whether the next one is ready as well (while, not if)":
+        {WHILE: "        if len(self.travelling) < len(self.buckets) and self.missing[len(self.travelling)] == 0:\n"
+                "            self.launch()\n\n    def launch(self):\n        if True:\n", FINISH: REST},
+    "a bucket starts too late: when the first gradient of the next bucket is ready, and not with its own last one":
+        {READY + WHILE: WHILE + "            self.launch()\n" + READY + "\n    def launch(self):\n        if True:\n",
+         FINISH: REST},
+    "a bucket starts too early: not all of its gradients are there":
+        {"(self.travelling)] == 0:": "(self.travelling)] <= 1:", FLAT: FLAT.replace(
+            "p.grad.flatten()", "(torch.zeros_like(p) if p.grad is None else p.grad).flatten()")},
+    "the counts are not set back for the next step: there nothing travels": {MISSING + CLEAR: CLEAR},
+    **MEANS,
+    "the mean does not arrive in `.grad`": {BACK: "                pass\n"},
+    "the parts of a bucket go back to other parameters than those that they came from":
+        {"in zip(bucket, flat.split([p.numel() for p in bucket])":
+         "in zip(bucket[::-1], flat.split([p.numel() for p in bucket[::-1]])"},
+    "means are rounded to float32": {BACK: "                p.grad.copy_(part.view_as(p).float())\n"},
+})  # fmt: skip
+SAME, OTHER = "the same on all ranks", "another one on odd ranks"
+CASES = [
+    {"cap": 160, "order of the branches": SAME, "seed": 3},  # here each mistake shows
+    {"cap": 40, "order of the branches": OTHER, "seed": 1},
+]
 
 
-def in_words(launched: Sequence[tuple[int, str]]) -> str:
-    return ", ".join(f"{nbytes:,} ({dtype})" for nbytes, dtype in launched[:6]) + (" …" if launched[6:] else "")
-
-
-def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
-    counts = {}
-    for case, world in played:
-        for step, number in enumerate(overlapping.ORDER_OF_MODELS[:2]):
-            counts[case["caps"][number]] = len(world[0]["steps"][step]["launches"]["calls"])
-    return {
-        "models": gradients.models_in(played, 2),
-        "all-reduces by cap": ", ".join(f"{cap:,} bytes: {count}" for cap, count in counts.items()),
-        "ranks with another order": "launch in the same order",
-    }
-
-
-CONTRACT = Contract(
-    name="ddp_and_bucketing.buckets",
-    rules={"Bucketed": overlapping.CONSTRUCTOR, **overlapping.STEPS},
-    draw=draw,
-    scene=scene,
-    judge=judge,
-    mistakes=(
-        ("wire:0 *", "{}"),
-        ("wire:1 *", "{}"),
-        (
-            "wire:disagree",
-            "{}. Gradients may be ready in another order on another rank: launch bucket 0, then bucket 1, …",
-        ),
-        *overlapping.MISTAKES,
-        ("wire:3 *", "{}"),
-    ),
-    refused=gradients.REFUSED,
-    figures=figures,
-)
+def play(case: dict[str, Any], Bucketed: Callable[..., Any]) -> dict[str, Any]:
+    models = [scenery.model(10 * case["seed"] + number, branches=4, types=BOTH) for number in range(2)]
+    if case["order of the branches"] == OTHER and dist.get_rank() % 2:
+        for model in models:
+            model.order.reverse()
+    trained, found = [Trained(model, lambda model: Bucketed(model, case["cap"])) for model in models], {}
+    for number, which in enumerate((0, 1, 0)):  # two objects live side by side
+        about, one = f"in step {number + 1}, of model {'AB'[which]}", trained[which]
+        words = "Gradients may be ready in another order on another rank: start bucket 0, then bucket 1, …"
+        with explained(words):
+            step = one.step(number, one.wrapped.finish)
+        if step.right:  # (else it is told what is wrong with the numbers)
+            hidden(step.calls, len(step.ready))
+        found[f"{about}, the bytes of each all_reduce"] = [f"{c['bytes']} ({c['dtype']})" for c in step.calls]
+        found[f"{about}, the gradients that are ready when each starts"] = [c["ready"] for c in step.calls]
+        found |= step.told(about)
+    return found
