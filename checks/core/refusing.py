@@ -50,7 +50,8 @@ def leaves(**things: Any) -> Iterator[None]:
     before = state()
     yield
     changed = [name for name, value in state().items() if value != before[name]]
-    refuse(changed, f"your function changes {' and '.join(changed)}: leave it as it was, or work on a copy")
+    instead = "take a generator of your own" if any("generator" in name for name in changed) else "or work on a copy"
+    refuse(changed, f"your function changes {' and '.join(changed)}: leave it as it was, {instead}")
 
 
 def _as_it_is(thing: Any) -> Any:

@@ -20,7 +20,8 @@ OFFICIAL = Reference("feeding_the_ranks", "train_augmented", {
         {"num_workers=1)": "num_workers=1, persistent_workers=True)"},
     "the data set is one epoch late: workers get their copy when the iterator is made, and set_epoch comes before":
         {TELL_DATA: "", STEPS: STEPS + "\n" + TELL_DATA},
-    "the data set's epochs are counted from 1: step gets the same number": {"dataset.set_epoch(epoch)": "dataset.set_epoch(epoch + 1)"},
+    "the data set's epochs are counted from 1, those of step from 0":
+        {TELL_DATA: TELL_DATA.replace("(epoch)", "(epoch + 1)")},
 })  # fmt: skip
 CASES = [{"samples": 23, "epochs": 4}, {"samples": 26, "epochs": 3}]
 
@@ -31,5 +32,7 @@ def play(case: dict[str, Any], train_augmented: Callable[..., Any]) -> dict[str,
     alone = any(not sample.by_worker for rank in found for samples in rank.values() for sample in samples)
     words = "samples are read by the training process itself, so the GPU waits for each: keep num_workers=1 or more"
     refuse(alone, words)
-    believed = [sorted({one.epoch for rank in found for one in rank[epoch]}) for epoch in found[0]]
-    return {**seen, "the epochs that the data set believes in, in each epoch": believed}
+    for epoch in found[0]:
+        believed = sorted({sample.epoch for rank in found for sample in rank[epoch]})
+        seen[f"which epochs the data set believes in, in epoch {epoch}"] = ", ".join(map(str, believed))
+    return seen

@@ -65,8 +65,10 @@ def run(samples: int, loop: Callable[[Samples, Step], Any]) -> list[dict[int, li
     batches: list[tuple[int, list[int]]] = []
     seeds = torch.initial_seed(), random.getstate()
     loop(Samples(samples), lambda epoch, batch: batches.append((epoch, _numbers(batch))))
-    words = "your loop seeds a global generator of random numbers, and the model needs it too: a sampler has a generator of "
-    refuse((torch.initial_seed(), random.getstate()) != seeds, words + "its own, and knows the epoch from set_epoch")
+    words = (
+        "your loop seeds a global generator, and the model draws from it too: a sampler has a generator of its own, "
+    )
+    refuse((torch.initial_seed(), random.getstate()) != seeds, words + "and knows the epoch from set_epoch")
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, batches)
     found: list[dict[int, list[Sample]]] = []
@@ -91,7 +93,7 @@ def orders(samples: int, ranks: Sequence[dict[int, list[Sample]]]) -> dict[int, 
         refuse(len(ranks) > 1 and sizes == [samples] * len(ranks), words)
         words = "all ranks see the same samples: the sampler needs to know its rank"
         refuse(missing and all(one == shares[0] for one in shares), words, **told)
-        words = "a part of the samples is left out: does drop_last drop them, or nobody take the last batch?"
+        words = "a part of the samples is left out: does drop_last drop them, or is the last batch skipped?"
         refuse(missing and sum(sizes) < samples, words, **told)
         words = "the ranks shuffle differently: seed and epoch must be the same on all of them"
         refuse(missing and sizes == [share] * len(ranks), words, **told)
@@ -101,10 +103,10 @@ def orders(samples: int, ranks: Sequence[dict[int, list[Sample]]]) -> dict[int, 
     return found
 
 
-def named(found: dict[int, Any], whole: dict[int, Any] | None = None) -> list[Any]:
-    """For each epoch, the epoch that had its order first."""
-    whole = whole or found
-    return [next((epoch for epoch in whole if whole[epoch] == order), "none") for order in found.values()]
+def named(found: dict[int, Any], whole: dict[int, Any], how: str = "") -> dict[str, Any]:
+    """For each epoch of a run, which epoch of the whole one has had its order first."""
+    first = {epoch: next((one for one in whole if whole[one] == order), "none") for epoch, order in found.items()}
+    return {f"which epoch's order epoch {epoch}{how} has": one for epoch, one in first.items()}
 
 
 def seen(found: dict[int, list[list[int]]]) -> dict[str, Any]:
@@ -115,6 +117,6 @@ def seen(found: dict[int, list[list[int]]]) -> dict[str, Any]:
     return {
         "the epochs that are trained": list(found),
         "whether the samples are shuffled": first != [[*sorted(share[:-1]), share[-1]] for share in first],
-        "which epoch has had the order of each epoch first": named(found),
+        **named(found, found),
         "whether the ranks get other samples than in the first epoch": all(moved) or len(first) == 1,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +27,7 @@ OFFICIAL = Reference("feeding_the_ranks", "train_resumed", {
     "the first iterator after resuming has the order of epoch 0: set_epoch comes before it, too": {FIRST: ""},
     "after resuming, the epochs are counted from 0 again: count from the very first one":
         {FIRST: "    sampler.set_epoch(0)\n", NEXT: NEXT.replace("epoch + 1", "epoch - first + 1")},
-    "the order depends on where a run was resumed": {"DistributedSampler(dataset)": "DistributedSampler(dataset, seed=first)"},
+    "the order depends on where a run was resumed": {"Sampler(dataset)": "Sampler(dataset, seed=first)"},
     "evaluate is not called once after each epoch": {EVALUATE: ""},
     "the last epoch is not evaluated": {EVALUATE: "        if epoch + 1 < epochs:\n    " + EVALUATE},
     "evaluate comes after the last step of its epoch, not before the first":
@@ -39,8 +40,12 @@ PATIENCE = 5.0  # seconds for workers to read their first sample, however busy t
 def play(case: dict[str, Any], train_resumed: Callable[..., Any]) -> dict[str, Any]:
     whole, events = _run(case, train_resumed, 0)
     late, later = _run(case, train_resumed, case["first"])
-    words = f"whose order is that of each epoch, in the run that resumes with epoch {case['first']}"
-    return {**epochs.seen(whole), words: epochs.named(late, whole), "steps and evaluations": events + later}
+    return {
+        **epochs.seen(whole),
+        "the steps and evaluations, in order": events,
+        **epochs.named(late, whole, f", resumed with epoch {case['first']},"),
+        "the steps and evaluations of the run that resumes": later,
+    }
 
 
 def _run(case: dict[str, Any], train_resumed: Callable[..., Any], first: int) -> tuple[dict[int, Any], list[str]]:
@@ -61,8 +66,8 @@ def _run(case: dict[str, Any], train_resumed: Callable[..., Any], first: int) ->
             until = time.monotonic() + PATIENCE * (not idle and epoch + 1 < case["epochs"])
             while data.read_by_workers() <= done and time.monotonic() < until:
                 time.sleep(0.002)
-            if data.read_by_workers() <= done and epoch + 1 < case["epochs"]:
-                idle.append(epoch)
+            at_work = data.read_by_workers() > done and multiprocessing.active_children()
+            idle.extend([epoch] * (not at_work and epoch + 1 < case["epochs"]))
             events.append(f"evaluate({epoch})")
 
         train_resumed(data, first, case["epochs"], counted, evaluate)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import builtins
-import contextlib
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
-import numpy
-import torch
 from torch.utils.data import DistributedSampler
 
 from checks.core import Reference, leaves, refuse
@@ -24,10 +21,6 @@ OFFICIAL = Reference("feeding_the_ranks", "TrainingSampler", {
     "drop_last is True, so what does not fill a round is left out, not padded": {"if self.drop_last:": "if False:"},
     "more is left out than what does not fill a round":
         {"return self.length // self.world_size": "return (self.length - 1) // self.world_size"},
-    "the ranks have different numbers of samples: a rank with fewer ends its epoch while the others wait for it":
-        {REPEATED: "order"},
-    "the padding is longer than the data set: repeat the samples as often as needed":
-        {REPEATED: "order + order[: total - self.length]"},
     "the padding takes the same sample again and again: no sample more than once more than another":
         {REPEATED: "order + order[:1] * (total - self.length)"},
     "every rank has the whole data set: a rank takes its own share": {GIVES: "order"},
@@ -77,6 +70,13 @@ def play(case: dict[str, Any], TrainingSampler: Callable[..., Any]) -> dict[str,
     times = [often(shares, samples) for shares in (unset, *epochs.values())]
     least, most = min(one for one, _ in times), max(one for _, one in times)
     equal, total = sizes == {(share,) * ranks}, ranks * share
+    words = "the ranks have different numbers of samples: a rank with fewer ends its epoch while the others wait for it"
+    words = (
+        words
+        if total <= 2 * samples
+        else "the padding is longer than the data set: repeat the samples as often as needed"
+    )
+    refuse(any(len({*one}) > 1 for one in sizes), words, measured=list(max(sizes)), expected=[share] * ranks)
     alike = len({frozenset(one) for one in unset}) == 1
     words = "samples are missing, and others come more than once: all ranks make the same order, from seed and epoch "
     refuse(equal and least == 0 and most > 1 and not alike, words + "alone, and then deal it out")
@@ -88,14 +88,14 @@ def play(case: dict[str, Any], TrainingSampler: Callable[..., Any]) -> dict[str,
         refuse(unset != epochs[0], "before the first set_epoch, the epoch is 0")
         words = "without its last arguments the sampler is not that of seed=0 and drop_last=False"
         refuse(usual[0] != usual[1], words)
-        with _another_process():
+        with mock.patch("builtins.hash", lambda value, usual=hash: usual(value) ^ isinstance(value, str)):
             elsewhere = in_epoch(1, made(seed, drop_last))
         words = "in another process the same sampler makes another order: it comes from seed and epoch alone, and a "
         refuse(elsewhere != epochs[1], words + "text's hash is another one in each process")
         begins_anew(mine[0], epochs[EPOCHS[-1]][0])
         if samples >= MANY:
-            refuse(other_seed == epochs[0], "the seed does not change the order")
             _shuffled(samples, drop_last, epochs)
+            refuse(other_seed == epochs[0], "the seed does not change the order")
     return {
         "the numbers of indices of the ranks": list(max(sizes)),
         "len(sampler) on each rank": lengths,
@@ -113,28 +113,8 @@ def _shuffled(samples: int, drop_last: bool, epochs: dict[int, Shares]) -> None:
     kept = [rank for rank, _ in enumerate(every[0]) if len({frozenset(shares[rank]) for shares in every}) == 1]
     words = f"rank {kept and kept[0]} keeps the samples that it had, and only shuffles them: shuffle first, deal then"
     refuse(kept and len(every[0]) > 1, words)
-    one, other = (_neighbours(epochs[epoch]) for epoch in (1, 2))
-    words = "samples that follow each other in one epoch do so in the next one too: shuffle anew"
-    refuse(len(one & other) > len(one) / 2, words)
     counts = [Counter(itertools.chain(*shares)) for shares in every]
     odd = {frozenset(index for index in range(samples) if one[index] != 1) for one in counts}
     what = "left out: they are never trained on" if drop_last else "repeated: they weigh twice as much"
     words = f"in every epoch the same samples are {what}. Shuffle first, {'drop' if drop_last else 'pad'} then"
     refuse(len(odd) == 1 and odd != {frozenset()}, words)
-
-
-def _neighbours(shares: Shares) -> set[frozenset[int]]:
-    return {frozenset(pair) for share in shares for pair in itertools.pairwise(share)}
-
-
-@contextlib.contextmanager
-def _another_process() -> Iterator[None]:
-    """In the block, the global random generators and the hashes of texts are those of some other process."""
-    usual = builtins.hash
-    for stir in (torch.manual_seed, random.seed, numpy.random.seed):
-        stir(4711)
-    builtins.hash = lambda value: usual(value) ^ (isinstance(value, str) and 99)
-    try:
-        yield
-    finally:
-        builtins.hash = usual

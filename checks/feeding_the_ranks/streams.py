@@ -41,14 +41,15 @@ OFFICIAL = Reference("feeding_the_ranks", "RankStream", {
         {MINE: "range(length)" + ROUNDED},
     "a worker's block is rounded up, and the last worker has less: their shares differ by one sample at most":
         {PART: "mine[worker.id * -(-len(mine) // worker.num_workers) :][: -(-len(mine) // worker.num_workers)]"},
+    "without workers a part is missing: get_worker_info() is None in the training process, whose share is all its own":
+        {WORKER: "        me, workers = (worker.id, worker.num_workers) if worker else (0, 2)\n"
+                 "        mine = mine[me::workers]\n"},
     "padding: some samples come twice":
-        {DROP: "", MINE: "[i % length for i in range(self.rank, (length if self.drop_last else length + self.world_size "
-                         "- 1) // self.world_size * self.world_size, self.world_size)]"},
-    "samples are read that are not given, and reading is what costs: work out the numbers of its own, and read those":
-        {GIVE: "        for index, sample in enumerate(self.source):\n            if index in mine:\n"
-               "                yield sample"},
+        {DROP: "        total = length if self.drop_last else length + self.world_size - 1\n        total -= total % "
+               "self.world_size\n",
+         MINE: "[i % length for i in range(self.rank, total, self.world_size)]"},
     "a sample that is None is left out: it is one like any other":
-        {GIVE: GIVE.replace("yield ", "sample = ") + "\n            if sample is not None:\n                yield sample"},
+        {GIVE: GIVE.replace("yield ", "sample = ") + "\n            if sample is not None: yield sample"},
 })  # fmt: skip
 MOST = 1_000
 
@@ -81,35 +82,31 @@ class _Source:
 
 
 def play(case: dict[str, Any], RankStream: Callable[..., Any]) -> dict[str, Any]:
-    ranks, workers, samples, frugal = case["ranks"], case["workers"], case["samples"], True
+    ranks, workers, samples = case["ranks"], case["workers"], case["samples"]
     shares: list[list[list[int]]] = []  # by rank, by worker
-    for rank in range(ranks):
-        shares.append([])
-        for worker in range(max(workers, 1)):
-            source = _Source(samples, case.get("None"))
-            with leaves(), watched() as wire, _in_worker(worker, workers):
-                stream = RankStream(source, ranks, rank, *[True] * case["drop_last"])
-                shares[-1].append(_given(stream, source))
-                frugal &= {*source.reads} <= {*shares[-1][-1]}
-            refuse(wire.calls, "the ranks need no communication for this: rank and world_size are given")
-        if case.get("real loader"):
-            loader = DataLoader(stream, batch_size=None, num_workers=workers, multiprocessing_context="fork")
-            words = (
-                "in a real DataLoader, a rank's stream gives other samples in two epochs than its workers one by one"
-            )
-            refuse(
-                any(sorted(loader) != sorted(1_000 + one for share in shares[-1] for one in share) for _ in range(2)),
-                words,
-            )
+    with leaves(), watched() as wire:
+        for rank in range(ranks):
+            shares.append([])
+            for worker in range(max(workers, 1)):
+                source = _Source(samples, case.get("None"))
+                with _in_worker(worker, workers):
+                    stream = RankStream(source, ranks, rank, *[True] * case["drop_last"])
+                    shares[-1].append(_given(stream, source))
+    refuse(wire.calls, "the ranks need no communication for this: rank and world_size are given")
+    if case.get("real loader"):
+        loader = DataLoader(stream, batch_size=None, num_workers=workers, multiprocessing_context="fork")
+        words = "in a real DataLoader, a rank gives other samples in two epochs than its workers one by one"
+        refuse(any(sorted(loader) != sorted(1_000 + one for part in shares[-1] for one in part) for _ in "12"), words)
     sizes = [[len(one) for one in share] for share in shares]
     counts = Counter(itertools.chain(*itertools.chain(*shares)))
+    words = "too many samples are dropped: only what does not fill a round of the ranks is left out"
+    refuse(case["drop_last"] and counts.total() < samples - samples % ranks, words)
     return {
-        "how often the rarest sample and the most frequent one come":
-            [min((counts[index] for index in range(samples)), default=0), max(counts.values(), default=0)],
+        "how often the rarest sample comes": min((counts[index] for index in range(samples)), default=0),
+        "how often the most frequent sample comes": max(counts.values(), default=0),
         "how many samples the ranks give, the smallest share first": sorted(map(sum, sizes)),
         "whether the shares of a rank's workers differ by one at most": all(max(one) - min(one) < 2 for one in sizes),
-        "whether only samples are read that are given": frugal,
-    }  # fmt: skip
+    }
 
 
 def _given(stream: Any, source: _Source) -> list[int]:
@@ -126,8 +123,13 @@ def _given(stream: Any, source: _Source) -> list[int]:
         read.append(len(source.reads))
     early = any(len({*source.reads[:n]} & {*found}) > place + 1 for place, n in enumerate(read))
     refuse(early, "a sample is read before somebody asks for it: let __iter__ read one, and yield it")
+    words = "samples are read that are not given, and reading is what costs: work out the numbers of its own, and read "
+    refuse(not {*source.reads} <= {*found}, words + "those")
     words = "a sample is read more than once: reading is what costs"
     refuse(len({*source.reads}) < len(source.reads), words)
+    again = [source.samples.index(sample) for sample in itertools.islice(stream, MOST)]
+    words = "the second epoch has other samples than the first: each call of __iter__ begins anew, with the same share"
+    refuse({*again} != {*found}, words)
     pairs = list(itertools.islice(zip(stream, stream, strict=False), MOST))
     words = "two iterators of one stream disturb each other: what __iter__ counts belongs to it, not to self"
     refuse(pairs != [(source.samples[one],) * 2 for one in found], words)

@@ -16,7 +16,7 @@ from checks.inside import Outcome
 from checks.plain import from_array, kind_of, number
 
 COUNT, WEIGHT = "        count = torch.tensor(len(y))\n", " * (len(y) / count)"
-CLEAR, STEP = "        optimizer.zero_grad(set_to_none=False)\n", "        optimizer.step()\n"
+CLEAR, STEP = "        optimizer.zero_grad(set_to_none=False)\n", "        optimizer.step()\n        steps += 1"
 DATA, ENDS = "        if len(y):\n", "        if count == 0:\n            return steps\n"
 ZEROS = "            if parameter.grad is None:\n"
 OFFICIAL = Reference("feeding_the_ranks", "train_uneven", {
@@ -29,27 +29,20 @@ OFFICIAL = Reference("feeding_the_ranks", "train_uneven", {
     "the gradients are added up and not divided by the number of samples": {WEIGHT: " * len(y)"},
     "the ranks' means are added up: nobody divides by how many there are, or weighs them": {WEIGHT: ""},
     "the divisor is the number of all samples so far, and not that of this step":
-        {"    steps = 0\n": "    steps = seen = 0\n", CLEAR: "        seen += count\n" + CLEAR, "len(y) / count": "len(y) / seen"},
+        {"    steps = 0\n": "    steps = seen = 0\n", CLEAR: "        seen += count\n" + CLEAR, "/ count": "/ seen"},
     "the gradients of the last step are still there: clear them before backward(), also without data": {CLEAR: ""},
     "a rank without data still hands in the gradient of the last step: zeros are what it has":
         {CLEAR: DATA + "    " + CLEAR},
-    "gradients are there from before the first step: clear them before it, too": {CLEAR: "", STEP: STEP + CLEAR},
+    "gradients are there from before the first step: clear them before it, too": {CLEAR: "", STEP: STEP + "\n" + CLEAR},
     "a rank without data takes the step too: its weights must stay those of the others": {STEP: DATA + "    " + STEP},
     "there is a step without any data, and the optimizer's momentum moves the weights on":
         {ENDS: "", "(len(y) / count)": "(len(y) / max(count, 1))",
-         "        steps += 1": "        steps += 1\n        if count == 0:\n            return steps - 1"},
+         STEP: STEP + "\n        if count == 0:\n            return steps - 1"},
     "train_uneven returns the number of all steps, on every rank: this is that of the rank's own batches":
         {"steps += 1": "steps += len(y) > 0"},
 })  # fmt: skip
-_SIZES = (
-    [[4], [2], [4]],
-    [[4], [1], []],
-    [[4, 3, 2], [1], [2, 2]],
-    [[], [3, 5], [2, 1, 1]],
-    [[], [], []],
-    [[200, 1], [120], [9]],
-)
-CASES = [{"samples_of_the_batches": sizes, "trained_before": number % 2 == 1} for number, sizes in enumerate(_SIZES)]
+_SIZES = [[4], [1], []], [[4, 3, 2], [1], [2, 2]], [[], [3, 5], [2, 1, 1]], [[], [], []], [[200, 1], [120], [9]]
+CASES = [{"samples_of_the_batches": sizes, "trained_before": number == 1} for number, sizes in enumerate(_SIZES)]
 COUNT_BYTES = 16  # what a step may say beside its gradients
 
 
@@ -73,6 +66,7 @@ class _Optimizer(Momentum):
         )
         refuse(any(one is None for one in gradients), words + "the step too")
         self.gradients.append(_flat(gradients))
+        self.rate = self.param_groups[0]["lr"]
         super().step()
         self.weights.append(_flat(self.parameters))
 
