@@ -38,7 +38,6 @@ ACCURACY = Reference("feeding_the_ranks", "accuracy", {
         {COUNTS: "torch.tensor([correct / max(seen, 1), 1.0])"},
     "this is the rank's own accuracy: ask the others": {QUOTIENT: "correct / max(seen, 1)"},
     "this is the part that is wrong: the accuracy is the part that is right": {QUOTIENT: "1 - " + QUOTIENT},
-    "this is the sum over the ranks, not divided": {QUOTIENT: "counts[0].item()"},
 })  # fmt: skip
 OFFICIAL = Reference("feeding_the_ranks", "EvaluationSampler accuracy", {**SAMPLER.mistakes, **ACCURACY.mistakes})
 CASES = [

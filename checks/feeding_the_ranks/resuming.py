@@ -14,8 +14,6 @@ from checks.feeding_the_ranks.every_epochs import ALIKE
 FIRST, NEXT = "    sampler.set_epoch(first)\n", "        sampler.set_epoch(epoch + 1)\n"
 LOOP = "    for epoch in range(first, epochs):\n"
 TELL = "        sampler.set_epoch(epoch)\n"
-EARLY = "        batches = iter(loader)  # its workers start while we evaluate\n"
-EVALUATE = "        evaluate(epoch)"
 OFFICIAL = Reference("feeding_the_ranks", "train_resumed", {
     ALIKE: {FIRST: "", NEXT: ""},
     "the orders are one epoch late: an iterator's order is drawn when it is made, and set_epoch comes too late for it, "
@@ -28,27 +26,17 @@ OFFICIAL = Reference("feeding_the_ranks", "train_resumed", {
     "after resuming, the epochs are counted from 0 again: count from the very first one":
         {FIRST: "    sampler.set_epoch(0)\n", NEXT: NEXT.replace("epoch + 1", "epoch - first + 1")},
     "the order depends on where a run was resumed": {"Sampler(dataset)": "Sampler(dataset, seed=first)"},
-    "evaluate is not called once after each epoch": {EVALUATE: ""},
-    "the last epoch is not evaluated": {EVALUATE: "        if epoch + 1 < epochs:\n    " + EVALUATE},
-    "evaluate comes after the last step of its epoch, not before the first":
-        {EVALUATE: "", LOOP: LOOP + EVALUATE + "\n"},
 })  # fmt: skip
 CASES = [{"samples": 23, "first": 2, "epochs": 4}, {"samples": 26, "first": 2, "epochs": 3}]
 PATIENCE = 5.0  # seconds for workers to read their first sample, however busy the machine is
 
 
 def play(case: dict[str, Any], train_resumed: Callable[..., Any]) -> dict[str, Any]:
-    whole, events = _run(case, train_resumed, 0)
-    late, later = _run(case, train_resumed, case["first"])
-    return {
-        **epochs.seen(whole),
-        "the steps and evaluations, in order": events,
-        **epochs.named(late, whole, f", resumed with epoch {case['first']},"),
-        "the steps and evaluations of the run that resumes": later,
-    }
+    whole, late = (_run(case, train_resumed, first) for first in (0, case["first"]))
+    return epochs.seen(whole) | epochs.named(late, whole, f", resumed with epoch {case['first']},")
 
 
-def _run(case: dict[str, Any], train_resumed: Callable[..., Any], first: int) -> tuple[dict[int, Any], list[str]]:
+def _run(case: dict[str, Any], train_resumed: Callable[..., Any], first: int) -> dict[int, Any]:
     events: list[str] = []
     idle: list[int] = []
 
@@ -73,10 +61,9 @@ def _run(case: dict[str, Any], train_resumed: Callable[..., Any], first: int) ->
         train_resumed(data, first, case["epochs"], counted, evaluate)
 
     found = epochs.orders(case["samples"], epochs.run(case["samples"], loop))
-    words = (
-        f"no worker reads for the next epoch while epoch {idle and idle[0]} is evaluated, so that one waits for its "
-    )
-    words += "workers: make its iterator before evaluate, with set_epoch before that"
-    refuse(idle and events == [f"{what}{epoch}{end}" for epoch in range(first, case["epochs"])
-                               for what, end in (("steps of ", ""), ("evaluate(", ")"))], words)  # fmt: skip
-    return found, events
+    wanted = [what.format(epoch) for epoch in range(first, case["epochs"]) for what in ("steps of {}", "evaluate({})")]
+    words = "evaluate(epoch) is called once after each epoch: after its last step, and before the next one's first"
+    refuse(events != wanted, words, measured=", ".join(events), expected=", ".join(wanted))
+    words = f"no worker reads for the next epoch while epoch {idle and idle[0]} is evaluated: make its iterator before "
+    refuse(idle, words + "evaluate, with set_epoch before that")
+    return found

@@ -11,7 +11,7 @@ FIRST, START = "    sampler.set_epoch(first)\n", "    batches = iter(loader)\n"
 LOOP, NEXT = "    for epoch in range(first, epochs):\n", "        sampler.set_epoch(epoch + 1)\n"
 EARLY = "        batches = iter(loader)  # its workers start while we evaluate\n"
 EVALUATE = "        evaluate(epoch)"
-right("persistent workers", {"num_workers=1": "num_workers=1, persistent_workers=True"})
+right("persistent workers", {"num_workers=1)": "num_workers=1, persistent_workers=True)"})
 right("a thread that is waited for", {
     EVALUATE: "        import threading\n        thread = threading.Thread(target=evaluate, args=(epoch,))\n"
     "        thread.start()\n        thread.join()"
@@ -85,7 +85,7 @@ def thread():
 wrong("the seed of the rank", "the ranks shuffle differently", {"(dataset)\n": "(dataset, seed=dist.get_rank())\n"})
 wrong(
     "begins anew",
-    "the steps and evaluations of the run",
+    "evaluate(epoch) is called once after each epoch",
     {FIRST: "    sampler.set_epoch(0)\n", "range(first, epochs)": "range(epochs)"},
 )
 wrong("evaluates first", "no worker reads for the next epoch while epoch 0", {
@@ -94,3 +94,6 @@ wrong("evaluates first", "no worker reads for the next epoch while epoch 0", {
 wrong("all is read before the evaluation", "no worker reads", {EARLY: "        batches = list(loader)\n"})
 wrong("without workers", "no worker reads for the next epoch while epoch 0", {", num_workers=1)": ")"})
 wrong("the global generator is seeded", "seeds a global generator", {FIRST: FIRST + "    torch.manual_seed(first)\n"})
+wrong("never evaluates", "is called once after each epoch", {EVALUATE: ""})
+wrong("the last one is not evaluated", "is called once", {EVALUATE: "        if epoch + 1 < epochs:\n    " + EVALUATE})
+wrong("evaluates too early", "is called once after each epoch", {EVALUATE: "", LOOP: LOOP + EVALUATE + "\n"})

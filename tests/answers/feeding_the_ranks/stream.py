@@ -121,3 +121,6 @@ wrong(
     "the ranks need no communication",
     {"        worker = get": "        dist.barrier()\n        worker = get"},
 )
+wrong("a sample that is None is skipped", "it is one like any other", {
+    GIVE: "        for index in mine:\n            if (sample := self.source[index]) is not None:\n                yield sample"
+})  # fmt: skip

@@ -141,13 +141,13 @@ def plain_loop():
 
 wrong("all batches first", "before it takes its steps", {BATCHES: "    batches = iter(list(batches))\n"})
 wrong("the number of batches", "raised TypeError", {BATCHES: BATCHES + "    most = len(batches)\n"})
-wrong("only where there is a gradient", "A rank without data still takes part", {
+wrong("only where there is a gradient", "parameters have no gradient", {
     ZEROS + SUM: "            if parameter.grad is not None:\n    " + SUM
 })  # fmt: skip
-wrong("no gradient at all", "raised AttributeError", {ZEROS: ""})
+wrong("no gradient at all", "raised TypeError", {ZEROS: ""})
 wrong("never waits", "never waits for all_reduce", {SUM: SUM.replace("grad)", "grad, async_op=True)")})
-wrong("rank 0 is asked", "stops before its batches are used up", {
-    ASK: "        more = count.clone()\n        dist.broadcast(more, 0)\n" + ASK.replace("dist", "dist"),
+wrong("rank 0 is asked", "more collectives than needed", {
+    ASK: "        more = count.clone()\n        dist.broadcast(more, 0)\n" + ASK,
     "if count == 0:": "if more == 0:",
 })  # fmt: skip
 wrong("barriers", "more collectives than needed", {STEP: "        dist.barrier()\n" + STEP})
