@@ -9,6 +9,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy
 import torch
 
 from checks.plain import bits, from_array, shorten
@@ -40,6 +41,8 @@ def leaves(**things: Any) -> Iterator[None]:
         found = {f"`{name}`": _as_it_is(thing) for name, thing in things.items()}
         found["the state of torch's random generator"] = bits(torch.get_rng_state()).tolist()
         found["the state of Python's random generator"] = random.getstate()
+        _, keys, place, *_ = numpy.random.get_state()
+        found["the state of numpy's random generator"] = keys.tolist(), place
         found["whether gradients are recorded"] = torch.is_grad_enabled()
         found["the default data type"] = torch.get_default_dtype()
         return found
@@ -47,7 +50,8 @@ def leaves(**things: Any) -> Iterator[None]:
     before = state()
     yield
     changed = [name for name, value in state().items() if value != before[name]]
-    refuse(changed, f"your function changes {' and '.join(changed)}: leave it as it was, or work on a copy")
+    instead = "take a generator of your own" if any("generator" in name for name in changed) else "or work on a copy"
+    refuse(changed, f"your function changes {' and '.join(changed)}: leave it as it was, {instead}")
 
 
 def _as_it_is(thing: Any) -> Any:

@@ -1,69 +1,38 @@
-"""Exercise 5: ``train_augmented(dataset, epochs, step)``, whose data set has to know the epoch in its workers."""
+"""Check of ``train_augmented``: the data set knows the epoch in whichever process it is read, and workers read it."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from checks.contracts import Broken, Case, Contract, Facts
+from checks.core import Reference, refuse
 from checks.feeding_the_ranks import epochs
+from checks.feeding_the_ranks.every_epochs import ALIKE
+
+TELL, TELL_DATA = "        sampler.set_epoch(epoch)\n", "        dataset.set_epoch(epoch)\n"
+LOADER = "    loader = DataLoader(dataset, batch_size=4, sampler=sampler, num_workers=1)\n"
+STEPS = "        for batch in loader:\n            step(epoch, batch)"
+OFFICIAL = Reference("feeding_the_ranks", "train_augmented", {
+    ALIKE: {TELL: ""},
+    "the data set never hears of an epoch: the noise is the same in all of them": {TELL_DATA: ""},
+    "the workers keep the data set of the first epoch: they hold a copy that was made when they started, and set_epoch "
+    "changes the original":
+        {"num_workers=1)": "num_workers=1, persistent_workers=True)"},
+    "the data set is one epoch late: workers get their copy when the iterator is made, and set_epoch comes before":
+        {TELL_DATA: "", STEPS: STEPS + "\n" + TELL_DATA},
+    "the data set's epochs are counted from 1, those of step from 0":
+        {TELL_DATA: TELL_DATA.replace("(epoch)", "(epoch + 1)")},
+})  # fmt: skip
+CASES = [{"samples": 23, "epochs": 4}, {"samples": 26, "epochs": 3}]
 
 
-def draw(rng: random.Random) -> list[Case]:
-    return epochs.draw(rng, (2, rng.choice((1, 3))))
-
-
-def scene(case: Case, watch: Any, facts: Facts) -> None:
-    epochs.fork()
-    facts["seen"], data = [], epochs.Samples(case)
-    step = epochs.recorder(facts["seen"])
-    watch.call("train_augmented", dataset=data, epochs=case["epochs"], step=step)
-    facts["reads"] = data.reads()
-
-
-def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
-    found = epochs.orders(case, world)
-    broken = found if isinstance(found, Broken) else None
-    for rank, facts in enumerate(world) if not broken else ():
-        seen = [
-            (epoch, *sample) for epoch, samples in epochs.decoded(case, facts["seen"]) for sample in samples if sample
-        ]
-        if not all(by_worker for *_, by_worker in seen):
-            words = (
-                "samples are read by the training process itself, so the GPU waits for each: keep num_workers=1 or more"
-            )
-            broken = broken or Broken("value:reader", words, rank=rank)
-        stale = next(((epoch, believed) for epoch, _, believed, _ in seen if believed != epoch), None)
-        if stale and not broken:
-            broken = _stale(*stale, {believed for _, _, believed, _ in seen})
-    if broken:
-        yield broken
-
-
-def _stale(epoch: int, believed: int, all_believed: set[int]) -> Broken:
-    if all_believed == {-1}:
-        words = "the data set never hears of an epoch: the noise is the same in all of them"
-    elif len(all_believed) == 1:
-        words = (
-            "the workers keep the data set of the first epoch: they hold a copy that was made when they started, and "
-        )
-        words += "set_epoch changes the original"
-    else:
-        words = "the data set believes in another epoch while its samples are read"
-    return Broken("value:stale", words, f"epoch {believed} in a worker", f"epoch {epoch}")
-
-
-def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
-    return epochs.figures(played) | {"samples read in workers": "all, each with its own epoch"}
-
-
-CONTRACT = Contract(
-    name="feeding_the_ranks.augmented",
-    rules={"train_augmented": epochs.RULES},
-    draw=draw,
-    scene=scene,
-    judge=judge,
-    mistakes=epochs.MISTAKES,
-    figures=figures,
-)
+def play(case: dict[str, Any], train_augmented: Callable[..., Any]) -> dict[str, Any]:
+    found = epochs.run(case["samples"], lambda data, step: train_augmented(data, case["epochs"], step))
+    seen = epochs.seen(epochs.orders(case["samples"], found))
+    alone = any(not sample.by_worker for rank in found for samples in rank.values() for sample in samples)
+    words = "samples are read by the training process itself, so the GPU waits for each: keep num_workers=1 or more"
+    refuse(alone, words)
+    for epoch in found[0]:
+        believed = sorted({sample.epoch for rank in found for sample in rank[epoch]})
+        seen[f"which epochs the data set believes in, in epoch {epoch}"] = ", ".join(map(str, believed))
+    return seen

@@ -1,41 +1,35 @@
-"""Exercise 3: ``train_every_epoch(dataset, epochs, step)``, with real loaders on real ranks."""
+"""Check of ``train_every_epoch``: in each epoch all samples are dealt out anew, in another order."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from checks.contracts import Broken, Case, Contract, Facts
+from checks.core import Reference
 from checks.feeding_the_ranks import epochs
 
-
-def draw(rng: random.Random) -> list[Case]:
-    cases = epochs.draw(rng, (2, 3, 3, 1, rng.choice((4, 5))))
-    again = cases[0] | {"epochs": 9, "seed": rng.getrandbits(30)}  # as many samples, of another data set
-    return [*cases, again]
-
-
-def scene(case: Case, watch: Any, facts: Facts) -> None:
-    epochs.fork()
-    facts["seen"], data = [], epochs.Samples(case)
-    step = epochs.recorder(facts["seen"])
-    watch.call("train_every_epoch", dataset=data, epochs=case["epochs"], step=step)
-    facts["reads"] = data.reads()
-
-
-def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
-    found = epochs.orders(case, world)
-    if isinstance(found, Broken):
-        yield found
-
-
-CONTRACT = Contract(
-    name="feeding_the_ranks.every_epoch",
-    rules={"train_every_epoch": epochs.RULES},
-    draw=draw,
-    scene=scene,
-    judge=judge,
-    mistakes=epochs.MISTAKES,
-    figures=epochs.figures,
+TELL, STEP = "        sampler.set_epoch(epoch)\n", "            step(epoch, batch)"
+SAMPLER = "DistributedSampler(dataset)\n"
+OWN = (
+    "torch.utils.data.SubsetRandomSampler(range(dist.get_rank(), len(dataset), dist.get_world_size()))\n"
+    "    sampler.set_epoch = print\n"
 )
+SHUFFLED = "the samples are not shuffled at all"
+ALIKE = "every epoch has the same order: the sampler that deals the samples out has to hear of each epoch, before its "
+ALIKE += "order is drawn"
+OFFICIAL = Reference("feeding_the_ranks", "train_every_epoch", {
+    SHUFFLED: {SAMPLER: "DistributedSampler(dataset, shuffle=False)\n"},
+    ALIKE: {TELL: ""},
+    "the orders are one epoch late: the order is drawn when an iterator is made, and set_epoch must come before":
+        {TELL: "", STEP: STEP + "\n" + TELL},
+    "a rank keeps the samples that it had, and only shuffles them: shuffle all of them first, deal out then":
+        {SAMPLER: OWN},
+    "after a while the orders come again: give set_epoch a number that never comes again":
+        {TELL: TELL.replace("(epoch)", "(epoch % 2)")},
+})  # fmt: skip
+CASES = [{"samples": 23, "epochs": 4}, {"samples": 26, "epochs": 3}]
+
+
+def play(case: dict[str, Any], train_every_epoch: Callable[..., Any]) -> dict[str, Any]:
+    found = epochs.run(case["samples"], lambda data, step: train_every_epoch(data, case["epochs"], step))
+    return epochs.seen(epochs.orders(case["samples"], found))

@@ -1,227 +1,120 @@
-"""Exercise 1: the class ``TrainingSampler(dataset, world_size, rank, seed, drop_last)`` with ``set_epoch``."""
+"""Check of ``TrainingSampler``: equal shares of all samples, and an order that comes from seed and epoch alone."""
 
 from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
-from checks.contracts import Broken, Case, Contract, Facts, Rules
-from checks.feeding_the_ranks import dealing
-from checks.feeding_the_ranks.dealing import Shares
+from torch.utils.data import DistributedSampler
 
-EPOCHS = range(8)
-MANY = 20  # with so many samples, two random orders are not equal by chance
+from checks.core import Reference, leaves, refuse
+from checks.feeding_the_ranks.dealing import Numbered, Shares, begins_anew, dealt, often
 
-
-def draw(rng: random.Random) -> list[Case]:
-    cases: list[Case] = []
-    for case in (*dealing.cases(rng, (4, 3, 1, 2, 5)), *dealing.cases(rng, (rng.choice((2, 3)),), ranks=2)[:1]):
-        for drop_last in (False, True) if case["samples"] >= MANY else (rng.random() < 0.5,):
-            how = {"drop_last": drop_last, "sampler's seed": rng.choice((0, 1, rng.randrange(2**31)))}
-            late = rng.randint(len(EPOCHS), 10_000)
-            order = [late, *rng.sample(EPOCHS, len(EPOCHS))]
-            cases.append(case | how | {"order": order, "seed": rng.getrandbits(30)})
-    return cases
-
-
-def scene(case: Case, watch: Any, facts: Facts) -> None:
-    import numpy
-    import torch
-    import torch.distributed as dist
-
-    Sampler, length, size = watch.answers["TrainingSampler"].function, case["samples"], case["world size"]
-    how, every = (case["sampler's seed"], case["drop_last"]), range(size)
-    data, more = dealing.Numbered(length), dealing.Numbered(length + 3)
-    with watch.step("TrainingSampler", dataset=data), dealing.hashes_of_its_own(dist.get_rank()):
-        samplers = [Sampler(data, size, rank, *how) for rank in every]
-        other = Sampler(more, size + 1, size, how[0] + 1, not how[1])  # at the same time
-        facts["lengths"] = [len(sampler) for sampler in samplers]
-        facts["unset"], facts["unset again"] = dealing.dealt(samplers), dealing.dealt(samplers)
-        facts["epochs"] = {}
-        for epoch in case["order"]:
-            for sampler in samplers:
-                sampler.set_epoch(epoch)
-                next(iter(sampler), None)  # somebody stops in the middle, and begins again
-            other.set_epoch(epoch + 1)
-            list(itertools.islice(other, length + 4))
-            facts["epochs"][epoch] = dealing.dealt(samplers)
-        for sampler in samplers:
-            sampler.set_epoch(1)
-        facts["again"] = dealing.dealt(samplers)
-        facts["beside"] = dealing.beside(samplers[0])
-        facts["usual"] = [dealing.dealt([Sampler(data, size, 0, *one)]) for one in ((), (0,))]
-    state = torch.get_rng_state(), random.getstate(), numpy.random.get_state()
-    for stir in (torch.manual_seed, random.seed, numpy.random.seed):  # nothing may depend on them
-        stir(dist.get_rank() + 4711)
-    with watch.step("TrainingSampler", dataset=data):
-        samplers = [Sampler(data, size, rank, *how) for rank in every]
-        for sampler in samplers:
-            sampler.set_epoch(1)
-        facts["new"] = dealing.dealt(samplers)
-        others = [[Sampler(data, size, rank, how[0] + more, how[1]) for rank in every] for more in (1, 20_000)]
-        facts["other seeds"] = [dealing.dealt(samplers) for samplers in others]
-    torch.set_rng_state(state[0])
-    random.setstate(state[1])
-    numpy.random.set_state(state[2])
-    facts["kinds"] = dealing.kinds([facts["unset"], *facts["epochs"].values(), *facts["usual"]])
+REPEATED, GIVES = "order * math.ceil(total / self.length)", "repeated[self.rank : total : self.world_size]"
+LENGTH = "    def __len__(self):\n        ### BEGIN SOLUTION\n        if self.drop_last:"
+OFFICIAL = Reference("feeding_the_ranks", "TrainingSampler", {
+    "drop_last is False, so no sample may be lost: pad instead": {"if self.drop_last:": "if True:"},
+    "drop_last is True, so what does not fill a round is left out, not padded": {"if self.drop_last:": "if False:"},
+    "more is left out than what does not fill a round":
+        {"return self.length // self.world_size": "return (self.length - 1) // self.world_size"},
+    "the padding takes the same sample again and again: no sample more than once more than another":
+        {REPEATED: "order + order[:1] * (total - self.length)"},
+    "every rank has the whole data set: a rank takes its own share": {GIVES: "order"},
+    "all ranks have the same samples: rank r takes every N-th one, from r on": {GIVES: "repeated[: len(self)]"},
+    "len(sampler) is not the number of indices of this rank: progress bars and schedules rely on it":
+        {LENGTH: "    def __len__(self):\n        return self.length\n\n" + LENGTH.replace("__len__", "share"),
+         "total = len(self)": "total = self.share()"},
+})  # fmt: skip
+EPOCHS = 1_000, 3, 0, 4, 1, 2  # in this order, so that who counts by himself is found out
+MANY = 20  # samples: so many are not in the same order twice by chance
 
 
-def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
-    """The first thing that is not as it has to be; others may follow from it."""
-    found = world[0]
-    broken = dealing.judge_indices(case, [found["unset"], *found["epochs"].values()], found["kinds"])
-    for epoch, shares in sorted(found["epochs"].items()):
-        broken = broken or _sizes(case, shares, epoch) or _coverage(case, shares, epoch)
-    broken = broken or _lengths(case, found) or _repeated(case, found)
-    if not broken and any(facts["epochs"] != found["epochs"] for facts in world):
-        words = "makes other orders in another process: the rank is the argument `rank`, and the order comes from seed "
-        broken = Broken("value:process", f"the same sampler {words}and epoch alone")
-    if broken := broken or (_shuffled(case, found) if case["samples"] >= MANY else None):
-        yield broken
+def draw(rng: random.Random, number: int) -> dict[str, Any]:
+    """The text's examples first, and fewer samples than ranks; then any data set with and without a rest."""
+    ranks = rng.randint(2, 5)
+    any_rest = ranks * rng.randint(12, 30) + rng.randint(1, ranks - 1)
+    some = (2, 40, False), (4, 10, False), (4, 101, True), (5, 2, False), (ranks, any_rest, False), (1, 30, True)
+    ranks, samples, drop_last = some[number] if number < len(some) else (ranks, any_rest, number % 2 == 0)
+    return {"ranks": ranks, "samples": samples, "drop_last": drop_last, "seed": rng.randrange(2**31) * (number > 0)}
 
 
-def _share(case: Case) -> int:
-    """Samples of each rank: rounded up with padding, rounded down without the rest."""
-    length, size = case["samples"], case["world size"]
-    return length // size if case["drop_last"] else -(-length // size)
+def play(case: dict[str, Any], TrainingSampler: Callable[..., Any]) -> dict[str, Any]:
+    ranks, samples, drop_last, seed = (case[name] for name in ("ranks", "samples", "drop_last", "seed"))
+    share = samples // ranks if drop_last else -(-samples // ranks)
 
+    def made(*how: Any) -> list[Any]:
+        return [TrainingSampler(Numbered(samples), ranks, rank, *how) for rank in range(ranks)]
 
-def _sizes(case: Case, shares: Shares, epoch: int) -> Broken | None:
-    """Every rank gets the same number, and the right one."""
-    sizes, share, drop_last = [len(one) for one in shares], _share(case), case["drop_last"]
-    if sizes == [share] * len(sizes):
-        return None
-    if len(set(sizes)) > 1:
-        why = "a rank with fewer samples ends its epoch while the others wait for it"
-        if not drop_last and case["samples"] * 2 < case["world size"]:
-            why = "the padding is longer than the data set: repeat the samples as often as needed"
-        words = f"the ranks have different numbers of samples: {why}"
-    elif sizes[0] == case["samples"] and case["world size"] > 1:
-        words = "every rank has the whole data set: a rank takes its own share"
-    elif sizes[0] == 0:
-        words = "the ranks get nothing: does each call of __iter__ begin anew?"
-    elif drop_last and sizes[0] < share:
-        words = "more is left out than what does not fill a round"
-    elif drop_last:
-        words = "drop_last is True, so what does not fill a round is left out, not padded"
-    elif sizes[0] < share:
-        words = "drop_last is False, so no sample may be lost: pad instead"
-    else:
-        words = "each rank needs the smallest equal share"
-    return Broken("value:sizes", f"in epoch {epoch}, {words}", sizes, [share] * len(sizes))
+    def in_epoch(epoch: int, mine: list[Any]) -> Shares:
+        for sampler in mine:
+            sampler.set_epoch(epoch)
+        return dealt(mine, samples)
 
-
-def _coverage(case: Case, shares: Shares, epoch: int) -> Broken | None:
-    """All samples, once, as far as equal shares allow."""
-    counts, length = dealing.counted(shares), case["samples"]
-    missing = [index for index in range(length) if not counts[index]]
-    twice = [index for index, count in counts.items() if count > 1]
-    if case["world size"] > 1 and length >= case["world size"] and len({frozenset(share) for share in shares}) == 1:
-        words = "all ranks have the same samples: rank r takes every N-th one, from r on"
-        return Broken("value:same", f"in epoch {epoch}, {words}")
-    if twice and (case["drop_last"] or missing):
-        words = "samples are missing, and others come more than once: all ranks make the same order, from seed and "
-        words += "epoch and nothing else, and then deal it out"
-        return Broken("value:missing", f"in epoch {epoch}, {words}", f"{len(missing)} of {length} missing")
-    if not case["drop_last"] and max(counts.values()) - min(counts.values()) > 1:
-        often, times = counts.most_common(1)[0]
-        words = "the padding takes the same sample again and again: no sample more than once more than another"
-        return Broken("value:padding", f"in epoch {epoch}, {words}", f"sample {often} comes {times} times",
-                      f"at most {min(counts.values()) + 1} times")  # fmt: skip
-    return None
-
-
-def _lengths(case: Case, facts: Facts) -> Broken | None:
-    right = [_share(case)] * case["world size"]
-    if facts["lengths"] == right:
-        return None
-    words = "len(sampler) is not the number of indices of this rank: progress bars and schedules rely on it"
-    return Broken("value:length", words, facts["lengths"], right)
-
-
-def _repeated(case: Case, facts: Facts) -> Broken | None:
-    """The order comes from seed and epoch alone."""
-    words = ""
-    if facts["unset"] != facts["unset again"] or facts["again"] != facts["epochs"][1]:
+    with leaves():
+        mine = made(seed, drop_last)
+        words = "DistributedSampler does the exercise: write a class of your own"
+        refuse(isinstance(mine[0], DistributedSampler), words)
+        lengths, unset, again = [len(one) for one in mine], dealt(mine, samples), dealt(mine, samples)
         words = (
-            "the same epoch gives another order the second time: the order comes from seed and epoch alone, so a new "
+            "the same epoch gives another order the second time: the order comes from seed and epoch alone, and each "
         )
-        words += "generator is needed each time"
-    elif facts["new"] != facts["epochs"][1]:
+        refuse(again != unset, words + "__iter__ begins anew, with a new generator")
+        epochs = {epoch: in_epoch(epoch, mine) for epoch in EPOCHS}
+        new, other_seed = in_epoch(1, made(seed, drop_last)), in_epoch(0, made(seed + 7, drop_last))
+        usual = dealt(made(), samples), dealt(made(0, False), samples)
+    sizes = {tuple(len(one) for one in shares) for shares in (unset, *epochs.values())}
+    times = [often(shares, samples) for shares in (unset, *epochs.values())]
+    least, most = min(one for one, _ in times), max(one for _, one in times)
+    equal, total = sizes == {(share,) * ranks}, ranks * share
+    words = "the ranks have different numbers of samples: a rank with fewer ends its epoch while the others wait for it"
+    words = (
+        words
+        if total <= 2 * samples
+        else "the padding is longer than the data set: repeat the samples as often as needed"
+    )
+    refuse(any(len({*one}) > 1 for one in sizes), words, measured=list(max(sizes)), expected=[share] * ranks)
+    alike = len({frozenset(one) for one in unset}) == 1
+    words = "samples are missing, and others come more than once: all ranks make the same order, from seed and epoch "
+    refuse(equal and least == 0 and most > 1 and not alike, words + "alone, and then deal it out")
+    if equal and lengths == [share] * ranks and [least, most] == [total // samples, -(-total // samples)]:
         words = (
             "a new sampler gives epoch 1 another order than one that has been through other epochs: then no run can "
         )
-        words += "be resumed"
-    elif facts["unset"] != facts["epochs"][0]:
-        words = "before the first set_epoch, the epoch is 0"
-    elif facts["usual"][0] != facts["usual"][1] or len(facts["usual"][0][0]) != -(
-        -case["samples"] // case["world size"]
-    ):
-        words = "the sampler without the last arguments is not that with seed=0 and drop_last=False"
-    elif facts["beside"] != [facts["again"][0]] * 2:
-        words = dealing.BESIDE
-    return Broken("value:again", words) if words else None
-
-
-def _shuffled(case: Case, facts: Facts) -> Broken | None:
-    """Each epoch is shuffled anew. (What could be so by chance, is so once in a million checks at most.)"""
-    dealt, share = dict(sorted(facts["epochs"].items())), _share(case)
-    if any(one == sorted(one) for shares in dealt.values() for one in shares) and share >= 10:
-        return Broken("value:sorted", "the samples are not shuffled")
-    for other, epoch in itertools.combinations(dealt, 2):
-        if dealt[other] == dealt[epoch]:
-            words = "set_epoch does not change the order"
-            if any(one != dealt[epoch] for one in dealt.values()):
-                words = "not every number that set_epoch gets has an order of its own"
-            return Broken("value:alike", f"{words}: epochs {other} and {epoch} are alike")
-    if dealt[0] in facts["other seeds"]:
-        return Broken("value:seed", "the seed does not change the order")
-    for rank in range(case["world size"] if case["world size"] > 1 and share > 3 else 0):
-        if len({frozenset(shares[rank]) for shares in dealt.values()}) < 3:
-            words = f"rank {rank} keeps the samples that it had, and only shuffles them: shuffle first, deal then"
-            return Broken("value:owners", words)
-    for other, epoch in itertools.combinations(dealt, 2):
-        pairs, others = _neighbours(dealt[other]), _neighbours(dealt[epoch])
-        if share > 3 and len(pairs & others) > len(pairs) / 2:
-            words = "samples that follow each other in one epoch do so in another too: shuffle anew"
-            stay = f"{len(pairs & others)} of {len(pairs)} pairs of neighbours stay"
-            return Broken("value:turned", f"{words}. Compare epochs {other} and {epoch}", stay)
-    odd = {frozenset(i for i in range(case["samples"]) if dealing.counted(s)[i] != 1) for s in dealt.values()}
-    if odd != {frozenset()} and len(odd) < 3:
-        what = "left out: they are never trained on" if case["drop_last"] else "repeated: they weigh twice as much"
-        how = "drop" if case["drop_last"] else "pad"
-        return Broken("value:odd", f"in every epoch the same samples are {what}. Shuffle first, {how} then")
-    return None
-
-
-def _neighbours(shares: Shares) -> set[frozenset[int]]:
-    return {frozenset(pair) for share in shares for pair in itertools.pairwise(share)}
-
-
-def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
-    _, world = next((case, world) for case, world in played if case["samples"] == 101)
+        refuse(new != epochs[1], words + "be resumed")
+        refuse(unset != epochs[0], "before the first set_epoch, the epoch is 0")
+        words = "without its last arguments the sampler is not that of seed=0 and drop_last=False"
+        refuse(usual[0] != usual[1], words)
+        with mock.patch("builtins.hash", lambda value, usual=hash: usual(value) ^ isinstance(value, str)):
+            elsewhere = in_epoch(1, made(seed, drop_last))
+        words = "in another process the same sampler makes another order: it comes from seed and epoch alone, and a "
+        refuse(elsewhere != epochs[1], words + "text's hash is another one in each process")
+        begins_anew(mine[0], epochs[EPOCHS[-1]][0])
+        if samples >= MANY:
+            _shuffled(samples, drop_last, epochs)
+            refuse(other_seed == epochs[0], "the seed does not change the order")
     return {
-        "world sizes": dealing.worlds(played),
-        "epochs dealt out": len(played) * (len(EPOCHS) + 1),
-        "a rank of 4 has, of 101 samples": f"{len(world[0]['unset'][0])} (25 with drop_last)",
+        "the numbers of indices of the ranks": list(max(sizes)),
+        "len(sampler) on each rank": lengths,
+        "how often the rarest sample and the most frequent one come": [least, most],
     }
 
 
-CONTRACT = Contract(
-    name="feeding_the_ranks.training",
-    rules={"TrainingSampler": Rules()},
-    draw=draw,
-    scene=scene,
-    judge=judge,
-    mistakes=(
-        (
-            "around:*random numbers",
-            "{}. The model needs them too: make a generator of its own, torch.Generator().manual_seed(…)",
-        ),
-        ("value:*", "{}"),
-    ),
-    refused=dealing.REFUSED,
-    figures=figures,
-)
+def _shuffled(samples: int, drop_last: bool, epochs: dict[int, Shares]) -> None:
+    """Each epoch is shuffled anew: first all samples, then they are dealt out."""
+    every = list(epochs.values())
+    refuse(all(one[:-1] == sorted(one[:-1]) for one in epochs[0]), "the samples are not shuffled")
+    alike = next(((a, b) for a, b in itertools.combinations(sorted(epochs), 2) if epochs[a] == epochs[b]), None)
+    words = "set_epoch does not change the order" if every == every[:1] * len(every) else "two epochs have one order"
+    refuse(alike, f"{words}: epochs {alike and alike[0]} and {alike and alike[1]} are alike")
+    kept = [rank for rank, _ in enumerate(every[0]) if len({frozenset(shares[rank]) for shares in every}) == 1]
+    words = f"rank {kept and kept[0]} keeps the samples that it had, and only shuffles them: shuffle first, deal then"
+    refuse(kept and len(every[0]) > 1, words)
+    counts = [Counter(itertools.chain(*shares)) for shares in every]
+    odd = {frozenset(index for index in range(samples) if one[index] != 1) for one in counts}
+    what = "left out: they are never trained on" if drop_last else "repeated: they weigh twice as much"
+    words = f"in every epoch the same samples are {what}. Shuffle first, {'drop' if drop_last else 'pad'} then"
+    refuse(len(odd) == 1 and odd != {frozenset()}, words)

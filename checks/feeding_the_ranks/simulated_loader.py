@@ -9,16 +9,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from checks.core import refuse
+
 AHEAD = 2  # batches that a worker prepares ahead: DataLoader's prefetch_factor
 SETTLED, LONG = 200, 3000  # batches to leave out, and to average over, for the true rate
-
-
-class DoesNotFit(ValueError):
-    """A node has no room for so many workers."""
-
-    def __init__(self, sentence: str, measured: str, expected: str) -> None:
-        super().__init__(f"{sentence} ({measured}; {expected})")
-        self.sentence, self.measured, self.expected = sentence, measured, expected
 
 
 @dataclass
@@ -72,7 +66,7 @@ class Machine:
             The seconds (simulated) from batch to batch. The first one counts from the start of the loader.
 
         Raises:
-            DoesNotFit: if the workers do not fit on the node.
+            Wrong: if the workers do not fit on the node.
         """
         for what, value, least in (("workers", workers, 0), ("batches", batches, 1)):
             if type(value) is not int or value < least:
@@ -83,20 +77,14 @@ class Machine:
         return list(seconds)
 
     def refuse(self, workers: int) -> None:
-        """Raise DoesNotFit if so many workers a rank do not fit."""
-        needs = workers * self.ranks
-        if needs * self.worker_bytes > self.free_bytes:
-            raise DoesNotFit(
-                f"{workers} workers a rank do not fit into memory: the kernel ends a process",
-                measured=f"{self.ranks} × {workers} × {self.worker_bytes / 1e9:g} GB",
-                expected=f"at most {self.free_bytes / 1e9:g} GB",
-            )
-        if needs > self.cores:
-            raise DoesNotFit(
-                "the cores are shared by all ranks of the node, and each rank has workers of its own",
-                measured=f"{self.ranks} ranks × {workers} workers",
-                expected=f"at most {self.cores} cores",
-            )
+        """Raise Wrong if so many workers a rank do not fit."""
+        needs, memory = workers * self.ranks, f"{self.ranks} × {workers} × {self.worker_bytes / 1e9:g} GB"
+        words = f"{workers} workers a rank do not fit into memory: the kernel ends a process"
+        most = f"at most {self.free_bytes / 1e9:g} GB"
+        refuse(needs * self.worker_bytes > self.free_bytes, words, measured=memory, expected=most)
+        words = "the cores are shared by all ranks of the node, and each rank has workers of its own"
+        told = f"{self.ranks} ranks × {workers} workers"
+        refuse(needs > self.cores, words, measured=told, expected=f"at most {self.cores} cores")
 
     def true_seconds(self, workers: int) -> float:
         """Seconds from batch to batch in the long run."""

@@ -1,6 +1,6 @@
-"""Exercise 8: ``RankStream(source, world_size, rank, drop_last)``, an ``IterableDataset`` for loaders with workers.
+"""Check of ``RankStream``: who gives which samples, who reads them and when.
 
-Whose turn it is shows in the samples that come, and in who has read them: every worker process counts for itself.
+A worker of a loader has a copy of the stream and ``get_worker_info()``: here, a stream of its own. One loader is real.
 """
 
 from __future__ import annotations
@@ -9,228 +9,139 @@ import contextlib
 import itertools
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from checks.contracts import Broken, Case, Contract, Facts, Rules
-from checks.feeding_the_ranks import epochs
-from checks.feeding_the_ranks.dealing import worlds
-from checks.feeding_the_ranks.sources import WORKERS, Source
+from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data._utils import worker as loaders
 
-NAME, MADE, ALONE = "RankStream", "RankStream, when it is made,", "RankStream, without a loader,"
-NOTHING, NO_SAMPLE = object(), -1  # where an iterator has ended; the number of a sample that is None
-FEW = 3  # samples, after each of which it is asked what was read
+from checks.core import Reference, leaves, refuse, watched
 
-
-def draw(rng: random.Random) -> list[Case]:
-    """The lecture's example first; then any numbers of ranks and workers, sources shorter and longer than both."""
-    sizes = [(4, 2, 20, False), (4, 3, 12 * rng.randint(1, 4) + 4 + rng.randint(1, 3), True)]
-    for size in (5, 1, rng.choice((2, 3))):
-        workers = rng.randint(1, WORKERS)
-        sizes.append((size, workers, size * workers * rng.randint(2, 5) + rng.randint(0, size * workers), False))
-    sizes += [(3, rng.randint(2, WORKERS), rng.randint(0, 4), False), (2, 0, rng.randint(5, 30), rng.random() < 0.5)]
-    sizes.append((rng.randint(2, 3), rng.randint(0, WORKERS), rng.randint(5, 60), True))
-    cases = [
-        {"ranks": 1, "world size": size, "workers": workers, "samples": samples, "drop_last": drop_last}
-        | {"batch": rng.choice((0, 0, 2, 3)), "stay": bool(workers) and rng.random() < 0.5, "seed": rng.getrandbits(30)}
-        for size, workers, samples, drop_last in sizes
-    ]
-    cases[1] |= {"batch": 0, "None": rng.randrange(6)}  # (no None can be put into a batch)
-    return cases
-
-
-def scene(case: Case, watch: Any, facts: Facts) -> None:
-    from torch.utils.data import DataLoader, IterableDataset
-
-    epochs.fork()
-    Stream, size, workers = watch.answers[NAME].function, case["world size"], case["workers"]
-    how = (True,) if case["drop_last"] else ()
-    most = case["samples"] + 5
-
-    def loaded(loader: Any) -> list[Any]:
-        return _numbers(itertools.islice(loader, most))
-
-    facts["streams"] = []
-    for rank in range(size):
-        source = Source(case["seed"], case["samples"], case.get("None", -1))
-        more = Source(case["seed"] + 1, case["samples"] + 2)
-        found: Facts = {}
-        facts["streams"].append(found)
-        with watch.step(MADE, source=source):
-            stream = Stream(source, size, rank, *how)
-        with watch.step(NAME, source=source):
-            Stream(more, size + 1, size, *(() if how else (True,)))  # of another world, at the same time
-            found["iterable"] = isinstance(stream, IterableDataset)
-            if not found["iterable"]:
-                return
-            batches = {"batch_size": case["batch"] or None, "num_workers": workers, "worker_init_fn": source.in_worker}
-            loader = DataLoader(stream, **batches, persistent_workers=case["stay"])
-            found["first"], found["reads"], found["talks"] = loaded(loader), source.reads(), source.talks()
-            found["twice"] = source.twice(len(found["first"]))
-            if rank == size - 1:
-                found["second"] = loaded(loader)
-            del loader
-        if rank in (0, size - 1):
-            with watch.step(ALONE, source=source):
-                found |= _by_hand(stream, source, most)
-                with contextlib.suppress(Exception):
-                    found["swallowed"] = len(list(itertools.islice(Stream(Source(-1, size), size, rank), most)))
+GIVE = "        for index in mine:\n            yield self.source[index]"
+MINE, PART = "range(self.rank, length, self.world_size)", "mine[worker.id :: worker.num_workers]"
+WORKER = "        if worker is not None:\n            mine = mine[worker.id :: worker.num_workers]\n"
+DROP = "        if self.drop_last:\n            length -= length % self.world_size\n"
+ROUNDED = "[self.rank * -(-length // self.world_size) :][: -(-length // self.world_size)]"
+OFFICIAL = Reference("feeding_the_ranks", "RankStream", {
+    "every rank gives the same samples: rank and world_size say which are its own": {MINE: "range(length)"},
+    "the workers of a rank give the same samples: each has a copy of the stream, and has to ask get_worker_info() "
+    "which it is":
+        {WORKER: ""},
+    "all workers of all ranks are counted, so the tail goes to the workers of a few ranks: divide by rank first, and a "
+    "rank's share by worker":
+        {MINE: "range(self.rank * (worker.num_workers if worker else 1) + (worker.id if worker else 0), length, "
+               "self.world_size * (worker.num_workers if worker else 1))",
+         "        worker = get_worker_info()\n": "", DROP: DROP + "        worker = get_worker_info()\n", WORKER: ""},
+    "drop_last is True, and the ranks do not give the same number of samples": {DROP: ""},
+    "drop_last is False, so the tail has to come too: some ranks give one sample more":
+        {"if self.drop_last:": "if True:"},
+    "the tail of the workers is dropped: only what does not fill a round of the ranks is left out":
+        {WORKER: WORKER + f"            mine = mine[: len({MINE}) // worker.num_workers]\n"},
+    "blocks that are rounded up leave less for the last rank: the ranks' shares differ by one sample at most":
+        {MINE: "range(length)" + ROUNDED},
+    "a worker's block is rounded up, and the last worker has less: their shares differ by one sample at most":
+        {PART: "mine[worker.id * -(-len(mine) // worker.num_workers) :][: -(-len(mine) // worker.num_workers)]"},
+    "without workers a part is missing: get_worker_info() is None in the training process, whose share is all its own":
+        {WORKER: "        me, workers = (worker.id, worker.num_workers) if worker else (0, 2)\n"
+                 "        mine = mine[me::workers]\n"},
+    "padding: some samples come twice":
+        {DROP: "        total = length if self.drop_last else length + self.world_size - 1\n        total -= total % "
+               "self.world_size\n",
+         MINE: "[i % length for i in range(self.rank, total, self.world_size)]"},
+})  # fmt: skip
+MOST = 1_000
 
 
-def _by_hand(stream: Any, source: Source, most: int) -> Facts:
-    """Without a loader: what has been read when, and two iterators at once."""
-    begun, read = sum(source.reads()), []
-    one = iter(stream)
-    read.append(sum(source.reads()) - begun)
-    some = []
-    for sample in itertools.islice(one, FEW):
-        some.append(sample)
-        read.append(sum(source.reads()) - begun)
-    other, mixed = iter(stream), []
-    for pair in itertools.islice(itertools.zip_longest(one, other, fillvalue=NOTHING), most):
-        some += [pair[0]] * (pair[0] is not NOTHING)
-        mixed += [pair[1]] * (pair[1] is not NOTHING)
-    return {"read": read, "alone": _numbers(some), "beside": _numbers(mixed)}
+def draw(rng: random.Random, number: int) -> dict[str, Any]:
+    """The text's example first; then tails, no workers, fewer samples than workers, a sample that is None."""
+    some = (4, 2, 20, False), (4, 2, 29, True), (3, 0, 8, False), (3, 2, 4, False), (2, 3, 11, False), (2, 2, 25, True)
+    ranks, workers = rng.randint(1, 5), rng.randint(0, 3)
+    drawn = some[number] if number < len(some) else (ranks, workers, rng.randint(0, 60), number % 2 == 0)
+    case = dict(zip(("ranks", "workers", "samples", "drop_last"), drawn, strict=True))
+    return case | ({"None": 5} if number == 4 else {}) | ({"real loader": True} if number == 5 else {})
 
 
-def _numbers(samples: Iterable[Any]) -> list[int]:
-    return epochs.numbers([NO_SAMPLE if sample is None else sample for sample in samples])
+class _Source:
+    """What a stream reads from, a sample at a time."""
+
+    def __init__(self, length: int, none: int | None) -> None:
+        self.samples = [None if index == none else 1_000 + index for index in range(length)]
+        self.reads: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> int | None:
+        refuse(isinstance(index, slice), "samples are read one at a time: source[i], with a whole number i")
+        if not 0 <= index < len(self.samples):
+            raise IndexError(f"there is no sample {index}: they go from 0 to {len(self.samples) - 1}")
+        self.reads.append(index)
+        return self.samples[index]
 
 
-def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
-    """The first thing that is not as it has to be; others may follow from it."""
-    streams = world[0]["streams"]
-    if not all(one["iterable"] for one in streams):
-        yield Broken("value:kind", "the stream is no IterableDataset, so a DataLoader asks it for sample numbers")
-        return
-    if any(one["talks"] for one in streams):
-        yield Broken("wire:other", "a worker takes part in the ranks' communication, and it is none of them")
-        return
-    known = {epochs.code(case["seed"], index, 0, False): index for index in range(case["samples"])}
-    known |= {NO_SAMPLE: case["None"]} if "None" in case else {}
-    shares = [[known.get(number) for number in one["first"]] for one in streams]
-    broken = _strange(shares) or _coverage(case, shares) or _sizes(case, shares)
-    for rank, one in enumerate(streams):
-        broken = broken or _reads(case, one, rank) or _again(one, rank)
-    if broken:
-        yield broken
-
-
-def _strange(shares: Sequence[Sequence[int | None]]) -> Broken | None:
-    if any(None in share for share in shares):
-        return Broken("value:sample", "something comes that is no sample of the source: give source[i] as it is")
-    return None
-
-
-def _coverage(case: Case, shares: Sequence[Sequence[Any]]) -> Broken | None:
-    """All samples, each once; with drop_last, what does not fill a round of all ranks may be missing."""
-    counts = Counter(index for share in shares for index in share)
-    size, workers, length = case["world size"], case["workers"], case["samples"]
-    times = max(counts.values(), default=1)
-    if times > 1:
-        within = any(len(set(share)) < len(share) for share in shares)
-        words = "some samples come more than once"
-        if within and workers > 1:
-            words = "the workers of a rank give the same samples: each has a copy of the stream, and has to ask "
-            words += "get_worker_info() which it is"
-        elif not within and min(counts.values()) == size:
-            words = "every rank gives the same samples: rank and world_size say which are its own"
-        return Broken("value:twice", words, f"a sample comes {times} times", "once")
-    missing = length - len(counts)
-    if missing > (length % size if case["drop_last"] else 0):
-        why = "nobody gives some of the samples"
-        if not case["drop_last"] and missing == length % size:
-            why = "drop_last is False, so the tail has to come too: some ranks give one sample more"
-        elif case["drop_last"] and missing <= size * max(workers, 1):
-            why = "too many samples are dropped: at most one less than there are ranks"
-        if "None" in case and not counts[case["None"]]:
-            why = f"{why}. Does sample {case['None']}, which is None, end or skip something? It is one like any other"
-        figures = f"{missing} of {length} missing", f"{length % size if case['drop_last'] else 0}"
-        return Broken("value:missing", why, *figures)
-    return None
-
-
-def _sizes(case: Case, shares: Sequence[Sequence[Any]]) -> Broken | None:
-    sizes, least = [len(share) for share in shares], case["samples"] // case["world size"]
-    if case["drop_last"] and set(sizes) != {least}:
-        words = "drop_last is True, and the ranks do not give the same number of samples"
-        return Broken("value:sizes", words, sizes, [least] * len(sizes))
-    if max(sizes) - min(sizes) > 1:
-        words = "the ranks' shares differ by more than one sample: divide by rank first, and a rank's share by worker"
-        return Broken("value:sizes", words, sizes, f"{least} or {least + 1} each")
-    return None
-
-
-def _reads(case: Case, one: Facts, rank: int) -> Broken | None:
-    """Who has read how much, and when."""
-    alone, *by_worker = one["reads"]
-    share, workers = len(one["first"]), case["workers"]
-    if workers and alone:
-        words = "samples are read by the training process, not by its workers: read in __iter__, one at a time"
-        return Broken("value:reader", words, f"{alone} reads", "none")
-    if sum(one["reads"]) != share:
-        words = "samples that it does not give: reading is what costs. Work out the numbers of its own, and read those"
-        words = "a sample more than once: reading is what costs" if one.get("twice") else words
-        words = f"the stream of rank {rank} reads {words}"
-        return Broken("value:reads", words, f"{sum(one['reads'])} reads", share)
-    counts = by_worker[:workers]
-    if workers and max(counts) - min(counts) > 1:
-        words = f"the workers of rank {rank} have shares that differ by more than one sample: one is idle while others "
-        return Broken("value:workers", words + "are at work", counts, f"of {share} samples, with {workers} workers")
-    lazy = list(range(len(one.get("read", ()))))
-    if "read" in one and one["read"] != lazy:
-        words = (
-            f"the stream of rank {rank} does not read a sample when somebody asks for it: let __iter__ read and yield"
-        )
-        seen = f"read after 0, 1, 2, … samples: {one['read']}"
-        return Broken("value:early", words, seen, lazy)
-    return None
-
-
-def _again(one: Facts, rank: int) -> Broken | None:
-    first = sorted(one["first"])
-    if "swallowed" in one:
-        words = "the source raises an error where a sample cannot be read, and the stream goes on: let it come out"
-        return Broken("value:swallowed", words)
-    if sorted(one.get("second", first)) != first:
-        words = f"the second epoch of rank {rank} is another than the first: each call of __iter__ begins anew"
-        return Broken("value:second", words, f"{len(one['second'])} samples", f"{len(first)}")
-    if len(one.get("alone", first)) == len(one.get("beside", first)) != len(first):
-        words = f"without workers, the stream of rank {rank} gives another share than with them: get_worker_info() is "
-        return Broken(
-            "value:alone", words + "None there, and the whole share is its own", len(one["alone"]), len(first)
-        )
-    if sorted(one.get("alone", first)) != first or sorted(one.get("beside", first)) != first:
-        words = f"two iterators of one stream, on rank {rank}, disturb each other: what __iter__ counts belongs to it, "
-        seen = f"{len(one['alone'])} and {len(one['beside'])} samples"
-        return Broken("value:beside", words + "not to self", seen, f"{len(first)} each")
-    return None
-
-
-def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
-    case, world = played[0]
-    shares = ", ".join(str(len(one["first"])) for one in world[0]["streams"])
+def play(case: dict[str, Any], RankStream: Callable[..., Any]) -> dict[str, Any]:
+    ranks, workers, samples = case["ranks"], case["workers"], case["samples"]
+    shares: list[list[list[int]]] = []  # by rank, by worker
+    with leaves(), watched() as wire:
+        for rank in range(ranks):
+            shares.append([])
+            for worker in range(max(workers, 1)):
+                source = _Source(samples, case.get("None"))
+                with _in_worker(worker, workers):
+                    stream = RankStream(source, ranks, rank, *[True] * case["drop_last"])
+                    shares[-1].append(_given(stream, source))
+    refuse(wire.calls, "the ranks need no communication for this: rank and world_size are given")
+    if case.get("real loader"):
+        loader = DataLoader(stream, batch_size=None, num_workers=workers, multiprocessing_context="fork")
+        words = "in a real DataLoader, a rank gives other samples in two epochs than its workers one by one"
+        refuse(any(sorted(loader) != sorted(1_000 + one for part in shares[-1] for one in part) for _ in "12"), words)
+    sizes = [[len(one) for one in share] for share in shares]
+    counts = Counter(itertools.chain(*itertools.chain(*shares)))
+    words = "too many samples are dropped: only what does not fill a round of the ranks is left out"
+    refuse(case["drop_last"] and counts.total() < samples - samples % ranks, words)
     return {
-        "world sizes": worlds(played),
-        "workers of a rank": f"0 to {max(case['workers'] for case, _ in played)}",
-        f"shares of {case['samples']} samples, {case['world size']} ranks with {case['workers']} workers": shares,
-        "reads": "each sample once, when it is asked for",
+        "how often the rarest sample comes": min((counts[index] for index in range(samples)), default=0),
+        "how often the most frequent sample comes": max(counts.values(), default=0),
+        "how many samples the ranks give, the smallest share first": sorted(map(sum, sizes)),
+        "whether the shares of a rank's workers differ by one at most": all(max(one) - min(one) < 2 for one in sizes),
     }
 
 
-CONTRACT = Contract(
-    name="feeding_the_ranks.stream",
-    rules={
-        NAME: Rules(
-            changes=("around.torch's random numbers",),  # from which a DataLoader draws
-            allows=("starts:a process", "starts:a local connection"),
-        ),
-        MADE: Rules(),
-        ALONE: Rules(),
-    },
-    draw=draw,
-    scene=scene,
-    judge=judge,
-    mistakes=(("wire:other*", "{}: rank and world_size are given, and that is all it takes"), ("value:*", "{}")),
-    figures=figures,
-)
+def _given(stream: Any, source: _Source) -> list[int]:
+    """The samples of one worker, in order."""
+    words = "the stream is no IterableDataset, so a DataLoader asks it for sample numbers"
+    refuse(not isinstance(stream, IterableDataset), words)
+    words = "samples are read when the stream is made: each worker reads its own, when somebody asks for them"
+    refuse(source.reads, words)
+    found, read = [], []  # the numbers of the samples, and how many were read when each of them came
+    for sample in itertools.islice(stream, MOST):
+        words = "something comes that is no sample of the source: give source[i] as it is"
+        refuse(sample not in source.samples, words, measured=f"{sample!r}")
+        found.append(source.samples.index(sample))
+        read.append(len(source.reads))
+    early = any(len({*source.reads[:n]} & {*found}) > place + 1 for place, n in enumerate(read))
+    refuse(early, "a sample is read before somebody asks for it: let __iter__ read one, and yield it")
+    lost = {*source.reads} - {*found}
+    words = "a sample that is None is left out: it is one like any other"
+    refuse(lost and all(source.samples[index] is None for index in lost), words)
+    words = "samples are read that are not given, and reading is what costs: work out the numbers of its own, and read "
+    refuse(lost, words + "those")
+    words = "a sample is read more than once: reading is what costs"
+    refuse(len({*source.reads}) < len(source.reads), words)
+    again = [source.samples.index(sample) for sample in itertools.islice(stream, MOST)]
+    words = "the second epoch has other samples than the first: each call of __iter__ begins anew, with the same share"
+    refuse({*again} != {*found}, words)
+    pairs = list(itertools.islice(zip(stream, stream, strict=False), MOST))
+    words = "two iterators of one stream disturb each other: what __iter__ counts belongs to it, not to self"
+    refuse(pairs != [(source.samples[one],) * 2 for one in found], words)
+    return found
+
+
+@contextlib.contextmanager
+def _in_worker(worker: int, workers: int) -> Iterator[None]:
+    """In the block, ``get_worker_info`` says that this is a worker, if there are any."""
+    loaders._worker_info = loaders.WorkerInfo(worker, workers, 0, None) if workers else None  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        loaders._worker_info = None

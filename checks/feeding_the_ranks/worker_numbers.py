@@ -1,34 +1,79 @@
-"""Exercise 7: ``choose_workers(measure, cores, ranks, worker_bytes, free_bytes)`` on simulated machines."""
+"""Check of ``choose_workers``: the smallest number within 5 % of the fastest, on machines where that is clear."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from checks.contracts import Broken, Case, Contract, Facts, Rules
-from checks.feeding_the_ranks.simulated_loader import AHEAD, MACHINES, DoesNotFit, Machine
-from checks.plain import number
-from checks.verdicts import Wrong
+from checks.core import Reference, refuse
+from checks.feeding_the_ranks.simulated_loader import MACHINES, Machine
+from checks.plain import from_array, kind_of, number
 
-TOLERANCE = 0.05
+RUN = "measure(workers, 24 * rounds)[4 * rounds :]"
+MOST = "    most = min(cores // ranks, free_bytes // (ranks * worker_bytes))\n"
+MEAN = "seconds.append(sum(measured) / len(measured))"
+CHOSEN = "    return min(workers for workers in range(most + 1) if seconds[workers] <= 1.05 * min(seconds))"
+OFFICIAL = Reference("feeding_the_ranks", "choose_workers", {
+    "nothing is measured, and all that fit are taken: no rule of thumb fits all machines":
+        {MOST: MOST + "    return most\n"},
+    "nothing is measured: no rule of thumb fits all machines": {MOST: MOST + "    return min(4, most)\n"},
+    "the cores are shared by all ranks of the node, and each rank has workers of its own": {"cores // ranks": "cores"},
+    "this is the fastest one measured, but fewer workers are within 5 % of it: the rest is noise":
+        {CHOSEN: "    return seconds.index(min(seconds))"},
+    "a middle value such as the median is fooled: batches come in bursts, one from each worker and then a long wait. "
+    "What counts is the mean over whole rounds":
+        {MEAN: "seconds.append(sorted(measured)[len(measured) // 2])"},
+    "the shortest time tells nothing: batches come in bursts, and what counts is the mean over whole rounds":
+        {MEAN: "seconds.append(min(measured))"},
+    "the longest time is that of one long wait: what counts is the mean over whole rounds":
+        {MEAN: "seconds.append(max(measured))"},
+    "the first batch tells nothing: it waits for the workers to start": {RUN: "measure(workers, 1)"},
+    "a few batches tell nothing: those after the first lay ready": {RUN: "measure(workers, 2)[1:]"},
+    "the start of the workers is counted, and it happens once in an epoch: leave the first batches out":
+        {RUN: "measure(workers, 24 * rounds)"},
+    "after the first batch, others lie ready, up to two from each worker: leave them out too":
+        {RUN: "measure(workers, 25)[1:]"},
+    "0 workers are never tried": {"seconds = []": "seconds = [9.0]", "range(most + 1):": "range(1, most + 1):"},
+    "not every number is tried, as powers of two are not all":
+        {RUN: RUN + " if workers & (workers - 1) == 0 else [9.0]"},
+    "the search stops when one more worker does not help: more may help again":
+        {MEAN: MEAN + "\n        if workers and seconds[-1] > 0.95 * seconds[-2]:\n            return workers - 1"},
+    "one worker more, to be safe, takes memory: fewer are within 5 % of the fastest":
+        {CHOSEN: CHOSEN.replace("return ", "return min(most, 1 + ") + ")"},
+    "fewer workers are within 5 % of the fastest: going down from it stops at the first that is not":
+        {CHOSEN: "    best = seconds.index(min(seconds))\n"
+                 "    while best and seconds[best - 1] <= 1.05 * min(seconds):\n        best -= 1\n    return best"},
+    "a batch takes longer than 5 % more than with the fastest: more workers are needed": {"1.05": "1.08"},
+    "fewer workers are within 5 % of the fastest": {"1.05": "1.02"},
+})  # fmt: skip
 MOST_BATCHES = 2_000
-Log = list[tuple[int, list[float]]]
+STEADY = Machine(step_s=0.008, jitter=0.01)
 
 
-def draw(rng: random.Random) -> list[Case]:
-    """Machines on which the answer is clear. Some again, all times longer or shorter, on nodes of other size."""
+def draw(rng: random.Random, number: int) -> dict[str, Any]:
+    """Machines on which the answer is clear, as they are; then with times and nodes of other size."""
     machines = list(MACHINES.items())
-    machines += [(name, _like(machine, rng)) for name, machine in rng.sample(machines, 2)]
-    ratios = rng.uniform(1.025, 1.03), rng.uniform(1.07, 1.075)
-    for ratio, workers in zip(ratios, rng.sample((1, 2, 4), 2), strict=True):
-        machines.append((f"steady times, {workers} or {workers + 1} workers", _like(_nearly(workers, ratio), rng)))
-    machines.append(("a process that loads as fast as many workers", _like(_alone(rng.uniform(1.025, 1.03)), rng)))
-    return [
-        {"ranks": 1, "the machine with": name, "facts": [asdict(_with_rest(machine))], "seed": rng.getrandbits(30)}
-        for name, machine in machines
-    ]
+    for ratio in (1.0275, 1.0725):  # a batch takes that much longer than with more workers: 5 % is between them
+        steady = replace(STEADY, load_s=2 * ratio * (STEADY.step_s + STEADY.ship_s))
+        machines.append(("steady times, 2 or 3 workers", steady))
+    alone = 1.0275 * (STEADY.step_s + STEADY.ship_s) - STEADY.step_s
+    machines.append(("a process as fast as many workers", replace(STEADY, load_s=0.0248, alone_s=alone)))
+    name, machine = machines[number % len(machines)]
+    return {
+        "the machine with": name,
+        "machine": _like(machine, rng) if number >= len(MACHINES) else _with_rest(machine),
+    }
+
+
+def _like(machine: Machine, rng: random.Random) -> Machine:
+    """Another one with the same answer."""
+    pace, nodes = rng.uniform(0.3, 3), rng.choice((1, 2, 3))
+    times = {name: getattr(machine, name) * pace for name in ("load_s", "step_s", "disk_s", "ship_s", "start_s")}
+    alone = None if machine.alone_s is None else machine.alone_s * pace
+    size = {"cores": machine.cores * nodes, "ranks": machine.ranks * nodes, "free_bytes": machine.free_bytes * nodes}
+    return _with_rest(replace(machine, **times, **size, alone_s=alone, seed=rng.getrandbits(20), log=[]))
 
 
 def _with_rest(machine: Machine) -> Machine:
@@ -38,149 +83,15 @@ def _with_rest(machine: Machine) -> Machine:
     return replace(machine, cores=machine.cores + machine.ranks - 1, free_bytes=room, log=[])
 
 
-def _nearly(workers: int, ratio: float) -> Machine:
-    """With so many workers a batch takes ``ratio`` times as long as with more: 1.03 will do, 1.07 will not."""
-    step = Machine(load_s=0.0, step_s=0.008, jitter=0.01)
-    return replace(step, load_s=ratio * workers * (step.step_s + step.ship_s))
-
-
-def _alone(ratio: float) -> Machine:
-    """Without workers a batch takes ``ratio`` times as long as with three; with one or two, far longer."""
-    machine = _nearly(3, 1.02)
-    return replace(machine, alone_s=ratio * (machine.step_s + machine.ship_s) - machine.step_s)
-
-
-def _like(machine: Machine, rng: random.Random) -> Machine:
-    """Another one with the same answer."""
-    pace, nodes = rng.uniform(0.3, 3), rng.choice((1, 2, 3))
-    times = {name: getattr(machine, name) * pace for name in ("load_s", "step_s", "disk_s", "ship_s", "start_s")}
-    alone = None if machine.alone_s is None else machine.alone_s * pace
-    size = {"cores": machine.cores * nodes, "ranks": machine.ranks * nodes, "free_bytes": machine.free_bytes * nodes}
-    return replace(machine, **times, **size, alone_s=alone, seed=rng.getrandbits(20), log=[])
-
-
-def scene(case: Case, watch: Any, facts: Facts) -> None:
-    (given,) = case["facts"]
-    facts["log"] = []
-    measure = _measured(given, facts["log"])
-    size = {name: given[name] for name in ("cores", "ranks", "worker_bytes", "free_bytes")}
-    chosen = watch.call("choose_workers", measure=measure, **size)
-    whole = number(chosen, whole=True)
-    facts["chosen"] = f"a {type(chosen).__name__}" if whole is None else whole
-
-
-def _measured(given: dict[str, Any], log: Log) -> Callable[[int, int], list[float]]:
-    """``measure``. The machine is inside a generator, where nobody sees it who does not look at frames."""
-    machine = _machine(given, log)
-    next(machine)
-
-    def measure(workers: int, batches: int) -> list[float]:
-        found = machine.send((workers, batches))
-        if isinstance(found, Wrong):
-            raise found
-        return found
-
-    return measure
-
-
-def _machine(given: dict[str, Any], log: Log) -> Generator[Any, Any, None]:
-    machine, found = Machine(**given), None
-    while True:
-        asked = yield found
-        try:
-            found = machine.measure(*asked)
-            log.append((asked[0], list(found)))
-        except DoesNotFit as error:
-            found = Wrong(error.sentence, measured=error.measured, expected=error.expected)
-        except TypeError as error:
-            found = Wrong(f"{error}")
-
-
-def within_tolerance(seconds: dict[int, float]) -> int:
-    """The smallest number of workers whose batches take at most 5 % longer than the fastest ones."""
-    best = min(seconds.values())
-    return min(workers for workers, one in seconds.items() if one <= best * (1 + TOLERANCE))
-
-
-def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
-    """The first thing that is not as it has to be."""
-    facts, machine = world[0], Machine(**case["facts"][0])
-    batches = sum(len(seconds) for _, seconds in facts["log"])
-    if batches > MOST_BATCHES:
-        words = "measuring takes longer than it saves"
-        yield Broken("value:batches", words, f"{batches:,} batches", f"at most {MOST_BATCHES:,}")
-    elif "chosen" in facts:
-        yield from _choice(machine, facts["chosen"], facts["log"])
-
-
-def _choice(machine: Machine, chosen: Any, log: Log) -> Iterator[Broken]:
-    if not isinstance(chosen, int) or chosen < 0:
-        yield Broken("value:kind", "choose_workers returns a whole number of workers", chosen, "0 or more")
-        return
-    try:
-        machine.refuse(chosen)
-    except DoesNotFit as error:
-        yield Broken("value:fits", error.sentence, error.measured, error.expected)
-        return
-    true = {workers: machine.true_seconds(workers) for workers in range(machine.most + 1)}
-    right = within_tolerance(true)
-    if chosen == right:
-        return
-    if not log:
-        why = "nothing is measured: no rule of thumb fits all machines"
-    elif right not in {workers for workers, _ in log}:
-        why = f"{right} workers are never tried"
-    else:
-        why = _mistake(log, chosen)
-    if not why and true[chosen] <= true[right] * (1 + TOLERANCE):
-        why = "fewer workers are within 5 % of the fastest, and take less memory"
-    yield Broken(
-        "value:choice",
-        why or "this is not the smallest number within 5 % of the fastest",
-        f"{chosen} workers, {1000 * true[chosen]:.1f} ms a batch (simulated)",
-        f"{right} workers, {1000 * true[right]:.1f} ms",
-    )
-
-
-def _mistake(log: Log, chosen: int) -> str:
-    """Which way to read the measured seconds leads to this choice."""
-    if max(len(seconds) for _, seconds in log) <= 2 * AHEAD:
-        return "a few batches tell nothing: the first one waits for the workers to start, the next ones lay ready"
-    by_workers: dict[int, list[float]] = dict(log)  # the last measurement of each
-    settled = {workers: seconds[2 * AHEAD * workers :] or seconds for workers, seconds in by_workers.items()}
-    if chosen == min(settled, key=lambda workers: _mean(settled[workers])):
-        return "this is the fastest one measured, but fewer workers are within 5 % of it: the rest is noise"
-    if chosen == within_tolerance({workers: sorted(one)[len(one) // 2] for workers, one in settled.items()}):
-        return (
-            "a middle value such as the median is fooled: batches come in bursts, one from each worker and then a long "
-            "wait. What counts is the mean over whole rounds"
-        )
-    if chosen == within_tolerance({workers: _mean(one) for workers, one in by_workers.items()}):
-        return "the start of the workers is counted, and it happens once in an epoch: leave the first batches out"
-    if chosen == within_tolerance({workers: _mean(one[1:] or one) for workers, one in by_workers.items()}):
-        return "after the first batch, others lie ready, up to two from each worker: leave them out too"
-    return ""
-
-
-def _mean(seconds: list[float]) -> float:
-    return sum(seconds) / len(seconds)
-
-
-def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
-    batches = [sum(len(seconds) for _, seconds in world[0]["log"]) for _, world in played]
-    return {
-        "machines (simulated)": len(played),
-        "workers chosen": ", ".join(str(world[0]["chosen"]) for _, world in played),
-        "batches measured": f"{max(batches):,} at most",
-    }
-
-
-CONTRACT = Contract(
-    name="feeding_the_ranks.workers",
-    rules={"choose_workers": Rules()},
-    draw=draw,
-    scene=scene,
-    judge=judge,
-    mistakes=(("value:*", "{}"),),
-    figures=figures,
-)
+def play(case: dict[str, Any], choose_workers: Callable[..., Any]) -> dict[str, Any]:
+    machine: Machine = case["machine"]
+    size = machine.cores, machine.ranks, machine.worker_bytes, machine.free_bytes
+    result = from_array(choose_workers(machine.measure, *size))
+    batches = sum(len(seconds) for _, seconds in machine.log)
+    words = "measuring takes longer than it saves"
+    refuse(batches > MOST_BATCHES, words, measured=f"{batches:,} batches", expected=f"at most {MOST_BATCHES:,}")
+    workers = number(result, whole=True)
+    words = "choose_workers returns a whole number of workers"
+    refuse(workers is None or isinstance(result, float) or workers < 0, words, measured=kind_of(result))
+    machine.refuse(workers)
+    return {"the workers of a rank": workers}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from checks.feeding_the_ranks.simulated_loader import AHEAD, DoesNotFit, Machine
+from checks.feeding_the_ranks.simulated_loader import AHEAD, Machine
+from checks.verdicts import Wrong
 
 still = {"jitter": 0.0, "ship_s": 0.0}
 
@@ -42,9 +43,9 @@ def test_what_does_not_fit_is_refused():
     machine = Machine(cores=8, ranks=2, worker_bytes=10, free_bytes=60)
     assert machine.most == 3
     machine.measure(3, 1)
-    with pytest.raises(DoesNotFit, match="do not fit into memory"):
+    with pytest.raises(Wrong, match="do not fit into memory"):
         machine.measure(4, 1)
-    with pytest.raises(DoesNotFit, match="the cores are shared"):
+    with pytest.raises(Wrong, match="the cores are shared"):
         Machine(cores=8, ranks=2).measure(5, 1)
     for wrong in ((-1, 5), (1.0, 5), (1, 0)):
         with pytest.raises(TypeError, match="measure takes whole numbers"):
