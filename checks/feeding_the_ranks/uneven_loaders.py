@@ -10,7 +10,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from checks.contracts.scenery import Momentum
 from checks.core import Reference, refuse, watched
 from checks.inside import Outcome
 from checks.plain import from_array, kind_of, number
@@ -46,12 +45,13 @@ CASES = [{"samples_of_the_batches": sizes, "trained_before": number == 1} for nu
 COUNT_BYTES = 16  # what a step may say beside its gradients
 
 
-class _Optimizer(Momentum):
-    """It notes at each step what the gradient is, and what the weights are afterwards."""
+class _Optimizer:
+    """SGD with momentum, as torch's. It notes at each step what the gradient is, and what the weights are afterwards."""
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__(list(model.parameters()), rate=0.5)
-        self.param_groups = [{"params": self.parameters, "lr": self.rate}]
+        self.parameters = list(model.parameters())
+        self.param_groups = [{"params": self.parameters, "lr": 0.5}]
+        self.moving = [torch.zeros_like(parameter) for parameter in self.parameters]
         self.gradients: list[torch.Tensor] = []
         self.weights: list[torch.Tensor] = []
 
@@ -66,8 +66,10 @@ class _Optimizer(Momentum):
         )
         refuse(any(one is None for one in gradients), words + "the step too")
         self.gradients.append(_flat(gradients))
-        self.rate = self.param_groups[0]["lr"]
-        super().step()
+        with torch.no_grad():
+            for parameter, moving, gradient in zip(self.parameters, self.moving, gradients, strict=True):
+                moving.mul_(0.9).add_(gradient)
+                parameter.sub_(moving, alpha=self.param_groups[0]["lr"])
         self.weights.append(_flat(self.parameters))
 
 
