@@ -46,7 +46,7 @@ COUNT_BYTES = 16  # what a step may say beside its gradients
 
 
 class _Optimizer:
-    """SGD with momentum, as torch's. It notes at each step what the gradient is, and what the weights are afterwards."""
+    """SGD with momentum. It notes at each step what the gradient is, and what the weights are afterwards."""
 
     def __init__(self, model: nn.Module) -> None:
         self.parameters = list(model.parameters())
