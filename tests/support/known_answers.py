@@ -46,7 +46,7 @@ class Known:
 
     @cached_property
     def functions(self) -> Mapping[str, Any]:
-        return self.make()  # (later: of 2,100 answers that are collected few are judged)
+        return self.make()  # (later: of all answers that are collected few are judged)
 
     @property
     def kind(self) -> str:
