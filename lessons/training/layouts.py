@@ -39,8 +39,7 @@ from utils.training.models.llama import Block
 ORDER = ("pipeline", "replicate", "shard", "context", "tensor")
 """Dimensions of the mesh: those at the end are neighbours, in one node."""
 
-LAYERS, MORE = (3, 5), (1, 2)
-"""Simulated are so many layers of a stage, and micro-batches more than stages; a step grows evenly with both: exact."""
+LAYERS = 3, 4  # of a stage are simulated, and two numbers of micro-batches: a step grows evenly with both
 
 _COLUMNS, _ROWS, _NORMS = ("q", "k", "v", "gate", "up"), ("out", "down"), ("norm1", "norm2")
 
@@ -121,12 +120,12 @@ def simulate(
         with _processes(stages) as run:
             for plan in dict.fromkeys(one for one in plans if one.pipeline == stages):
                 whole = plan.micro_batches(batch)
-                counts = [stages + more for more in MORE] if whole > stages + MORE[1] else [whole]
+                least = 1 if stages == 1 else stages + 1  # (a full pipeline, and one micro-batch more)
+                counts = [least, least + 1] if whole > least + 1 else [whole]
                 ends = run(plan, config, list(product(counts, LAYERS)), length, tuple(order), cluster)
                 rows = [_line(config.layers / stages, LAYERS, ends[i : i + 2]) for i in range(0, len(ends), 2)]
-                found[plan] = rows[0] if len(rows) == 1 else _line(whole, counts, rows)
-                if stages == 1:  # (without stages' buffers, more micro-batches need no more memory)
-                    found[plan] = found[plan][0], rows[-1][1]
+                seconds, gib = rows[0] if len(rows) == 1 else _line(whole, counts, rows)
+                found[plan] = seconds, rows[-1][1] if stages == 1 else gib  # (more micro-batches need no more memory)
     return [found[plan] for plan in plans]
 
 
@@ -214,12 +213,13 @@ def _steps(
             with warnings.catch_warnings(action="ignore"):  # (of slicing a flattened dimension)
                 states = mesh["replicate", "states" if plan.context > 1 else "shard"]
         found = []
+        gc.freeze()  # so that this does not take long:
         for m, layers in sizes:
-            if found:
-                gc.collect()  # a sharded model goes with its last circle
+            gc.collect()  # a sharded model goes with its last circle
             own = replace(config, layers=layers, checkpointing=plan.saved)  # type: ignore[arg-type]
             prof = _step(plan, own, m, length // plan.context, mesh, states, device)
             found.append((prof.elapsed, prof.peak_memory(one.local_rank) / 2**30))
+        gc.unfreeze()
         return found
 
 
