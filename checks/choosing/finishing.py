@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from checks.core import Reference, refuse
-from checks.plain import from_array, shorten
+from checks.core import Reference
+from checks.core.refusing import named
 
 OFFICIAL = Reference("choosing", "long_run", {
     "the last step is a whole one: round the number of steps up": {"math.ceil(tokens / step_tokens)":
@@ -49,8 +49,4 @@ def draw(rng: random.Random, number: int) -> dict[str, Any]:
 
 
 def play(case: dict[str, Any], long_run: Callable[..., Any]) -> dict[str, Any]:
-    found = from_array(long_run(**case))
-    found = [from_array(one) for one in found] if isinstance(found, list | tuple) else found
-    fine = isinstance(found, list) and len(found) == len(LABELS)
-    refuse(not fine, f"the result is not three numbers: {', '.join(LABELS)}", measured=shorten(found))
-    return dict(zip(LABELS, found, strict=True))
+    return named(long_run(**case), "three", LABELS)

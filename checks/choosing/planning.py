@@ -67,10 +67,9 @@ def _fills(plan: Plan) -> str:
 def _slowed(plan: Plan, network: str) -> str:
     """What costs this plan more than it costs the best one, as a sentence."""
     mine, least = _losses(plan, network), _losses(fastest(network)[1], network)
-    gathering = mine.pop("gathering")
-    m, into = plan.micro_batches(BATCH), gathering * GBPS[network]
+    m, into = plan.micro_batches(BATCH), _gathered(plan)
     sentences = {
-        "FSDP": f"its FSDP moves {into:.0f} GB into each node, {gathering:.1f} s of the network",
+        "FSDP": f"its FSDP moves {into:.0f} GB into each node, {into / GBPS[network]:.1f} s of the network",
         "bubble": f"{plan.pipeline} stages have {m} micro-batches, a bubble of {(plan.pipeline - 1) / m:.0%}",
         "tensor": "its tensor parallelism sends activations at each layer, which nothing hides",
         "context": "its ring of keys and values is not all hidden, and each GPU has fewer rows",
@@ -80,17 +79,22 @@ def _slowed(plan: Plan, network: str) -> str:
     return sentences[max(mine, key=lambda name: mine[name] - least[name])]
 
 
+def _gathered(plan: Plan) -> float:
+    """GB that FSDP moves into each node in a step."""
+    nodes = max(1, plan.shard * plan.context * plan.tensor / 8)
+    each = 8 * plan.micro_batches(BATCH) if plan.pipeline == 1 else 6
+    return each * llama_parameter_count(LLAMA_70B) / plan.pipeline * (nodes - 1) / nodes / 1e9
+
+
 def _losses(plan: Plan, network: str) -> dict[str, float]:
     """Seconds that a plan loses, by the lecture's rules."""
     parameters, m = llama_parameter_count(LLAMA_70B), plan.micro_batches(BATCH)
     whole, nic = plan.pipeline == 1, GBPS[network] * 1e9 / 8
     busy = 6 * parameters * BATCH * 8192 / (GPUS * 0.65 * 989.5e12)
-    nodes = max(1, plan.shard * plan.context * plan.tensor / 8)
-    gathering = (8 * m if whole else 6) * parameters / plan.pipeline * (nodes - 1) / nodes / nic / 8
+    gathering = _gathered(plan) / GBPS[network]
     own = parameters / plan.pipeline / plan.tensor / plan.shard / plan.context
     passed = 2 * plan.micro * 8192 / plan.context * LLAMA_70B.width * LLAMA_70B.layers / plan.pipeline * m
     return {
-        "gathering": gathering,
         "FSDP": max(gathering - busy, 0.1 * gathering) if whole else gathering,
         "bubble": busy * (plan.pipeline - 1) / m,
         "tensor": 10 * passed * (plan.tensor - 1) / plan.tensor / 350e9,

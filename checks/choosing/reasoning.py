@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from checks.choosing.simulated import BATCH, GPUS
-from checks.core import Reference, refuse
-from checks.plain import from_array, shorten
+from checks.core import Reference
+from checks.core.refusing import named
 from lessons.training.layouts import Plan
 from utils.training.models import LLAMA_70B
 
@@ -72,8 +72,4 @@ def draw(rng: random.Random, number: int) -> dict[str, Any]:
 
 
 def play(case: dict[str, Any], reasons: Callable[..., Any]) -> dict[str, Any]:
-    found = from_array(reasons(case["plan"], case["nics"]))
-    found = [from_array(one) for one in found] if isinstance(found, list | tuple) else found
-    fine = isinstance(found, list) and len(found) == len(LABELS)
-    refuse(not fine, f"the result is not four numbers: {', '.join(LABELS)}", measured=shorten(found))
-    return dict(zip(LABELS, found, strict=True))
+    return named(reasons(case["plan"], case["nics"]), "four", LABELS)

@@ -69,6 +69,14 @@ def _as_it_is(thing: Any) -> Any:
     return repr(thing)
 
 
+def named(result: Any, count: str, labels: Sequence[str]) -> dict[str, Any]:
+    """The numbers of a result by their labels; refused if it is not a tuple, list or array of so many."""
+    found = from_array(result)
+    fine = isinstance(found, list | tuple) and len(found) == len(labels)
+    refuse(not fine, f"the result is not {count} numbers: {', '.join(labels)}", measured=shorten(found))
+    return {label: from_array(one) for label, one in zip(labels, found, strict=True)}
+
+
 def same(one: Any, other: Any) -> bool:
     """Whether two values are the same but for rounding. List, tuple and array are the same; so are 2 and 2.0."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):

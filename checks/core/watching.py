@@ -11,6 +11,7 @@ import torch.distributed as dist
 from checks.contracts import events
 from checks.contracts.wire import Wire
 from checks.core.refusing import refuse
+from checks.inside import Outcome
 from utils.ranks.recorder import record_collectives
 
 _wires: list[Wire] = []
@@ -68,6 +69,17 @@ def watched(allowed: Sequence[str] = ()) -> Iterator[Watched]:
         )
     known = sum(len(one.ranks) == dist.get_world_size() for one in record.calls)
     refuse(wire.hidden > known, "communicates past torch.distributed's own functions, where the check cannot follow")
+
+
+@contextlib.contextmanager
+def explained(words: str) -> Iterator[None]:
+    """If ranks do not call the same in the block, these words are added."""
+    try:
+        yield
+    except Outcome as outcome:
+        if "the same collectives" in outcome.record["sentence"]:
+            outcome.record["sentence"] += f". {words}"
+        raise
 
 
 def messages(calls: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:

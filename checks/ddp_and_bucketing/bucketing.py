@@ -9,7 +9,8 @@ import torch.distributed as dist
 
 from checks.contracts import scenery
 from checks.core import Reference
-from checks.ddp_and_bucketing.training import BOTH, LAB, MEANS, Trained, explained, hidden
+from checks.core.watching import explained
+from checks.ddp_and_bucketing.training import BOTH, LAB, MEANS, Trained, hidden
 
 FULL = "            if sum(p.nbytes for p in self.buckets[number]) >= cap:\n"
 OPEN = "            number = is_open.setdefault"

@@ -10,7 +10,8 @@ from torch import nn
 
 from checks.contracts import scenery
 from checks.core import Reference, refuse
-from checks.ddp_and_bucketing.training import BOTH, LAB, MEANS, Trained, explained, flags, hidden
+from checks.core.watching import explained
+from checks.ddp_and_bucketing.training import BOTH, LAB, MEANS, Trained, flags, hidden
 
 MARK = (
     "        for parameter in self.number:\n            if parameter not in self.used:\n"

@@ -7,7 +7,8 @@ from typing import Any
 
 from checks.contracts import scenery
 from checks.core import Reference, refuse
-from checks.ddp_and_bucketing.training import LAB, MEANS, Trained, explained, flags
+from checks.core.watching import explained
+from checks.ddp_and_bucketing.training import LAB, MEANS, Trained, flags
 
 USED = "    used = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.int32)\n"
 ASK = "    dist.all_reduce(used)\n"

@@ -13,7 +13,6 @@ from torch import nn
 
 from checks.contracts import scenery
 from checks.core import leaves, refuse, same, watched
-from checks.inside import Outcome
 
 LAB = "ddp_and_bucketing"
 SIZE = "/= dist.get_world_size()"
@@ -122,17 +121,6 @@ def kept(model: nn.Module, numbers: bool = True) -> Iterator[None]:
         yield
     changed = [what for what, now in state().items() if now != before[what]]
     refuse(changed, f"your code changes what has to stay: {' and '.join(changed)}")
-
-
-@contextlib.contextmanager
-def explained(words: str) -> Iterator[None]:
-    """If ranks do not call the same, these words are added."""
-    try:
-        yield
-    except Outcome as outcome:
-        if "the same collectives" in outcome.record["sentence"]:
-            outcome.record["sentence"] += f". {words}"
-        raise
 
 
 def hidden(calls: Sequence[dict[str, Any]], last: int, buckets: Any = None) -> None:

@@ -10,7 +10,6 @@ from checks.feeding_the_ranks import epochs
 from checks.feeding_the_ranks.every_epochs import ALIKE
 
 TELL, TELL_DATA = "        sampler.set_epoch(epoch)\n", "        dataset.set_epoch(epoch)\n"
-LOADER = "    loader = DataLoader(dataset, batch_size=4, sampler=sampler, num_workers=1)\n"
 STEPS = "        for batch in loader:\n            step(epoch, batch)"
 OFFICIAL = Reference("feeding_the_ranks", "train_augmented", {
     ALIKE: {TELL: ""},

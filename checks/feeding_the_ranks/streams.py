@@ -17,7 +17,6 @@ from torch.utils.data._utils import worker as loaders
 
 from checks.core import Reference, leaves, refuse, watched
 
-GIVE = "        for index in mine:\n            yield self.source[index]"
 MINE, PART = "range(self.rank, length, self.world_size)", "mine[worker.id :: worker.num_workers]"
 WORKER = "        if worker is not None:\n            mine = mine[worker.id :: worker.num_workers]\n"
 DROP = "        if self.drop_last:\n            length -= length % self.world_size\n"

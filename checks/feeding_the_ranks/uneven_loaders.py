@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -11,13 +10,12 @@ import torch.distributed as dist
 from torch import nn
 
 from checks.core import Reference, refuse, watched
-from checks.inside import Outcome
+from checks.core.watching import explained
 from checks.plain import from_array, kind_of, number
 
 COUNT, WEIGHT = "        count = torch.tensor(len(y))\n", " * (len(y) / count)"
 CLEAR, STEP = "        optimizer.zero_grad(set_to_none=False)\n", "        optimizer.step()\n        steps += 1"
 DATA, ENDS = "        if len(y):\n", "        if count == 0:\n            return steps\n"
-ZEROS = "            if parameter.grad is None:\n"
 OFFICIAL = Reference("feeding_the_ranks", "train_uneven", {
     "the ranks' means are added up and divided by the world size, so a rank without data pulls the step towards zero, "
     "and a sample in a small batch weighs more than one in a large one":
@@ -92,7 +90,8 @@ def play(case: dict[str, Any], train_uneven: Callable[..., Any]) -> dict[str, An
             yield batch
 
     modes = [module.training for module in model.modules()]
-    with _with_a_hint(), watched() as wire:
+    words = "A rank without data still takes part, with zeros, while anybody has data"
+    with explained(words), watched() as wire:
         returned = from_array(train_uneven(model, optimizer, stream()))
     words = "train_uneven stops before its batches are used up: while one rank has more data, all others take part"
     refuse(len(drawn) < len(batches), words, measured=f"{len(drawn)} of {len(batches)} batches")
@@ -120,16 +119,6 @@ def play(case: dict[str, Any], train_uneven: Callable[..., Any]) -> dict[str, An
         "the gradient of each step": optimizer.gradients,
         "the weights after each step": optimizer.weights,
     }
-
-
-@contextlib.contextmanager
-def _with_a_hint() -> Iterator[None]:
-    try:
-        yield
-    except Outcome as outcome:
-        if "do not call the same" in outcome.record["sentence"]:
-            outcome.record["sentence"] += ". A rank without data still takes part, with zeros, while anybody has data"
-        raise
 
 
 def _flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -7,7 +7,6 @@ from known_answers import right, wrong
 from lessons.training.layouts import Plan
 
 BODY = "    plan = replace(plan, shard=plan.shard * plan.replicate, replicate=1)\n"
-ORDER = 'in ("none", "selective", "full")'
 right(
     "what fits is sorted", {"return min(fit, key=fit.get)": "return sorted(fit.items(), key=lambda one: one[1])[0][0]"}
 )

@@ -4,7 +4,6 @@ import torch
 import torch.distributed as dist
 from known_answers import right, wrong
 
-FULL = "            if sum(p.nbytes for p in self.buckets[number]) >= cap:\n"
 WHILE = "        while len(self.travelling) < len(self.buckets) and self.missing[len(self.travelling)] == 0:\n"
 NEXT = "            bucket = self.buckets[len(self.travelling)]\n"
 FLAT = "            flat = torch.cat([p.grad.flatten() for p in bucket])\n"

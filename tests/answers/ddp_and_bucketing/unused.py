@@ -8,7 +8,6 @@ USED = "    used = torch.tensor([parameter.grad is not None for parameter in par
 ASK = "    dist.all_reduce(used)\n"
 SKIP = "        if by_how_many == 0:\n            continue\n"
 ZEROS = "        if parameter.grad is None:\n            parameter.grad = torch.zeros_like(parameter)\n"
-SUM = "        dist.all_reduce(parameter.grad)\n"
 ALONE = "Some ranks have no gradient for what others have used"
 
 

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, get_worker
 
 SAMPLER = "    sampler = DistributedSampler(dataset)\n"
 LOADER = "    loader = DataLoader(dataset, batch_size=4, sampler=sampler, num_workers=1)\n"
-TELL, TELL_DATA = "        sampler.set_epoch(epoch)\n", "        dataset.set_epoch(epoch)\n"
+TELL_DATA = "        dataset.set_epoch(epoch)\n"
 right("a new loader in each epoch", {LOADER: "", TELL_DATA: TELL_DATA + "    " + LOADER})
 
 

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from known_answers import right, wrong
 from torch.utils.data import DataLoader, DistributedSampler, Subset
 
-FIRST, START = "    sampler.set_epoch(first)\n", "    batches = iter(loader)\n"
+FIRST = "    sampler.set_epoch(first)\n"
 LOOP, NEXT = "    for epoch in range(first, epochs):\n", "        sampler.set_epoch(epoch + 1)\n"
 EARLY = "        batches = iter(loader)  # its workers start while we evaluate\n"
 EVALUATE = "        evaluate(epoch)"

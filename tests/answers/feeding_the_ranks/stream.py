@@ -6,9 +6,7 @@ from known_answers import right, wrong
 from torch.utils.data import IterableDataset, get_worker_info
 
 GIVE = "        for index in mine:\n            yield self.source[index]"
-MINE = "range(self.rank, length, self.world_size)"
 DROP = "            length -= length % self.world_size\n"
-WORKER = "        if worker is not None:\n            mine = mine[worker.id :: worker.num_workers]\n"
 right("a generator expression", {GIVE: "        return (self.source[index] for index in mine)\n"})
 right("a map", {GIVE: "        return map(self.source.__getitem__, mine)\n"})
 

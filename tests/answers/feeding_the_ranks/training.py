@@ -8,7 +8,7 @@ import torch
 from known_answers import right, wrong
 from torch.utils.data import Sampler
 
-SEED, DROP = "manual_seed(self.seed + self.epoch)", "if self.drop_last:"
+SEED = "manual_seed(self.seed + self.epoch)"
 GENERATOR = "        generator = torch.Generator().manual_seed(self.seed + self.epoch)\n"
 ORDER = "        order = torch.randperm(self.length, generator=generator).tolist()\n"
 REPEATED, GIVES = (

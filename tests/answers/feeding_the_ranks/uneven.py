@@ -9,7 +9,6 @@ from torch.nn import functional
 
 BATCHES, COUNT = "    batches = iter(batches)\n", "        count = torch.tensor(len(y))\n"
 ASK = "        dist.all_reduce(count)\n"
-END = "        if count == 0:\n            return steps\n"
 ZEROS = "            if parameter.grad is None:\n                parameter.grad = torch.zeros_like(parameter)\n"
 SUM = "            dist.all_reduce(parameter.grad)\n"
 STEP = "        optimizer.step()\n        steps += 1"
