@@ -12,7 +12,7 @@ from typing import Any
 
 from checks.core import judge
 from checks.framework import exercise
-from checks.model_parallelism import cutting, filling, order, ranks, turns
+from checks.model_parallelism import cutting, filling, order, ranks, steps, turns
 from checks.points import passed
 
 PARTS = {"balance": 1, "make_stages": 1}
@@ -29,7 +29,7 @@ def balanced_stages(balance: Any, make_stages: Any) -> dict[str, Any]:
 @exercise(title="A GPipe step", difficulty=2, minutes=20, official=filling.OFFICIAL)
 def gpipe(gpipe_step: Any) -> dict[str, Any]:
     """Judge ``gpipe_step(stages, batch, targets, loss_fn, micro_batches)``."""
-    return judge(filling.OFFICIAL, filling.play, filling.CASES, gpipe_step)
+    return judge(filling.OFFICIAL, filling.play, steps.CASES, gpipe_step)
 
 
 @exercise(title="The order of 1F1B", difficulty=1, minutes=10, official=order.OFFICIAL)
@@ -41,7 +41,7 @@ def order_1f1b(schedule_1f1b: Any) -> dict[str, Any]:
 @exercise(title="A 1F1B step", difficulty=3, minutes=25, official=turns.OFFICIAL)
 def one_f_one_b(one_f_one_b_step: Any) -> dict[str, Any]:
     """Judge ``one_f_one_b_step(stages, batch, targets, loss_fn, micro_batches)``."""
-    return judge(turns.OFFICIAL, turns.play, turns.CASES, one_f_one_b_step)
+    return judge(turns.OFFICIAL, turns.play, steps.CASES, one_f_one_b_step)
 
 
 @exercise(title="A pipeline on real ranks", difficulty=3, minutes=30, official=ranks.OFFICIAL)

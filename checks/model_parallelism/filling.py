@@ -9,7 +9,11 @@ from typing import Any
 from checks.core import Reference
 from checks.model_parallelism import steps
 
-SHARE, BACK, EACH = " * len(y) / len(targets)", "    for loss in losses:\n        loss.backward()\n", ".tensor_split(micro_batches)"
+SHARE, BACK, EACH = (
+    " * len(y) / len(targets)",
+    "    for loss in losses:\n        loss.backward()\n",
+    ".tensor_split(micro_batches)",
+)
 MOVE = '            x = stage(x.to(f"simgpu:{i}"))\n'
 KEEP = "        losses.append(loss_fn(x, y) * len(y) / len(targets))\n"
 OFFICIAL = Reference("model_parallelism", "gpipe_step", {
@@ -20,11 +24,12 @@ OFFICIAL = Reference("model_parallelism", "gpipe_step", {
     "the samples at the end of the batch are left out: m need not divide their number":
         {f"batch{EACH}": "batch.split(len(batch) // micro_batches)[:micro_batches]",
          f"targets{EACH}": "targets.split(len(targets) // micro_batches)[:micro_batches]"},
-    "a tensor is detached on its way to the next GPU: the stages before it get no gradients": {"x.to(f": "x.detach().to(f"},
     "the gradients that were there before the step are lost: add to them, as backward does":
         {"    losses = []\n": "    losses = []\n    [stage.zero_grad() for stage in stages]\n"},
-    "only the last micro-batch's gradients are left: add them up": {"        loss.backward()\n": "        [stage.zero_grad() for stage in stages]\n        loss.backward()\n"},
-    "the loss that comes back is that of the last micro-batch": {"sum(loss.detach() for loss in losses)": "loss.detach()"},
+    "only the last micro-batch's gradients are left: add them up":
+        {"        loss.backward()\n": "        [one.zero_grad() for one in stages]\n        loss.backward()\n"},
+    "the loss that comes back is that of the last micro-batch":
+        {"sum(loss.detach() for loss in losses)": "loss.detach()"},
     "the batch is not cut into micro-batches": {f"zip(batch{EACH}, targets{EACH}, strict=True)": "[(batch, targets)]"},
     "there are fewer micro-batches than m: chunk may give fewer parts than asked for, tensor_split does not":
         {"tensor_split": "chunk"},
@@ -32,14 +37,6 @@ OFFICIAL = Reference("model_parallelism", "gpipe_step", {
         {KEEP: f"{KEEP}        losses[-1].backward()\n", BACK: ""},
     "activations go over a border twice": {MOVE: f'            x.to(f"simgpu:{{i}}")\n{MOVE}'},
 })  # fmt: skip
-CASES = [
-    {"stages": 2, "micro_batches": 3, "samples": 6},
-    {"stages": 2, "micro_batches": 3, "samples": 7, "gradients_before": True},
-    {"stages": 1, "micro_batches": 4, "samples": 6},
-    {"stages": 3, "micro_batches": 4, "samples": 6},
-    {"stages": 4, "micro_batches": 8, "samples": 32},
-    {"stages": 3, "micro_batches": 2, "samples": 4},
-]
 WAITS = (
     "the bubble is too large: a copy begins when all is done that was launched before on the GPU that it leaves and on "
     "the one that it goes to, so launch it before their other work"

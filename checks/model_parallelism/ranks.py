@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from checks.core import Reference, leaves, refuse, same, watched
+from checks.core.watching import waits
 from checks.model_parallelism.order import OFFICIAL as ORDER
 
 SHARE, SIZES = " * sizes[k] / shape[0]", "[len(part) for part in torch.arange(shape[0]).tensor_split(m)]"
@@ -26,12 +28,13 @@ OFFICIAL = Reference("model_parallelism", "pipeline_step", {
         {SIZES: "[shape[0] // m] * (m - 1) + [shape[0] - shape[0] // m * (m - 1)]"},
     "the gradients that were there before the step are lost: add to them, as backward does":
         {"    kept, sending": "    stage.zero_grad()\n    kept, sending"},
+    "the batch is not cut into micro-batches": {"dist.get_world_size(), micro_batches": "dist.get_world_size(), 1"},
     "all forwards come first: that is GPipe": {LIST: '[f"{kind}{k}" for kind in "FB" for k in range(m)]'},
     "one micro-batch follows the other: all other ranks have nothing to do":
         {LIST: '[f"{kind}{k}" for k in range(m) for kind in "FB"]'},
     "every rank has the warm-up of the first one": {LIST: "schedule_1f1b(0, p, m)"},
     "the loss that comes back is that of the last micro-batch": {"sum(losses)": "losses[-1]"},
-    "a rank that has no loss does not return None": {" if rank == last else None\n": "\n"},
+    "a rank that has no loss does not return None": {"sum(losses) if rank == last else None": "sum(losses)"},
 })  # fmt: skip
 CASES = [
     {"micro_batches": 3, "samples": 6, "dtype": "float32", "dimensions": 2, "gradients_before": False},
@@ -77,7 +80,7 @@ def play(case: dict[str, Any], pipeline_step: Callable[..., Any]) -> dict[str, A
     dtype, middle = getattr(torch, case["dtype"]), [3] * (case["dimensions"] - 2)
     torch.manual_seed(samples)
     shapes = [(samples, *middle, width) for width in (4, 7, 3, 5, 8)[: p + 1]]
-    stages = nn.Sequential(*(Stage(a[-1], b[-1]) for a, b in zip(shapes, shapes[1:], strict=False))).to(dtype)
+    stages = nn.Sequential(*(Stage(a[-1], b[-1]) for a, b in pairwise(shapes))).to(dtype)
     batch, targets = torch.randn(shapes[0], dtype=dtype), torch.randn(shapes[-1], dtype=dtype)
     loss = nn.functional.mse_loss(stages(batch), targets)
     loss.backward()
@@ -92,12 +95,18 @@ def play(case: dict[str, Any], pipeline_step: Callable[..., Any]) -> dict[str, A
     with leaves(stage=state, **inputs), watched(allowed=("send", "recv")) as seen:
         stage.begin(seen.mark)
         returned = pipeline_step(stage, shapes[rank], *inputs.values(), nn.functional.mse_loss, m)
+    waits(seen.calls)
+    forwards = sum(item[0] == "F" for item in stage.passes)
+    refuse(forwards > m, "the stage runs forward more than once for a micro-batch", measured=forwards, expected=m)
     tensor = isinstance(returned, torch.Tensor) and returned.numel() == 1
-    refuse(rank == p - 1 and not tensor, "the last rank does not return the loss as a tensor with one number")
+    refuse(rank == p - 1 and not tensor, "the loss does not come back as a tensor with one number")
     result = {"what is returned": returned.detach().reshape(()) if tensor else returned}
     result |= {f"the gradient of stage.{name}": one.grad for name, one in stage.named_parameters()}
     result["the passes of the stage"] = stage.passes
     sent = {peer: [c for c in seen.calls if c["name"] == "send" and c["peer"] == peer] for peer in range(p)}
+    for peer, calls in sent.items():
+        words = f"more than one message for each micro-batch goes to rank {peer}"
+        refuse(len(calls) > m, words, measured=len(calls), expected=m)
     if same(result, right):  # (else it is told what is wrong with them)
         most = min(p - rank, m)
         words = "there are the activations of too many micro-batches: does something keep a graph after its backward?"
@@ -106,12 +115,11 @@ def play(case: dict[str, Any], pipeline_step: Callable[..., Any]) -> dict[str, A
         words += "micro-batch's input, output or loss"
         refuse(rank and stage.most_inputs > most + 1, words, measured=stage.most_inputs, expected=f"at most {most + 1}")
         for peer, kind in ((rank + 1, "F"), (rank - 1, "B")):
-            after = [place + 1 for place, item in enumerate(schedule) if item[0] == kind]
-            late = [k for k, (call, place) in enumerate(zip(sent.get(peer, ()), after, strict=False)) if call["ready"] > place]
-            words = f"what {kind}{late and late[0]} gives goes to rank {peer} too late: this rank begins another pass first"
-            refuse(late, words)
+            ends = [place + 1 for place, item in enumerate(schedule) if item[0] == kind]
+            begun = [call["ready"] for call in sent.get(peer, ())]
+            words = f"a message goes to rank {peer} too late: this rank begins another pass before it sends"
+            refuse(begun and begun != ends, words)
     for peer, calls in sent.items():
-        one = shapes[max(rank, peer)]
-        each = torch.empty(one[1:], dtype=dtype).nbytes
-        result[f"samples in the messages to rank {peer}"] = sorted(call["bytes"] / each for call in calls)
+        each = torch.empty(shapes[max(rank, peer)][1:], dtype=dtype).nbytes
+        result[f"samples in the messages to rank {peer}"] = sorted(round(call["bytes"] / each, 2) for call in calls)
     return result

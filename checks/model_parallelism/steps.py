@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import torch
@@ -24,6 +24,14 @@ from simgpu.work import Port
 from utils.hardware.links import Link
 
 WIDTH, NO_TIME_S = 32, 1e-12
+CASES = [
+    {"stages": 2, "micro_batches": 3, "samples": 6},
+    {"stages": 2, "micro_batches": 3, "samples": 7, "gradients_before": True},
+    {"stages": 1, "micro_batches": 4, "samples": 6},
+    {"stages": 3, "micro_batches": 4, "samples": 8},
+    {"stages": 3, "micro_batches": 2, "samples": 4},
+    {"stages": 2, "micro_batches": 4, "samples": 192, "layers": 4},  # so large that activations can be told apart
+]
 _begin = cache(gpus.begin)  # once in a process
 
 
@@ -39,6 +47,22 @@ class Layer(nn.Module):
         return torch.tanh(self.linear(x + self.shift))
 
 
+class Stage(nn.Sequential):
+    """It notes its passes: "F" when a forward is over, "B" when the gradient of what came out is there."""
+
+    passes = ""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        self.passes += "F"
+        if y.requires_grad:
+            y.register_hook(self._back)
+        return y
+
+    def _back(self, _: torch.Tensor) -> None:
+        self.passes += "B"
+
+
 def play(case: dict[str, Any], step: Callable[..., Any], order: Callable[..., str], waits: str, most: float) -> Any:
     """One step.
 
@@ -48,48 +72,48 @@ def play(case: dict[str, Any], step: Callable[..., Any], order: Callable[..., st
         most: of how many micro-batches GPU 0 may hold the activations.
     """
     _begin()
-    p, m, samples = case["stages"], case["micro_batches"], case["samples"]
+    p, m, there = case["stages"], case["micro_batches"], case.get("gradients_before", False)
     _ideal_cluster(p)
-    torch.manual_seed(samples)
-    stages = [nn.Sequential(*(Layer() for _ in range(4))) for _ in range(p)]
-    batch, targets = torch.randn(2, samples, WIDTH)
+    torch.manual_seed(case["samples"])
+    stages = [Stage(*(Layer() for _ in range(case.get("layers", 1)))) for _ in range(p)]
+    batch, targets = torch.randn(2, case["samples"], WIDTH)
     loss = nn.functional.mse_loss(nn.Sequential(*stages)(batch), targets)
     loss.backward()
-    right = {"the loss": loss.detach()} | _gradients(stages)
+    right = {"the loss": loss.detach()} | {name: one.grad + there for name, one in _trained(stages).items()}
     right |= {f"the passes of GPU {i}, in order": order(i, p, m) for i in range(p)}
     for i, stage in enumerate(stages):
         gpus.put(stage, torch.device("simgpu", i))
-    batch, targets = batch.to("simgpu:0"), targets.to(f"simgpu:{p - 1}")
-    one = _one_micro_batch(stages[0], samples // m)
-    before = gpus.held()
-    passes, there = [""] * p, case.get("gradients_before", False)
-    for i, stage in enumerate(stages):
-        for name, parameter in stage.named_parameters() if there else ():
-            if parameter.requires_grad:
-                parameter.grad = torch.ones_like(parameter)
-                right[_name(i, name)] = right[_name(i, name)] + 1
-    hooks = [stage.register_forward_hook(partial(_note, passes, i)) for i, stage in enumerate(stages)]
+        stage.passes = ""
+    batch, targets, before = batch.to("simgpu:0"), targets.to(f"simgpu:{p - 1}"), gpus.held()
+    for one in _trained(stages).values():
+        one.grad = torch.ones_like(one) if there else None
     with leaves(batch=batch, targets=targets), simgpu.races() as found, gpus.seen() as seen:
-        loss = step(stages, batch, targets, nn.functional.mse_loss, m)
-        races.go_on([loss, *(parameter.grad for stage in stages for parameter in stage.parameters())])
+        loss = step(list(stages), batch, targets, nn.functional.mse_loss, m)
+        races.go_on([loss, *(one.grad for one in _trained(stages).values())])
     fine = isinstance(loss, torch.Tensor) and loss.numel() == 1
     refuse(not fine, "the loss does not come back as a tensor with one number", measured=kind_of(loss))
     where, last = gpus.place(loss), f"GPU {p - 1}"
     refuse(where != last, "the loss that comes back is not on the last GPU", measured=where, expected=last)
-    result = {"the loss": loss.detach().cpu().reshape(())} | _gradients(stages)
-    result |= {f"the passes of GPU {i}, in order": done for i, done in enumerate(passes)}
+    for i, stage in enumerate(stages):
+        words = "gets no gradients: backward does not come there (was a tensor detached, and its gradient not sent "
+        words += "back?), or runs on a copy of the stage"
+        refuse(all(one.grad is None for one in stage.parameters()), f"stage {i} {words}")
+        words = f"stage {i} runs forward more than once for a micro-batch"
+        refuse(stage.passes.count("F") > m, words, measured=stage.passes, expected=order(i, p, m))
+    gradients = {name: None if one.grad is None else one.grad.cpu() for name, one in _trained(stages).items()}
+    result = {"the loss": loss.detach().cpu().reshape(())} | gradients
+    result |= {f"the passes of GPU {i}, in order": stage.passes for i, stage in enumerate(stages)}
     if same(result, right):  # (else it is told what is wrong with them)
         _on_time(case, seen, races.plain(found), waits)
-        room = 0 if there else sum(gpus.rounded(one.nbytes) for one in stages[0].parameters() if one.requires_grad)
-        held = (seen["peak"][0] - room) / one
+        kept = seen["peak"][0] - (not there) * sum(one.nbytes for one in _trained(stages[:1]).values())
+        held = kept / (2 * case.get("layers", 1) * batch.nbytes / m)  # (a layer keeps two tensors for its backward)
         words = "GPU 0 holds the activations of too many micro-batches: after its backward nothing may hold on to a "
         words += "micro-batch's input, output or loss"
-        refuse(samples >= 48 * m and held > most, words, measured=f"those of {held:.1f}", expected=f"at most {most}")
+        refuse("layers" in case and held > most, words, measured=f"those of {held:.1f}", expected=f"at most {most}")
     copies = Counter(tuple(event[1]) for event in seen["events"] if len(event[1]) == 2)
     result["transfers from GPU to GPU"] = {f"{a} to {b}": copies[a, b] for a, b in sorted(copies)}
-    for stage, hook in zip(stages, hooks, strict=True):
-        stage.zero_grad()
-        hook.remove()
+    for one in _trained(stages).values():
+        one.grad = None
     left = [now - then for now, then in zip(gpus.held(), before, strict=True)]
     left[-1] -= gpus.rounded(loss.nbytes)
     words = "after the step something stays on a GPU beside gradients and the loss: who keeps activations or losses?"
@@ -97,32 +121,9 @@ def play(case: dict[str, Any], step: Callable[..., Any], order: Callable[..., st
     return result
 
 
-def _name(i: int, name: str) -> str:
-    return f"the gradient of stages[{i}].{name}"
-
-
-def _gradients(stages: list[nn.Module]) -> dict[str, Any]:
-    trained = {_name(i, n): q for i, stage in enumerate(stages) for n, q in stage.named_parameters() if q.requires_grad}
-    return {name: None if one.grad is None else one.grad.detach().cpu() for name, one in trained.items()}
-
-
-def _note(passes: list[str], i: int, _: nn.Module, __: object, output: torch.Tensor) -> None:
-    """A hook: forward is over; and when the gradient of what came out is there, backward begins."""
-
-    def back(_: torch.Tensor) -> None:
-        passes[i] += "B"
-
-    passes[i] += "F"
-    if output.requires_grad:
-        output.register_hook(back)
-
-
-def _one_micro_batch(stage: nn.Module, samples: int) -> int:
-    """The bytes that the first stage holds for its backward."""
-    x = torch.zeros(samples, WIDTH, device="simgpu:0")
-    before = gpus.held()[0]
-    y = stage(x)
-    return gpus.held()[0] - before + 0 * len(y)
+def _trained(stages: list[Stage]) -> dict[str, nn.Parameter]:
+    named = ((i, *one) for i, stage in enumerate(stages) for one in stage.named_parameters())
+    return {f"the gradient of stages[{i}].{name}": one for i, name, one in named if one.requires_grad}
 
 
 def _on_time(case: dict[str, Any], seen: dict[str, Any], found: list[str], waits: str) -> None:

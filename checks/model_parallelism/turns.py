@@ -23,18 +23,7 @@ OFFICIAL = Reference("model_parallelism", "one_f_one_b_step", {
     "all forwards come first: that is GPipe": {WARM: "m"},
     "one micro-batch follows the other: all other GPUs have nothing to do": {WARM: "0"},
     "the warm-up is too long: one more micro-batch waits on the GPU than has to": {WARM: "min(p - stage, m)"},
-    "something is sent that nobody needs: the first GPU's batch needs no gradient, and nobody is before it":
-        {"        if i > 0:\n            inbox[i - 1,": "        if i == 1:\n            send(x.grad, 'simgpu:0')\n"
-         "        if i > 0:\n            inbox[i - 1,"},
 })  # fmt: skip
-CASES = [
-    {"stages": 2, "micro_batches": 3, "samples": 6},
-    {"stages": 2, "micro_batches": 3, "samples": 7, "gradients_before": True},
-    {"stages": 1, "micro_batches": 3, "samples": 5},
-    {"stages": 3, "micro_batches": 5, "samples": 8},
-    {"stages": 4, "micro_batches": 8, "samples": 512},
-    {"stages": 3, "micro_batches": 2, "samples": 4},
-]
 WAITS = (
     "the bubble is too large: a plain .to() keeps both GPUs waiting for each other, and work that is launched late "
     "begins late: send on streams of their own, as soon as there is something to send"
