@@ -1,4 +1,4 @@
-"""What the lab on model parallelism says of its schedules, and the GPUs on which the formula for the bubble is exact."""
+"""What the lab on model parallelism says of its schedules; GPUs on which the formula for the bubble is exact."""
 
 from __future__ import annotations
 
