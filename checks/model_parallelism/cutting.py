@@ -65,7 +65,9 @@ def play(case: dict[str, Any], balance: Callable[..., Any], make_stages: Callabl
 def _cut(costs: list[int], p: int, balance: Callable[..., Any]) -> dict[str, Any]:
     with leaves(costs=costs):
         result = from_array(balance(costs, p))
-    counts = [number(from_array(one), whole=True) for one in result] if isinstance(result, list | tuple) else [None]
+    counts: list[Any] = [None]
+    if isinstance(result, list | tuple):
+        counts = [number(from_array(one), whole=True) for one in result]
     refuse(None in counts, "balance does not return a list of whole numbers", measured=shorten(result))
     refuse(len(counts) != p, "balance does not return one number for each stage", measured=shorten(counts))
     refuse(min(counts) < 1, "a stage has no piece", measured=shorten(counts))

@@ -80,9 +80,9 @@ def play(case: dict[str, Any], pipeline_step: Callable[..., Any]) -> dict[str, A
     dtype, middle = getattr(torch, case["dtype"]), [3] * (case["dimensions"] - 2)
     torch.manual_seed(samples)
     shapes = [(samples, *middle, width) for width in (4, 7, 3, 5, 8)[: p + 1]]
-    stages = nn.Sequential(*(Stage(a[-1], b[-1]) for a, b in pairwise(shapes))).to(dtype)
+    stages = [Stage(a[-1], b[-1]).to(dtype) for a, b in pairwise(shapes)]
     batch, targets = torch.randn(shapes[0], dtype=dtype), torch.randn(shapes[-1], dtype=dtype)
-    loss = nn.functional.mse_loss(stages(batch), targets)
+    loss = nn.functional.mse_loss(nn.Sequential(*stages)(batch), targets)
     loss.backward()
     stage, schedule = stages[rank], ORDER.functions()[0](rank, p, m)
     right: dict[str, Any] = {"what is returned": loss.detach() if rank == p - 1 else None}
