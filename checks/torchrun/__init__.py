@@ -90,7 +90,7 @@ def taken_port(open_store: Any) -> dict[str, Any]:
     return judge(opened_stores.OFFICIAL, opened_stores.play, opened_stores.CASES, open_store, ranks=(3, 1))
 
 
-@exercise(title="The same line on every node", difficulty=2, minutes=25, official=slurm_lines.OFFICIAL)
+@exercise(title="A line for each node", difficulty=2, minutes=25, official=slurm_lines.OFFICIAL)
 def under_slurm(torchrun_line: Any) -> dict[str, Any]:
     """Judge ``torchrun_line(slurm, program)``: read by torchrun's own parser, and typed on two nodes."""
     found = judge(slurm_lines.OFFICIAL, slurm_lines.play, slurm_lines.CASES, torchrun_line)

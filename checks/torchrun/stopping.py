@@ -52,6 +52,7 @@ _EACH = [(1, 1, 1), (2, 0.45, 2), (0.1, 0.9, 0.9), (0.9, 0.9, 0.1), (0.05, 0.6, 
 CASES = [
     {"losses": losses, "good": 0.5, "samples": samples, "means": [list(means) for means in epochs]}
     for losses, samples, epochs in (
+        ("fall alike", [4, 4, 4], [(1,) * 3, (0.8,) * 3, (0.3,) * 3, (0.01,) * 3, (1,) * 3]),
         ("fall on one rank after the other", [2, 20, 8], _EACH),
         ("are exactly `good` in epoch 2", [4, 2, 2], [(1, 1, 1), (0.5,) * 3, (0.25,) * 3, (0.125,) * 3]),
         ("are of no samples on a rank", [6, 0, 4], [(1, 0, 1), (0.6, 0, 0.6), (0.4, 0, 0.4), (0.1, 0, 0.1)]),

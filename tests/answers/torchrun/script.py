@@ -1,15 +1,6 @@
 """Exercise 1 of the lab on torchrun: a script for torchrun. What is not here is in the official solution."""
 
-import os
-
-import torch
-import torch.distributed as dist
 from known_answers import right, wrong
-from torch.nn import functional
-from torch.utils.data import DistributedSampler
-
-from utils.training.exit import leave
-from utils.training.rendezvous import init_process_group
 
 INIT, SHARE, END = (
     '    dist.init_process_group("gloo")\n',
@@ -18,78 +9,31 @@ INIT, SHARE, END = (
 )
 SAVE = "    if rank == 0:\n        torch.save(model.state_dict(), task.path)\n"
 READ = "            images, labels = task.read(batch[rank::world_size])\n"
-
-
-@right("a sampler, sums instead of means, and an open file")
-def with_sampler():
-    def main(task):
-        dist.init_process_group("gloo", rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
-        device = task.gpu(int(os.environ["LOCAL_RANK"]))
-        torch.manual_seed(dist.get_rank())
-        model = torch.nn.Linear(64, 10).to(device)
-        if dist.get_rank() == 0:
-            torch.manual_seed(0)
-            model.reset_parameters()
-        for parameter in model.parameters():
-            dist.broadcast(parameter.data, src=0)
-        sampler = DistributedSampler(range(task.samples))
-        for epoch in range(task.epochs):
-            sampler.set_epoch(epoch)
-            mine = torch.tensor(list(sampler)).split(task.batch // dist.get_world_size())
-            for step, batch in enumerate(mine):
-                images, labels = task.read(batch)
-                loss = functional.cross_entropy(model(images.to(device)), labels.to(device))
-                model.zero_grad()
-                (loss / dist.get_world_size()).backward()
-                parts = [*(parameter.grad for parameter in model.parameters()), loss.detach() / dist.get_world_size()]
-                for part in parts:
-                    dist.all_reduce(part)
-                with torch.no_grad():
-                    for parameter in model.parameters():
-                        parameter.add_(parameter.grad, alpha=-task.lr)
-                if not dist.get_rank():
-                    print(f"epoch {epoch} step {step} loss {parts[-1].item():.4f}", flush=True)
-        if not dist.get_rank():
-            with open(task.path, "wb") as file:
-                torch.save(model.state_dict(), file)
-        dist.barrier()
-        dist.destroy_process_group()
-
-    return (main,)
-
-
-@right("the course's helpers, one tensor for all")
-def with_helpers():
-    def is_first():
-        return os.environ["RANK"] == "0"
-
-    def main(task):
-        init_process_group("gloo")
-        device = task.gpu(int(os.environ["LOCAL_RANK"]))
-        torch.manual_seed(0)
-        model = torch.nn.Linear(64, 10).to(device)
-        for epoch in range(task.epochs):
-            order = torch.randperm(task.samples, generator=torch.Generator().manual_seed(epoch))
-            for step, batch in enumerate(order.split(task.batch)):
-                images, labels = task.read(batch.chunk(dist.get_world_size())[dist.get_rank()])
-                loss = functional.cross_entropy(model(images.to(device)), labels.to(device))
-                gradients = torch.autograd.grad(loss, list(model.parameters()))
-                flat = torch.cat([loss.detach().reshape(1), *(gradient.flatten() for gradient in gradients)])
-                dist.all_reduce(flat)
-                flat /= dist.get_world_size()
-                with torch.no_grad():
-                    torch.nn.utils.vector_to_parameters(
-                        torch.nn.utils.parameters_to_vector(model.parameters()) - task.lr * flat[1:], model.parameters()
-                    )
-                if is_first():
-                    print(f"epoch {epoch} step {step} loss {flat[0].item():.4f}")
-        if is_first():
-            torch.save(model.state_dict(), task.path)
-        leave()
-
-    return (main,)
-
-
+SEED = "    torch.manual_seed(0)\n    model = torch.nn.Linear(64, 10).to(device)\n"
+ORDER = "        order = torch.randperm(task.samples, generator=torch.Generator().manual_seed(epoch))\n"
+EACH = "            for tensor in (mean_loss, *(parameter.grad for parameter in model.parameters())):\n"
+AVERAGE = "                dist.all_reduce(tensor, dist.ReduceOp.AVG)\n"
+right("a sampler, a start that is broadcast, sums instead of means, and an open file", {
+    SEED: SEED.replace("seed(0)", "seed(rank)") + "    if rank == 0:\n        torch.manual_seed(0)\n"
+          "        model.reset_parameters()\n"
+          "    for parameter in model.parameters():\n        dist.broadcast(parameter.data, src=0)\n",
+    ORDER: "        sampler = torch.utils.data.DistributedSampler(range(task.samples))\n"
+           "        sampler.set_epoch(epoch)\n        order = torch.tensor(list(sampler))\n",
+    "order.split(task.batch)": "order.split(task.batch // world_size)", SHARE: "batch",
+    AVERAGE: "                tensor /= world_size\n                dist.all_reduce(tensor)\n",
+    "torch.save(model.state_dict(), task.path)":
+        "\n        with open(task.path, 'wb') as file:\n            torch.save(model.state_dict(), file)",
+})  # fmt: skip
+right("the course's helpers, one tensor for all", {
+    INIT: "    from utils.training.exit import leave\n    from utils.training.rendezvous import init_process_group\n\n"
+          '    init_process_group("gloo")\n',
+    SHARE: "batch.chunk(world_size)[rank]",
+    EACH + AVERAGE: "            grads = [parameter.grad for parameter in model.parameters()]\n"
+        "            flat = torch.cat([mean_loss.reshape(1), *(grad.flatten() for grad in grads)])\n"
+        "            dist.all_reduce(flat)\n            mean_loss, *flat = (flat / world_size).split([1, *map(torch.numel, grads)])\n"
+        "            for grad, new in zip(grads, flat, strict=True):\n                grad.copy_(new.view_as(grad))\n",
+    END: "    leave()",
+})  # fmt: skip
 right("DistributedDataParallel and an optimizer", {
     "    model = torch.nn.Linear(64, 10).to(device)\n": "    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 10).to(device))\n"
     "    optimizer = torch.optim.SGD(model.parameters(), lr=task.lr)\n",

@@ -1,80 +1,37 @@
 """Exercise 2 of the lab on torchrun: all ranks stop after the same epoch. What is not here is in the official solution."""
 
-import itertools
-import math
-
-import numpy as np
 import torch
 import torch.distributed as dist
 from known_answers import right, wrong
 
-
-@right("rank 0 decides, for all samples")
-def on_rank_0():
-    def train_until(most, good, train_epoch, validate):
-        for epoch in range(most):
-            train_epoch()
-            pair = torch.tensor(validate(), dtype=torch.float64)
-            dist.reduce(pair, dst=0)
-            stop = torch.tensor([bool(pair[0] / pair[1] < good)])
-            dist.broadcast(stop, src=0)
-            if stop:
-                return epoch + 1
-        return most
-
-    return (train_until,)
-
-
-@right("while, and a gather")
-def with_while():
-    def train_until(most, good, train_epoch, validate):
-        epochs, loss = 0, math.inf
-        while epochs < most and not loss < good:
-            train_epoch()
-            epochs += 1
-            everyone = torch.empty(dist.get_world_size(), 2)
-            dist.all_gather_into_tensor(everyone.flatten(), torch.tensor(validate()))
-            total, count = everyone.sum(dim=0)
-            loss = total / count
-        return epochs
-
-    return (train_until,)
-
-
-@right("two reductions, and break")
-def two_reductions():
-    def train_until(most, good, train_epoch, validate):
-        for epoch in itertools.count(1):
-            train_epoch()
-            loss, number = map(torch.tensor, validate())
-            works = [dist.all_reduce(one, async_op=True) for one in (loss, number)]
-            for work in works:
-                work.wait()
-            if loss < good * number or epoch == most:
-                break
-        return epoch
-
-    return (train_until,)
-
-
+SUMS = "        sums = torch.tensor(validate())\n        dist.all_reduce(sums)\n        total, count = sums.tolist()\n"
+LOOP, IF = "    for epoch in range(most):\n        train_epoch()\n" + SUMS, "if total / count < good"
+right("rank 0 decides, for all samples", {
+    SUMS: "        pair = torch.tensor(validate(), dtype=torch.float64)\n        dist.reduce(pair, dst=0)\n"
+          "        stop = torch.tensor([bool(pair[0] / pair[1] < good)])\n        dist.broadcast(stop, src=0)\n",
+    IF: "if stop",
+})  # fmt: skip
+right("while, and a gather", {
+    LOOP: "    epoch = -1\n    while epoch + 1 < most:\n        epoch += 1\n        train_epoch()\n"
+          "        everyone = torch.empty(dist.get_world_size(), 2)\n"
+          "        dist.all_gather_into_tensor(everyone.flatten(), torch.tensor(validate()))\n"
+          "        total, count = everyone.sum(dim=0)\n",
+})  # fmt: skip
+right("two reductions in the background", {
+    SUMS: "        total, count = map(torch.tensor, validate())\n"
+          "        works = [dist.all_reduce(one, async_op=True) for one in (total, count)]\n"
+          "        for work in works:\n            work.wait()\n",
+    IF: "if total < good * count",
+})  # fmt: skip
 right("float64, and a tensor comes back", {
     "torch.tensor(validate())": "torch.tensor(validate(), dtype=torch.float64)",
     "return epoch + 1": "return torch.tensor(epoch + 1)",
 })  # fmt: skip
-
-
-@right("numpy, whose whole number comes back")
-def with_numpy():
-    def train_until(most, good, train_epoch, validate):
-        for epoch in np.arange(1, most + 1):
-            train_epoch()
-            sums = torch.from_numpy(np.array(validate(), dtype=np.float64))
-            dist.all_reduce(sums)
-            if sums[0] / sums[1] < good:
-                return epoch
-        return most
-
-    return (train_until,)
+right("numpy, whose whole number comes back", {
+    LOOP: "    import numpy as np\n\n    for epoch in np.arange(most):\n        train_epoch()\n"
+          "        sums = torch.from_numpy(np.array(validate(), dtype=np.float64))\n        dist.all_reduce(sums)\n"
+          "        total, count = sums\n",
+})  # fmt: skip
 
 
 @right("recursion")
@@ -107,19 +64,15 @@ def a_generator():
     return (train_until,)
 
 
-SUMS = "        sums = torch.tensor(validate())\n        dist.all_reduce(sums)\n        total, count = sums.tolist()\n"
-DIFFERENT = "The ranks do not stop after the same epoch"
-wrong("as given", DIFFERENT, {SUMS: "        total, count = validate()\n"})
-wrong("without samples it is left out", DIFFERENT, {
+wrong("as given", "The ranks do not stop after the same epoch", {SUMS: "        total, count = validate()\n"})
+wrong("without samples it is left out", "The ranks do not stop after the same epoch", {
     SUMS: "        found = validate()\n        sums = torch.tensor(found)\n        if found[1]:\n"
-    "            dist.all_reduce(sums)\n        total, count = (sums + 1e-9).tolist()\n"
+          "            dist.all_reduce(sums)\n        total, count = (sums + 1e-9).tolist()\n"
 })  # fmt: skip
-wrong("many collectives", "more than 2 collectives in an epoch", {
-    SUMS: SUMS.replace("        total", "        dist.barrier()\n        dist.barrier()\n        total")
-})  # fmt: skip
+wrong("barriers", "more than 2 collectives in an epoch", {IF: "dist.barrier()\n        dist.barrier()\n        " + IF})
 wrong("objects", "is given more bytes than a decision needs", {
     SUMS: "        pairs = [None] * dist.get_world_size()\n        dist.all_gather_object(pairs, validate())\n"
-    "        total, count = map(sum, zip(*pairs))\n"
+          "        total, count = map(sum, zip(*pairs))\n"
 })  # fmt: skip
 wrong("validates twice", "not called in turn", {SUMS: SUMS + "        validate()\n"})
 wrong(

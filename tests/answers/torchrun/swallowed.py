@@ -6,40 +6,37 @@ import torch
 import torch.distributed as dist
 from known_answers import right, wrong
 
-
-@right("nan marks broken batches")
-def nan():
-    def train_epoch(batches, gradient, features, update):
-        for batch in batches:
-            try:
-                mine = gradient(batch)
-            except ValueError:
-                mine = torch.full((features,), torch.nan)
-            everyone = torch.empty(dist.get_world_size(), features)
-            dist.all_gather_into_tensor(everyone.flatten(), mine)
-            everyone = everyone[~everyone.isnan().any(dim=1)]
-            if len(everyone):
-                update(everyone.mean(dim=0))
-
-    return (train_epoch,)
-
-
-@right("two collectives")
-def two_collectives():
-    def train_epoch(batches, gradient, features, update):
-        for batch in iter(batches):
-            try:
-                mine, good = gradient(batch), 1.0
-            except ValueError:
-                mine, good = torch.zeros(features), 0.0
-            count = torch.tensor(good)
-            dist.all_reduce(count)
-            if not count:
-                continue
-            dist.all_reduce(mine)
-            update(mine.div_(count))
-
-    return (train_epoch,)
+TRY = "        try:\n            with_count[:-1] = gradient(batch)\n            with_count[-1] = 1\n"
+CAUGHT = "        except ValueError:\n            pass  # zeros take part\n"
+REDUCE, FOR = "        dist.all_reduce(with_count)\n", "    for batch in batches:\n"
+UPDATE = "        if with_count[-1] > 0:\n            update(with_count[:-1] / with_count[-1])"
+right("nan marks broken batches", {
+    TRY + CAUGHT + REDUCE + UPDATE:
+        "        try:\n            mine = gradient(batch)\n        except ValueError:\n"
+        "            mine = torch.full((features,), torch.nan)\n"
+        "        everyone = torch.empty(dist.get_world_size(), features)\n"
+        "        dist.all_gather_into_tensor(everyone.flatten(), mine)\n"
+        "        everyone = everyone[~everyone.isnan().any(dim=1)]\n"
+        "        if len(everyone):\n            update(everyone.mean(dim=0))"
+})  # fmt: skip
+right("two collectives", {
+    REDUCE: "        mine, count = with_count[:-1].clone(), with_count[-1].clone()\n        dist.all_reduce(count)\n"
+            "        if not count:\n            continue\n        dist.all_reduce(mine)\n",
+    UPDATE: "        update(mine.div_(count))",
+})  # fmt: skip
+right("else, the count first, a work, and the batches by number", {
+    FOR: "    for number in range(len(batches)):\n        batch = batches[number]\n",
+    TRY + CAUGHT + REDUCE + UPDATE:
+        "        try:\n            mine = gradient(batch)\n        except ValueError:\n"
+        "            table = torch.zeros(features + 1)\n        else:\n            table = torch.cat((torch.ones(1), mine))\n"
+        "        work = dist.all_reduce(table, op=dist.ReduceOp.SUM, async_op=True)\n        work.wait()\n"
+        "        count, *_ = table.tolist()\n        if count:\n            update(table[1:] * (1 / count))",
+})  # fmt: skip
+right("takes part before a mistake comes out", {
+    FOR: FOR + "        mistake = None\n",
+    CAUGHT: CAUGHT + "        except Exception as error:\n            mistake = error\n",
+    REDUCE: REDUCE + "        if mistake is not None:\n            raise mistake\n",
+})  # fmt: skip
 
 
 @right("objects; a mistake is told to all ranks, and raised on each")
@@ -64,26 +61,7 @@ def told_to_all():
     return (train_epoch,)
 
 
-@right("else, weights first, no in-place operations")
-def with_else():
-    def train_epoch(batches, gradient, features, update):
-        for index in range(len(batches)):
-            try:
-                mine = gradient(batches[index])
-            except ValueError:
-                table = torch.zeros(features + 1)
-            else:
-                table = torch.cat((torch.ones(1), mine))
-            work = dist.all_reduce(table, op=dist.ReduceOp.SUM, async_op=True)
-            work.wait()
-            count, *_ = table.tolist()
-            if count:
-                update(table[1:] * (1 / count))
-
-    return (train_epoch,)
-
-
-@right("a generator, of which Python makes a RuntimeError where a StopIteration comes out")
+@right("a generator")
 def a_generator():
     def train_epoch(batches, gradient, features, update):
         def tables():
@@ -118,37 +96,12 @@ def suppressed():
     return (train_epoch,)
 
 
-@right("takes part before a mistake comes out")
-def takes_part():
-    def train_epoch(batches, gradient, features, update):
-        for batch in batches:
-            table, mistake = torch.zeros(features + 1), None
-            try:
-                torch.cat([gradient(batch), torch.ones(1)], out=table)
-            except ValueError:
-                pass
-            except Exception as error:
-                mistake = error
-            dist.all_reduce(table)
-            if mistake is not None:
-                raise mistake
-            if table[-1]:
-                update(table[:-1] / table[-1])
-
-    return (train_epoch,)
-
-
-REDUCE = "        dist.all_reduce(with_count)\n"
 wrong("alone", "this rank's gradient alone", {REDUCE: ""})
 wrong("a bare except", "a KeyError of gradient is taken for a broken batch", {"except ValueError": "except"})
 wrong(
     "asked twice", "not called once for each batch", {"        try:\n": "        try:\n            gradient(batch)\n"}
 )
-wrong("three collectives a step", "more than 2 collectives a step", {
-    REDUCE: "        dist.all_reduce(torch.zeros(1))\n        dist.all_reduce(torch.zeros(1))\n" + REDUCE
-})  # fmt: skip
+wrong("three collectives", "more than 2 collectives a step", {REDUCE: "        dist.barrier()\n" * 2 + REDUCE})
 wrong("not waited for", "never waits for", {REDUCE: REDUCE.replace("count)", "count, async_op=True)")})
-wrong("the batches are used up", "changes `batches`", {
-    "    for batch in batches:": "    while batches:\n        batch = batches.pop(0)"
-})  # fmt: skip
+wrong("used up", "changes `batches`", {FOR: "    while batches:\n        batch = batches.pop(0)\n"})
 wrong("stops at a broken batch", "still takes part", {"            pass  # zeros take part": "            break"})

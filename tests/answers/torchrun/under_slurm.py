@@ -41,29 +41,12 @@ def static():
     return (torchrun_line,)
 
 
-@right("one node alone")
-def one_node_alone():
-    def torchrun_line(slurm, program):
-        nodes, node, job = (int(slurm[f"SLURM_{name}"]) for name in ("JOB_NUM_NODES", "NODEID", "JOB_ID"))
-        line = ["torchrun", f"--nproc-per-node={slurm['SLURM_GPUS_ON_NODE']}", "--max-restarts", "1"]
-        if nodes == 1:
-            return [*line, "--standalone", *program]
-        first = slurm["SLURM_JOB_NODELIST"].replace("[", "", 1)
-        for end in ",-]" if "[" in slurm["SLURM_JOB_NODELIST"].split(",")[0] else ",":
-            if end == "-" and "[" in slurm["SLURM_JOB_NODELIST"].split(",")[0]:
-                head = slurm["SLURM_JOB_NODELIST"].index("[")
-                first = first[:head] + first[head:].split("-")[0]
-            else:
-                first = first.split(end)[0]
-        line += [f"--nnodes={nodes}", "--rdzv_backend", "c10d", "--rdzv_endpoint", f"{first}:{10_000 + job % 19_997}"]
-        line += ["--rdzv_id", f"job{job}-{slurm.get('SLURM_RESTART_COUNT', 'first')}"]
-        line += ["--rdzv_conf", f"is_host={node == 0}", "--local_addr", slurm["SLURMD_NODENAME"]]
-        return line + program
-
-    return (torchrun_line,)
-
-
-NAMED = "have each its own port"
+right("one node alone", {
+    "    prefix, number = re": '    if slurm["SLURM_JOB_NUM_NODES"] == "1":\n        gpus = slurm["SLURM_GPUS_ON_NODE"]\n'
+    '        return ["torchrun", "--standalone", "--nproc-per-node", gpus, "--max-restarts", "1", *program]\n'
+    "    prefix, number = re"
+})  # fmt: skip
+NAMED = "how many ports 1,000 jobs in a row have"
 wrong("a text", "returns a list of words", {"return [": 'return " ".join([', PROGRAM + "    ]": PROGRAM + "    ])"})
 wrong("no torchrun", "begins with the word torchrun", {'"torchrun",': '"python",'})
 wrong(
