@@ -62,15 +62,15 @@ OFFICIAL = Reference("torchrun", "train_epoch", {
         {"update(with_count[:-1] /": "update(with_count /"},
 })  # fmt: skip
 STEPS = 6
-ONES, MORE, NONE = [[0], [], [1], [2], [], []], [[], [1, 2], [0, 1, 2, 3], [0], [1], []], [[]] * STEPS
-CASES = [
-    {"features": features, "ranks with a broken batch, by step": broken, "the batch raises": kind, "a mistake": mistake}
-    for features, broken, kind, mistake in (
-        (3, NONE, "", ""), (3, ONES, "ValueError", ""), (1, MORE, "ValueError", ""),
-        (4, [[0, 1, 2, 3], [1], [], [], [2], []], "UnicodeDecodeError", ""),
-        (2, [[], [1], [], [], [], []], "ValueError", ""), (2, NONE, "", "a KeyError in gradient"),
-        (2, NONE, "", "a TypeError in gradient"), (2, NONE, "", "a ValueError in update"))
+ONES, MORE = [[0], [], [1], [2], [], []], [[], [1, 2], [0, 1, 2, 3], [0], [1], []]
+CASES: list[dict[str, Any]] = [
+    {"features": 3}, {"features": 3, "broken": ONES}, {"features": 1, "broken": MORE},
+    {"features": 4, "broken": [[0, 1, 2, 3], [1], [], [], [2], []], "a batch raises": "UnicodeDecodeError"},
+    {"features": 2, "broken": [[], [1], [], [], [], []]},
+    *({"features": 2, "a mistake": f"{one} in gradient"} for one in ("KeyError", "TypeError", "RuntimeError")),
+    {"features": 2, "a mistake": "ValueError in update"},
 ]  # fmt: skip
+"""`broken`: for each step, the ranks whose batch is broken."""
 
 
 def _gradient(case: dict[str, Any], rank: int, step: int) -> torch.Tensor:
@@ -81,22 +81,22 @@ def _gradient(case: dict[str, Any], rank: int, step: int) -> torch.Tensor:
 
 def play(case: dict[str, Any], train_epoch: Callable[..., Any]) -> dict[str, Any]:
     rank, began, updated, means = dist.get_rank(), [], [], []
+    mistake, broken = case.get("a mistake", ""), case.get("broken", [[]] * STEPS)
     batches = [f"batch {step}" for step in range(STEPS)]
 
     def gradient(batch: str) -> torch.Tensor:
         step = batches.index(batch)
         began.append(step)
-        if "gradient" in case["a mistake"] and step == 3:
-            raise getattr(builtins, case["a mistake"].split()[1])("a mistake in the program")
-        if rank in case["ranks with a broken batch, by step"][step]:
-            unicode = case["the batch raises"] == "UnicodeDecodeError"
-            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "a broken file") if unicode else ValueError
+        if "gradient" in mistake and step == 3:
+            raise getattr(builtins, mistake.split()[0])("a mistake in the program")
+        if rank in broken[step]:
+            b"\xff".decode() if "a batch raises" in case else int("broken")  # both raise
         return _gradient(case, rank, step)
 
     def update(mean: Any) -> None:
         words = "update(mean) is called twice in a step, or before a gradient: once each, step by step"
         refuse(not began or began[-1] in updated, words)
-        if "update" in case["a mistake"] and began[-1] == 3:
+        if "update" in mistake and began[-1] == 3:
             raise ValueError("a mistake in the program")
         updated.append(began[-1])
         means.append(mean.clone())
@@ -104,7 +104,7 @@ def play(case: dict[str, Any], train_epoch: Callable[..., Any]) -> dict[str, Any
     words = "A rank with a broken batch still takes part in the collectives of its step"
     with explained(words), leaves(batches=batches), watched() as seen:
         raised = _raised(train_epoch, batches, gradient, case["features"], update)
-    if not case["a mistake"]:
+    if not mistake:
         words = "gradient(batch) is not called once for each batch, in their order"
         refuse(began != [*range(STEPS)] and updated, words, measured=began, expected=[*range(STEPS)])
         why = "put the number of good batches behind the gradient, and it is added up along with it"

@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from checks.contracts import in_steps
 from checks.core import Reference, refuse
+from checks.standstill import Watch
 from checks.torchrun.training_task import Task
 from utils.ranks import groups
 
@@ -69,17 +70,23 @@ OFFICIAL = Reference("torchrun", "main", {
 CASES = [{"nodes": "one"}, {"nodes": "several"}]
 LINE = re.compile(r"epoch (\d+) step (\d+) loss (\d+\.\d{4}|nan)")
 CHOSEN = "must stay as torchrun has set it: the agents have chosen address, port and numbers"
-_kept: list[Any] = []  # stores and groups that live as long as their process
+_stores: list[Any] = []  # they live as long as their process, and so do groups
+_groups: list[Any] = []
 
 
 def _call(main: Any, task: Task) -> None:
     """Without what else surrounds an answer's calls: its prints are for this check."""
+    watch = Watch.of_this_rank
+    if watch:
+        watch.inside = True
     try:
         getattr(main, "function", main)(task)
     except _Left:
         pass
     except BaseException as error:
         raise (main.outcome_of(error) if hasattr(main, "outcome_of") else error) from error
+    if watch:
+        watch.inside = False  # (a rank that waits from here on has returned)
 
 
 class _Left(BaseException):
@@ -91,13 +98,13 @@ def play(case: dict[str, Any], main: Callable[..., Any]) -> dict[str, Any]:
     nodes = 1 if case["nodes"] == "one" else 2 if ranks % 2 == 0 else ranks
     shared: list[Any] = [0, ""]
     if rank == 0:
-        _kept.append(dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))
-        shared = [_kept[-1].port, tempfile.mkdtemp(prefix="check-")]
+        _stores.append(dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))
+        shared = [_stores[-1].port, tempfile.mkdtemp(prefix="check-")]
     dist.broadcast_object_list(shared)
     port, folder = shared
     task, printed, saved = Task(folder, ranks // nodes), io.StringIO(), []
     with groups.torchs_own(), _own_group(rank, ranks, nodes, port) as made:
-        with _noted(saved, made), contextlib.redirect_stdout(printed):
+        with _noted(saved), contextlib.redirect_stdout(printed):
             _call(main, task)
         left = not dist.is_initialized()
     refuse(not made, "no process group is made: each process trains for itself")
@@ -116,12 +123,13 @@ def play(case: dict[str, Any], main: Callable[..., Any]) -> dict[str, Any]:
         ],  # type: ignore[index]
         "the printed losses": torch.tensor([float(found[3]) for line in lines if (found := LINE.fullmatch(line))]),
         "how often a model is saved": len(saved),
-        "the saved weights": "nothing that torch.load can read with weights_only=True",
         "whether the process group is left": left,
     }
     if rank == 0:
+        state: Any = {"nothing that torch.load can read with weights_only=True": None}
         with contextlib.suppress(Exception):
-            seen["the saved weights"] = dict(torch.load(task.path, weights_only=True))
+            state = dict(torch.load(task.path, weights_only=True))
+        seen |= {"the names in the saved state": [*state], "the saved weights": [*state.values()]}
     dist.barrier()
     return seen
 
@@ -134,7 +142,7 @@ def _own_group(rank: int, ranks: int, nodes: int, port: int) -> Iterator[list[An
 
     def new_group(*given: Any, **named: Any) -> Any:
         made.append(make(*given, **named))
-        _kept.append(made[-1])  # (who holds it longer would end it with the GIL, for which gloo's thread waits)
+        _groups.append(made[-1])  # (who holds it longer would end it with the GIL, for which gloo's thread waits)
         return made[-1]
 
     def rendezvous(url: str, *more: Any, **named: Any) -> Any:
@@ -153,20 +161,16 @@ def _own_group(rank: int, ranks: int, nodes: int, port: int) -> Iterator[list[An
         yield made
     finally:
         c10d._new_process_group_helper, c10d.rendezvous = make, meet
-        if dist.is_initialized():
-            dist.destroy_process_group()
         os.environ.clear()
         os.environ.update(before)
-        store = dist.TCPStore("127.0.0.1", port) if rank else _kept_store(port)
-        dist.init_process_group("gloo", store=dist.PrefixStore("after", store), rank=rank, world_size=ranks)
-
-
-def _kept_store(port: int) -> Any:
-    return next(one for one in _kept if isinstance(one, dist.TCPStore) and one.port == port)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    store = dist.TCPStore("127.0.0.1", port) if rank else _stores[-1]
+    dist.init_process_group("gloo", store=dist.PrefixStore("after", store), rank=rank, world_size=ranks)
 
 
 @contextlib.contextmanager
-def _noted(saved: list[Any], made: list[Any]) -> Iterator[None]:
+def _noted(saved: list[Any]) -> Iterator[None]:
     """Which files torch.save writes; and who ends the process does not."""
     save, exits = torch.save, (os._exit, atexit._run_exitfuncs)
 
