@@ -33,19 +33,20 @@ CHOSEN = ("port {} is not free any more. Whoever chooses a port cannot know that
 
 
 def play(case: dict[str, Any], open_store: Callable[..., Any]) -> dict[str, Any]:
-    rank, ranks, hosts, made, dropped = dist.get_rank(), dist.get_world_size(), set(), [], False
+    rank, ranks, hosts, made, held, dropped = dist.get_rank(), dist.get_world_size(), set(), [], [], False
     for _ in range(2):
         time.sleep(case["late"] * (rank == ranks - 1))  # nobody may count on who comes first
         with _noting(hosts) as served:
             made.append(open_store(case["host"]))
+            held.append(served)
         # A store lives as long as somebody holds it. Here hold it: the list, and the call that counts.
         dropped |= any(sys.getrefcount(served[number]) <= 2 for number in range(len(served)))
-    refuse(dropped, "rank 0's store ends when open_store returns, for nobody holds it any more: return it")
     seen = {"the address": sorted(hosts), "what comes back": [_kind(one) for one in made]}
     usable: list[Any] = [None] * ranks
     dist.all_gather_object(usable, seen["what comes back"] == ["a TCPStore"] * 2)
     if not all(usable):
         return seen | dict.fromkeys(("the ranks of each program that find each other", "the programs' stores"), "")
+    refuse(dropped, "the store that was opened ends when open_store returns, for nobody holds it any more: return it")
     for number, store in enumerate(made):
         store.set(f"{number} {rank}", "")
         store.check([f"{number} {rank}"])  # it answers, so the server has read what was set

@@ -128,7 +128,7 @@ def play(case: dict[str, Any], torchrun_line: Callable[..., Any]) -> dict[str, A
 
 _SAME = ("whether all nodes of a job have one port", "whether all nodes of a job have one --rdzv-id",
          "whether a job that comes back has a --rdzv-id of its own", "whether each job has a --rdzv-id of its own",
-         "whether all ports are from 10,000 to 29,999", "how many ports 1,000 jobs in a row have",
+         "whether all ports are from 10,000 to 29,999", "how many ports 1,000 jobs have whose numbers follow each other",
 )  # fmt: skip
 
 
@@ -145,7 +145,8 @@ def _said(options: Any, node: int, case: dict[str, Any]) -> dict[str, Any]:
         "--nnodes": [options.least, options.most],
         "--nproc-per-node": options.nproc_per_node,
         "--max-restarts": options.max_restarts,
-        "whether the nodes meet": alone or (not options.standalone and options.rdzv_backend in ("static", "c10d")),
+        "whether --rdzv-backend lets the nodes meet with nothing else started": alone
+        or (not options.standalone and options.rdzv_backend in ("static", "c10d")),
         "whether --node-rank is said without c10d": alone or number,
         "--local-addr": name if alone else local,
         "--rdzv-conf=is_host": right if alone else host,

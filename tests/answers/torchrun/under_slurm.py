@@ -46,13 +46,13 @@ right("one node alone", {
     '        return ["torchrun", "--standalone", "--nproc-per-node", gpus, "--max-restarts", "1", *program]\n'
     "    prefix, number = re"
 })  # fmt: skip
-NAMED = "how many ports 1,000 jobs in a row have"
+NAMED = "how many ports 1,000 jobs have whose numbers follow each other"
 wrong("a text", "returns a list of words", {"return [": 'return " ".join([', PROGRAM + "    ]": PROGRAM + "    ])"})
 wrong("no torchrun", "begins with the word torchrun", {'"torchrun",': '"python",'})
 wrong(
     "no such option", "does not take the line of node 0: unrecognized arguments", {"--max-restarts=1": "--restarts=1"}
 )
-wrong("etcd", "whether the nodes meet", {"=c10d": "=etcd-v2"})
+wrong("etcd", "whether --rdzv-backend lets the nodes meet", {"=c10d": "=etcd-v2"})
 wrong(
     "md5",
     NAMED,
