@@ -90,11 +90,6 @@ def environment(case: dict[str, Any], node: int, job: int, restarts: int = 0) ->
 
 
 def play(case: dict[str, Any], torchrun_line: Callable[..., Any]) -> dict[str, Any]:
-    def words_of(node: int, job: int, restarts: int = 0) -> Any:
-        slurm, program = environment(case, node, job, restarts), list(PROGRAM)
-        with _on_another_node(node):
-            return torchrun_line(slurm, program)
-
     def line(node: int, job: int, restarts: int = 0) -> Any:
         slurm, program = environment(case, node, job, restarts), list(PROGRAM)
         with _on_another_node(node), leaves(slurm=slurm, program=program):
@@ -111,24 +106,23 @@ def play(case: dict[str, Any], torchrun_line: Callable[..., Any]) -> dict[str, A
     said = [_said(options, node, case) for node, options in enumerate(lines)]
     seen = {f"{what} in the line of node {node}": one[what] for what in said[0] for node, one in enumerate(said)}
     if count == 1 and lines[0].standalone:
-        return (
-            seen
-            | {"the addresses at which nodes meet": case["nodes"][:1]}
-            | dict(zip(_SAME, [True] * 5 + [APART], strict=True))
-        )
+        return seen | {MEETING: case["nodes"][:1]} | dict(zip(_SAME, [True] * 5 + [APART], strict=True))
     hosts, ports = zip(*(str(one.endpoint).partition(":")[::2] for one in lines), strict=True)
     place = next((n for n, word in enumerate(lines[0].words) if ports[0] and word.endswith(ports[0])), None)
-    jobs = [] if place is None else [re.search(r"\d*$", words_of(0, job + n)[place])[0] for n in range(APART)]  # type: ignore[index]
+    others = [torchrun_line(environment(case, 0, job + n), list(PROGRAM)) for n in range(APART * (place is not None))]
+    jobs = [re.search(r"\d*$", words[place])[0] for words in others]  # type: ignore[index]
     runs = [[line(0, job, restarts).rdzv_id for restarts in range(3)], [line(0, job + n).rdzv_id for n in (0, 1, 500)]]
     apart = [lines[0].rdzv_backend != "c10d" or len({*ids}) == 3 for ids in runs]
     told = [len({*ports}) == 1, len({str(one.rdzv_id) for one in lines}) == 1, *apart]
     told += [all(port.isdigit() and int(port) in PORTS for port in (*ports, *jobs)), len({*jobs})]
-    return seen | {"the addresses at which nodes meet": list(hosts)} | dict(zip(_SAME, told, strict=True))
+    return seen | {MEETING: list(hosts)} | dict(zip(_SAME, told, strict=True))
 
 
+MEETING = "the addresses at which the nodes meet"
 _SAME = ("whether all nodes of a job have one port", "whether all nodes of a job have one --rdzv-id",
          "whether a job that comes back has a --rdzv-id of its own", "whether each job has a --rdzv-id of its own",
-         "whether all ports are from 10,000 to 29,999", "how many ports 1,000 jobs have whose numbers follow each other",
+         "whether all ports are from 10,000 to 29,999",
+         "how many ports 1,000 jobs have whose numbers follow each other",
 )  # fmt: skip
 
 

@@ -76,7 +76,7 @@ wrong("looked for before", CHOSEN, {
 })  # fmt: skip
 wrong("nobody tells", "a client goes to port 0, where nobody is", {TELL: ""})
 wrong("a file", "what comes back", {RETURN: "    return dist.FileStore('/dev/shm/none', -1)"})
-wrong("waits for its clients", "wait for each other", {
+wrong("waits for its clients", "wait in broadcast", {
     "0, is_master=True, wait_for_workers=False": "0, dist.get_world_size(), is_master=True"
 })  # fmt: skip
 wrong("rank 0 lets its store go", "nobody holds it any more", {
