@@ -94,12 +94,17 @@ class _Left(BaseException):
 
 
 def play(case: dict[str, Any], main: Callable[..., Any]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="check-") as folder:
+        return _play(case, main, folder)
+
+
+def _play(case: dict[str, Any], main: Callable[..., Any], folder: str) -> dict[str, Any]:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     nodes = 1 if case["nodes"] == "one" else 2 if ranks % 2 == 0 else ranks
-    shared: list[Any] = [0, ""]
+    shared: list[Any] = [0, folder]
     if rank == 0:
         _stores.append(dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))
-        shared = [_stores[-1].port, tempfile.mkdtemp(prefix="check-")]
+        shared = [_stores[-1].port, folder]
     dist.broadcast_object_list(shared)
     port, folder = shared
     task, printed, saved = Task(folder, ranks // nodes), io.StringIO(), []
@@ -118,9 +123,7 @@ def play(case: dict[str, Any], main: Callable[..., Any]) -> dict[str, Any]:
             sorted(sample for one in told for share in one[step : step + 1] for sample in share)
             for step in range(max(map(len, told)))
         ],
-        "the lines that are printed": [
-            LINE.fullmatch(line)[0][:-6] if LINE.fullmatch(line) else line for line in lines
-        ],  # type: ignore[index]
+        "the lines that are printed": [line[:-6] if LINE.fullmatch(line) else line for line in lines],
         "the printed losses": torch.tensor([float(found[3]) for line in lines if (found := LINE.fullmatch(line))]),
         "how often a model is saved": len(saved),
         "whether the process group is left": left,
