@@ -94,7 +94,7 @@ def play(case: dict[str, Any], train_epoch: Callable[..., Any]) -> dict[str, Any
         return _gradient(case, rank, step)
 
     def update(mean: Any) -> None:
-        words = "update(mean) is called twice in a step, or before a gradient: once each, step by step"
+        words = "gradient(batch) and update(mean) are not called in turn: once each, step by step"
         refuse(not began or began[-1] in updated, words)
         if "update" in mistake and began[-1] == 3:
             raise ValueError("a mistake in the program")

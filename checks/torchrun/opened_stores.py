@@ -41,7 +41,11 @@ def play(case: dict[str, Any], open_store: Callable[..., Any]) -> dict[str, Any]
             held.append(served)
         # A store lives as long as somebody holds it. Here hold it: the list, and the call that counts.
         dropped |= any(sys.getrefcount(served[number]) <= 2 for number in range(len(served)))
-    seen = {"the address": sorted(hosts), "what comes back": [_kind(one) for one in made]}
+    seen = {
+        "the address": sorted(hosts),
+        "the stores that this rank serves": sum(map(len, held)),
+        "what comes back": [_kind(one) for one in made],
+    }
     usable: list[Any] = [None] * ranks
     dist.all_gather_object(usable, seen["what comes back"] == ["a TCPStore"] * 2)
     if not all(usable):

@@ -144,6 +144,11 @@ def _own_group(rank: int, ranks: int, nodes: int, port: int) -> Iterator[list[An
     make, meet, before = c10d._new_process_group_helper, c10d.rendezvous, dict(os.environ)
 
     def new_group(*given: Any, **named: Any) -> Any:
+        place = given[4]
+        while isinstance(place, dist.PrefixStore):
+            place = place.underlying_store
+        words = f"ranks meet in a store that your program has chosen, and not in that at MASTER_PORT, which {CHOSEN}"
+        refuse(not given[2] and getattr(place, "port", port) != port, words)
         made.append(make(*given, **named))
         _groups.append(made[-1])  # (who holds it longer would end it with the GIL, for which gloo's thread waits)
         return made[-1]
@@ -152,6 +157,8 @@ def _own_group(rank: int, ranks: int, nodes: int, port: int) -> Iterator[list[An
         refuse(url != "env://", f"init_method={url!r} names a place that your program has chosen; MASTER_PORT {CHOSEN}")
         name = next((one for one in told if os.environ.get(one) != told[one]), "")
         refuse(name, f"{name} {CHOSEN}", measured=os.environ.get(name), expected=told.get(name))
+        words = "rank= or world_size= is not what torchrun says: leave them out, and torch reads RANK and WORLD_SIZE"
+        refuse(any(mine not in (-1, right) for mine, right in zip(more, (rank, ranks), strict=False)), words)
         return meet(url, *more, **named)
 
     dist.barrier()

@@ -61,3 +61,9 @@ wrong("not waited for", "never waits for", {GATHER: GATHER.replace("padded)", "p
 wrong("only ranks that have some", "gloo itself gives up", {
     LENGTHS: "    if not len(predictions):\n        return predictions\n" + LENGTHS
 })  # fmt: skip
+wrong("room for all parts", "is given more bytes than a gather needs", {
+    PADDED + PARTS + RETURN: "    me, lengths = dist.get_rank(), [int(one) for one in lengths]\n"
+    "    everyone = torch.zeros(sum(lengths), dtype=torch.int64)\n"
+    "    everyone[sum(lengths[:me]) : sum(lengths[: me + 1])] = predictions\n"
+    "    dist.all_reduce(everyone)\n    return everyone",
+})  # fmt: skip

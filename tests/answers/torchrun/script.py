@@ -85,3 +85,11 @@ wrong("a checkpoint of more than the model", "the saved weights", {
     "model.state_dict()": '{"model": model.state_dict(), "epoch": epoch}'
 })  # fmt: skip
 wrong("leaves with an error", "exit code that is not 0", {END: END + "\n    os._exit(3)"})
+wrong("the number of nodes", "is not what torchrun says", {
+    INIT: '    dist.init_process_group("gloo", rank=int(os.environ["RANK"]), world_size=int(os.environ["GROUP_WORLD_SIZE"]))\n'
+})  # fmt: skip
+wrong("a store of one's own", "in a store that your program has chosen", {
+    INIT: '    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])\n'
+    '    store = dist.TCPStore("127.0.0.1", 29512, world_size, rank == 0)\n'
+    '    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)\n'
+})  # fmt: skip

@@ -82,3 +82,7 @@ wrong("waits for its clients", "wait in broadcast", {
 wrong("rank 0 lets its store go", "nobody holds it any more", {
     "    if dist.get_rank() > 0:\n": "    store = None\n    if True:\n"
 })  # fmt: skip
+wrong("rank 1 holds it", "the stores that this rank serves", {
+    "if dist.get_rank() == 0:": "if dist.get_rank() == dist.get_world_size() - 1:", "src=0": "src=dist.get_world_size() - 1",
+    "if dist.get_rank() > 0:": "if dist.get_rank() != dist.get_world_size() - 1:",
+})  # fmt: skip
