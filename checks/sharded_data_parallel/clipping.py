@@ -53,7 +53,7 @@ def play(case: dict[str, Any], clip_shards: Callable[..., Any]) -> dict[str, Any
     shards = [(scale * torch.randn(5 + n, dtype=torch.float64)).to(dtype) for n in range(count)]
     given = list(shards)
     words = "Also a rank without a shard takes part, and all send one number in float64"
-    with leaves(), watched(["all_reduce"]) as wire, explained(words):
+    with leaves(), explained(words), watched(["all_reduce"]) as wire:
         norm = clip_shards(shards, 0.0 if "is 0" in kind else 2.0)
     refuse([*map(id, shards)] != [*map(id, given)], "the list of shards has changed: scale the tensors in it")
     sent = wire.sent()

@@ -66,7 +66,7 @@ def play(case: dict[str, Any], reduce_gradients: Callable[..., Any]) -> dict[str
                 parameters[-1].grad[-1] = (math.nan, math.inf)[case["seed"] % 2]
         storages = [memory.StorageWeakRef(one.grad.untyped_storage()) for one in parameters]
         words = "All ranks hand in all gradients, also of zeros, with the padding"
-        with leaves(), watched() as wire, explained(words):
+        with leaves(), explained(words), watched() as wire:
             shard = reduce_gradients(parameters)
         refuse(len(parameters) != len(shapes), "the list of parameters has changed: leave it as it was")
         refuse(shard is None, "the result is missing: return this rank's shard")
