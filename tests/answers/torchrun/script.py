@@ -81,7 +81,7 @@ wrong("averages on each node alone", "the printed losses", {
     "        group = made if first <= dist.get_rank() < first + per_node else group\n",
     "dist.ReduceOp.AVG)": "dist.ReduceOp.AVG, group=group)",
 })  # fmt: skip
-wrong("a checkpoint of more than the model", "the saved weights", {
+wrong("a checkpoint of more than the model", "the names in the saved state", {
     "model.state_dict()": '{"model": model.state_dict(), "epoch": epoch}'
 })  # fmt: skip
 wrong("leaves with an error", "exit code that is not 0", {END: END + "\n    os._exit(3)"})
