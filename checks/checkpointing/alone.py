@@ -39,7 +39,7 @@ def play(case: dict[str, Any], train: Any) -> dict[str, Any]:
             last = str(kill or "")
         _in_one_process(train, case, root)
         os.chdir("/")
-    return {"the steps that were done": done}
+    return {"kills": case["kills"], "steps": f"{done}, all bits equal"}
 
 
 def whole(life: Life, right: list[dict[str, Any]], case: dict[str, Any]) -> None:
@@ -58,7 +58,9 @@ def started(life: Life, sure: int, done: int, case: dict[str, Any], before: str)
     first = [note["number"] for note in life.of("step")][:1]
     words = f"{before}it begins with step {first and first[0]}, and {done} were done: too much work is lost"
     refuse(first and first[0] < sure, f"{words} with a checkpoint every {case['every']} steps")
-    words = f"{before}it begins with step {first and first[0]}, and only {done} were done: is the number saved off by one?"
+    words = (
+        f"{before}it begins with step {first and first[0]}, and only {done} were done: is the number saved off by one?"
+    )
     refuse(first and first[0] > done, words)
 
 

@@ -155,7 +155,7 @@ class Steps:
             if given[2] & os.O_DSYNC:
                 self.step("fsync", kind="all")
             elif not os.fsdecode(given[0]).startswith(("/dev/", "/proc/")):
-                self.step("open")
+                self.step("open", at=os.fsdecode(given[0]))
         elif event == "subprocess.Popen" and os.path.basename(os.fsdecode(given[1][0])) == "sync":
             self.step("fsync", kind="all")
         elif event in STEPS:

@@ -10,18 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from checks.checkpointing.killing import Life
-from checks.checkpointing.trainings import Kill, compare, plan, run, uninterrupted
+from checks.checkpointing.trainings import Kill, compare, first_wrong, plan, run, uninterrupted
 from checks.core import Reference, refuse
 
 OFFICIAL = Reference("checkpointing", "train_on_ranks")
-CASES = [{"steps": 40, "every": 5, "kills": 12}, {"steps": 12, "every": 3, "kills": 2}]
+WORDS = {"a changed byte": "changed in one byte"}
 TROUBLE = ["cut off", "a changed byte", "unreadable on rank 1", "empty"]
+CASES = [
+    {"steps": 40, "every": 5, "kills": 12, "trouble": TROUBLE},
+    {"steps": 12, "every": 3, "kills": 2, "trouble": []},
+]
 RANKS, KEEP, PAUSE = 2, 3, 0.15  # seconds that a rename takes longer where waiting is looked at
 Checkpoints = dict[int, Path]
 
 
 def play(case: dict[str, Any], train: Any) -> dict[str, Any]:
-    right, troubles, spoilt = uninterrupted(case, RANKS), list(TROUBLE), set[bytes]()
+    right, troubles, spoilt = uninterrupted(case, RANKS), case["trouble"][::-1], set[bytes]()
     with tempfile.TemporaryDirectory(prefix="check-") as root:
         os.chdir(root)
         os.mkdir("whole")
@@ -33,22 +37,23 @@ def play(case: dict[str, Any], train: Any) -> dict[str, Any]:
         last, done, kills = "", 0, plan(case, RANKS)
         for number, kill in enumerate([*kills, None]):
             good, trouble = _good(folder, spoilt), ""
-            if number > len(kills) - 2 * len(TROUBLE) and number % 2 == 0 and len(good) > 1 and troubles:
-                trouble = troubles.pop(0)
+            if number > len(kills) - 2 * len(case["trouble"]) and number % 2 == 0 and len(good) > 1 and troubles:
+                trouble = troubles.pop()
                 spoilt |= _damage(good[max(good)], trouble)
             unreadable = str(good[max(good)]) if "rank 1" in trouble else ""
             starts = {max(_good(folder, spoilt), default=0)}
             starts |= {sorted(good)[-2]} if unreadable else set()
             lives = run(train, case, folder, kill, RANKS, unreadable=unreadable)
             before = f"started again after a kill {last}: " if last else ""
-            before = f"started again with the newest checkpoint {trouble}: " if trouble else before
+            before = f"started again with the newest checkpoint {WORDS.get(trouble, trouble)}: " if trouble else before
             _start(lives, starts, before, trouble, done)
             _together(lives, right, kill, before)
             refuse(kill and not any(life.killed for life in lives), "the training was over before all kills")
             done, last = max([done, *(n["number"] + 1 for life in lives for n in life.of("done"))]), str(kill or "")
         _files(folder, case)
         os.chdir("/")
-    return {"the steps that were done": done}
+    refuse(troubles, "the training was over before all checkpoints were damaged")
+    return {"kills": case["kills"], "damaged checkpoints": len(case["trouble"]), "steps": f"{done}, all bits equal"}
 
 
 def _together(lives: list[Life], right: Any, kill: Kill | None, before: str) -> None:
@@ -57,10 +62,12 @@ def _together(lives: list[Life], right: Any, kill: Kill | None, before: str) -> 
     if kill and lives[kill.rank].killed:
         failed = [life for life in failed if life.failure and "gloo" not in life.failure["sentence"]]
     if failed:
-        min(failed, key=lambda life: life.of("failed")[0]["t"]).raise_failure(before if kill or "again" in before else "")
+        min(failed, key=lambda life: life.of("failed")[0]["t"]).raise_failure(
+            before if kill or "again" in before else ""
+        )
     words = "rank 1 writes files as well: rank 0 alone writes"
     refuse(not kill and lives[1].killed and not failed, words)
-    for rank, life in enumerate(lives):
+    for rank, life in sorted(enumerate(lives), key=lambda one: first_wrong(one[1], right[one[0]])):
         compare(life, right[rank], before, rank)
 
 

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 
 from checks.checkpointing.killing import Life, Notes, Steps, limit, live
-from checks.core import Reference, leaves, refuse
+from checks.core import Reference, leaves, refuse, same
 
 OFFICIAL = Reference("checkpointing", "save")
 CASES = [{"name": "last.pt", "numbers": 4000, "bytes": 10}, {"name": "a checkpoint", "numbers": 300, "bytes": 3}]
-MINE = "notes.txt", "other.pt", "other.pt.tmp", ".hidden"  # files of somebody else
+MINE = "notes.txt", "other.pt", "other.pt.tmp", "last.pt.txt", ".hidden"  # files of somebody else
+ELSEWHERE = "the temporary file is in another folder, maybe on another disk: no rename can come from there"
 KILLS = 4  # that leave half a file, and then one whole save
 
 
@@ -28,8 +29,9 @@ class Room:
     """A folder with an old checkpoint and files of somebody else, in which lives save a new state."""
 
     def __init__(self, case: dict[str, Any], save: Any, old: bool = True) -> None:
-        self.case, self.save, self.place = case, save, tempfile.TemporaryDirectory(prefix="run.pt-")
-        self.folder = Path(self.place.name)
+        self.case, self.save, self.place = case, save, tempfile.TemporaryDirectory(prefix="check-")
+        self.folder = Path(self.place.name).resolve() / "run.pt-1"
+        self.folder.mkdir()
         self.path = self.folder / case["name"]
         for name in MINE:
             (self.folder / name).write_text("mine")
@@ -38,10 +40,10 @@ class Room:
 
     def life(self, *, kill: int = -1, size: int = 0, full: int = -1, fails: str = "", here: Path | None = None,
              extra: Any = None) -> Life:  # fmt: skip
-        """Killed before step ``kill`` or at byte ``size``; the disk is full at a byte, or at an fsync that ``fails``."""
+        """Killed before step ``kill`` or at byte ``size``; the disk is full at a byte, or at an fsync."""
 
         def body(note: Notes) -> None:
-            os.chdir(here or self.folder)
+            os.chdir(here or self.place.name)
             note("folder", inode=os.stat(self.folder).st_ino)
             steps = Steps(note, str(self.path), fails)
             save, steps.left = steps.seen(self.save), kill
@@ -65,19 +67,21 @@ class Room:
         return sorted({one.name for one in self.folder.iterdir()} - {self.case["name"], *MINE})
 
     def clean(self) -> None:
+        refuse(len(os.listdir(self.place.name)) > 1, ELSEWHERE)
         kept = all((self.folder / name).exists() and (self.folder / name).read_text() == "mine" for name in MINE)
         refuse(not kept, "files of somebody else in the folder are gone or changed: touch only your own")
 
 
 def play(case: dict[str, Any], save: Any) -> dict[str, Any]:
-    room, found = Room(case, save, old=False), {}
+    room = Room(case, save, old=False)
     for step in (20, 10):
-        state = state_of(case, step)
+        state, before = state_of(case, step), len(os.listdir("/dev/fd"))
         with leaves(state=state):
             save(state, str(room.path))
         refuse(not room.path.exists(), "after a save, there is no file under the name that was given")
         refuse(room.holds() == "half a file", "after a save, torch.load cannot read the file")
-        found[f"what torch.load gives after save number {len(found) + 1}"] = torch.load(room.path)
+        refuse(not same(torch.load(room.path), state), f"torch.load does not give the state of step {step} back")
+        refuse(len(os.listdir("/dev/fd")) > before, "a file or folder stays open after the save: close what you open")
     words = "a whole save leaves more than the checkpoint in the folder"
     refuse(room.others(), words, measured=", ".join(room.others()))
     room.clean()
@@ -87,12 +91,19 @@ def play(case: dict[str, Any], save: Any) -> dict[str, Any]:
         life = room.life(here=here)
         life.raise_failure(f"{how}: " * bool(how))
         refuse(room.holds() != "new", f"the file is not the new checkpoint{where}", measured=room.holds())
+        opened = [note["at"] for note in life.of("files") if note["name"] == "open" and os.path.isabs(note["at"])]
+        outside = [one for one in opened if not f"{os.path.realpath(one)}/".startswith(f"{room.folder}/")]
+        refuse(outside, ELSEWHERE, measured=outside and outside[0])
+        if here:
+            half = Room(case, save)
+            half.life(size=100, here=half.folder if here == room.folder else half.folder.parent)
+            half.clean()
         if not how:
             _killed(case, save, os.stat(room.path).st_size)
         _in_order(life, os.stat(room.path), old, where)
     _full(case, save, os.stat(room.path).st_size)
     _litter(case, save, os.stat(room.path).st_size)
-    return found
+    return {"kills": f"at {case['bytes']} bytes and before each step with files, each time old or new"}
 
 
 def _killed(case: dict[str, Any], save: Any, size: int) -> None:
@@ -159,8 +170,9 @@ def _litter(case: dict[str, Any], save: Any, size: int) -> None:
         room.life(size=size // (number + 2))
     room.life(size=2 * size, extra=torch.ones(size))  # what this kill leaves is longer than what comes
     room.life().raise_failure("after a kill has left half a file: ")
-    words = "after a kill has left a longer half, the next save is not its own state: open it to be emptied, as with 'wb'"
-    refuse(room.holds() != "new", words, measured=room.holds())
+    words = "after a kill has left a longer half, the next save does not empty it first, as open(…, 'wb') does"
+    longer = os.stat(room.path).st_size > size + 1_000
+    refuse(room.holds() != "new" or longer, words, measured="longer than it should be" if longer else room.holds())
     words = f"after {KILLS} kills and one whole save, half-written files are left: take the same name each time"
     refuse(room.others(), words, measured=", ".join(room.others()))
     room.clean()

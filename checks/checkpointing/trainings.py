@@ -45,7 +45,7 @@ def plan(case: Case, ranks: int = 1) -> list[Kill]:
     chance, kills = random.Random(3), [Kill(0, left=1)]
     for number, step in enumerate(sorted(chance.sample(range(2, case["steps"] - case["every"]), case["kills"] - 1))):
         if number % 4 == 0:
-            kills.append(Kill(step, left=(0, 2, 3, 1)[number // 4 % 4]))
+            kills.append(Kill(step, left=(0, 4, 3, 2)[number // 4 % 4]))
         elif number % 4 == 2:
             kills.append(Kill(step, byte=chance.randrange(1, 5000)))
         else:
@@ -66,7 +66,7 @@ def _short(value: Any) -> str:
             return one.detach().numpy().tobytes()
         if isinstance(one, dict):
             return [(name, plain(each)) for name, each in one.items()]
-        return [plain(each) for each in one] if isinstance(one, list | tuple) else repr(one)
+        return [plain(each) for each in one] if isinstance(one, list) else repr(one)
 
     return hashlib.sha1(pickle.dumps(plain(value))).hexdigest()[:10]
 
@@ -166,6 +166,16 @@ def join(store: str, rank: int, size: int) -> None:
 _kept: list[Any] = []
 
 
+def first_wrong(life: Life, right: list[dict[str, Any]]) -> int:
+    """The first step that begins with another state, or the end."""
+    wrong = [
+        n["number"]
+        for n in life.of("step")
+        if any(n[name] != right[min(n["number"], len(right) - 1)][name] for name in NAMES)
+    ]
+    return wrong[0] if wrong else len(right)
+
+
 def compare(life: Life, right: list[dict[str, Any]], before: str, rank: int = -1) -> None:
     """Refuse the first step that does not begin with what it would have begun with without a kill."""
     on = f" on rank {rank}" if rank >= 0 else ""
@@ -175,7 +185,9 @@ def compare(life: Life, right: list[dict[str, Any]], before: str, rank: int = -1
         wrong = [name for name in NAMES if note[name] != right[number][name]]
         at = "at the end" if "number" not in note else f"{before}step {number} begins{on}"
         other = [n for n, one in enumerate(right) if all(note[name] == one[name] for name in NAMES)]
-        words = f"{at} with the state that belongs to step {other and other[0]}: is the number that is saved off by one?"
+        words = (
+            f"{at} with the state that belongs to step {other and other[0]}: is the number that is saved off by one?"
+        )
         refuse(wrong and other and abs(other[0] - number) == 1, words)
         new = wrong and [name for name in wrong if note[name] == right[0][name]]
         if wrong and place == 0 and new and {*new} <= {"torch", "python"} and {*new} == {*wrong}:
