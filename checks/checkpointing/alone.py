@@ -27,9 +27,9 @@ def play(case: dict[str, Any], train: Any) -> dict[str, Any]:
         for kill in [*plan(case), None, None]:
             [life] = run(train, case, f"{root}/killed", kill)
             before = f"started again after a kill {last}: " if last else ""
-            started(life, sure, done, case, before)
             life.raise_failure(before)
             compare(life, right, before)
+            started(life, sure, done, case, before)
             words = "the training was over before all kills: is it saved when it should be?"
             refuse(kill and not life.killed, words)
             finished, done = done == case["steps"], max([done, *(note["number"] + 1 for note in life.of("done"))])
@@ -46,7 +46,11 @@ def whole(life: Life, right: list[dict[str, Any]], case: dict[str, Any]) -> None
     """A life without a kill."""
     life.raise_failure()
     numbers = [note["number"] for note in life.of("step")]
-    refuse(numbers != list(range(case["steps"])), "a whole training takes each step once, in order", measured=numbers)
+    refuse(
+        numbers != list(range(case["steps"])),
+        "a whole training takes each step once, in order",
+        measured=f"{len(numbers)} steps",
+    )
     compare(life, right, "without any kill, ")
     most, saves = case["steps"] // case["every"], sum(note["saved"] for note in life.of("step"))
     words = f"a save every {case['every']} steps is enough: saving costs time"

@@ -193,7 +193,7 @@ def compare(life: Life, right: list[dict[str, Any]], before: str, rank: int = -1
         if wrong and place == 0 and new and {*new} <= {"torch", "python"} and {*new} == {*wrong}:
             words = f"{at}, and {_all(wrong)} are those of a new training: save them, and restore them after task.new()"
             refuse(True, f"{words} (which seeds)")
-        refuse(wrong, f"{at}, and {_all(wrong)}: not what it would be without a kill")
+        refuse(wrong, f"{at}, and this is not what it would be without a kill: {_all(wrong)}")
 
 
 def _all(names: list[str]) -> str:

@@ -182,7 +182,7 @@ wrong(
 wrong("saved at the end", "too much work is lost", {WHEN: "        if number + 1 == task.steps:\n"})
 wrong("saved in each step", "a save every 5 steps is enough", {WHEN: "        if True:\n"})
 wrong("every five steps always", "too much work is lost", {"% task.every == 0": "% 5 == 0"})
-wrong("forty steps always", "no step", {"range(done, task.steps)": "range(done, 40)"})
+wrong("forty steps always", "each step once", {"range(done, task.steps)": "range(done, 40)"})
 wrong("nothing is returned", "returns the parts", {"    return parts": "    return None"})
 wrong("eval", "the parameters", {SAVE: SAVE + "            parts['model'].eval()\n"})
 wrong("the whole run is kept", "it does not begin anew", {
