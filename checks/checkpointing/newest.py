@@ -37,7 +37,7 @@ def play(case: dict[str, Any], train: Any) -> dict[str, Any]:
         last, done, kills = "", 0, plan(case, RANKS)
         for number, kill in enumerate([*kills, None]):
             good, trouble = _good(folder, spoilt), ""
-            if number > len(kills) - 2 * len(case["trouble"]) and number % 2 == 0 and len(good) > 1 and troubles:
+            if number > len(kills) - 2 * len(case["trouble"]) and number % 2 and len(good) > 1 and troubles:
                 trouble = troubles.pop()
                 spoilt |= _damage(good[max(good)], trouble)
             unreadable = str(good[max(good)]) if "rank 1" in trouble else ""

@@ -12,6 +12,7 @@ import torch
 
 from checks.checkpointing.killing import Life, Notes, Steps, limit, live
 from checks.core import Reference, leaves, refuse, same
+from checks.inside import Outcome
 
 OFFICIAL = Reference("checkpointing", "save")
 CASES = [{"name": "last.pt", "numbers": 4000, "bytes": 10}, {"name": "a checkpoint", "numbers": 300, "bytes": 3}]
@@ -49,8 +50,14 @@ class Room:
             save, steps.left = steps.seen(self.save), kill
             if size or full >= 0:
                 limit(max(size, full), fatal=bool(size))
-            save(state_of(self.case, 20) | ({} if extra is None else {"extra": extra}),
-                 os.path.relpath(self.path, here) if here else str(self.path))  # fmt: skip
+            state, path = state_of(self.case, 20), os.path.relpath(self.path, here) if here else str(self.path)
+            before = len(os.listdir("/dev/fd"))
+            try:
+                save(state if extra is None else state | {"extra": extra}, path)
+            except Outcome as error:
+                error.__cause__ = error.__context__ = error.__traceback__ = None  # its frames keep files open
+                note("failure", open=len(os.listdir("/dev/fd")) > before)
+                raise
 
         return live(body)[0]
 
@@ -161,6 +168,8 @@ def _full(case: dict[str, Any], save: Any, size: int) -> None:
             refuse(room.holds() != "old", f"with {what}, the old checkpoint is lost", measured=room.holds())
         words = f"with {what}, the half-written file stays and takes up room: remove it before the error goes on"
         refuse(room.others(), words, measured=", ".join(room.others()))
+        words = f"with {what}, a file or folder stays open: close what you open after an error, too"
+        refuse(fault != {"fails": "folder"} and any(note["open"] for note in life.of("failure")), words)
         room.clean()
 
 

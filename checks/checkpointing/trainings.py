@@ -41,10 +41,12 @@ class Kill:
 
 
 def plan(case: Case, ranks: int = 1) -> list[Kill]:
-    """The same kills for the same case. The first one is in the very first save."""
+    """The same kills for the same case. The first is in the very first save, the last before an old checkpoint goes."""
     chance, kills = random.Random(3), [Kill(0, left=1)]
     for number, step in enumerate(sorted(chance.sample(range(2, case["steps"] - case["every"]), case["kills"] - 1))):
-        if number % 4 == 0:
+        if number == case["kills"] - 2:  # the last one: what it keeps from going is not seen to by a later save
+            kills.append(Kill(step, left=4))
+        elif number % 4 == 0:
             kills.append(Kill(step, left=(0, 4, 3, 2)[number // 4 % 4]))
         elif number % 4 == 2:
             kills.append(Kill(step, byte=chance.randrange(1, 5000)))
@@ -143,6 +145,10 @@ def run(train: Callable[..., Any], case: Case, folder: str, kill: Kill | None = 
                 die()
             fine = isinstance(parts, dict) and all(hasattr(parts.get(n), "load_state_dict") for n in list(NAMES)[:4])
             refuse(not fine, "the training returns the parts that it has trained, as task.new() gave them")
+            model, words = parts["model"], "the model comes back"
+            refuse(not model.training, f"{words} in eval mode: return it as it was in the training")
+            frozen = not all(one.requires_grad for one in model.parameters())
+            refuse(frozen, f"{words} frozen (requires_grad is False): return it as it was in the training")
             note("end", **facts(parts))
 
         return body

@@ -172,3 +172,7 @@ wrong(
 wrong("old ones go in the order of texts", "order of their numbers", {
     "for step in steps_in(folder)[:-3]:": "for step in sorted(map(str, steps_in(folder)))[:-3]:"
 })  # fmt: skip
+wrong("what a kill has kept from going stays", "old checkpoints stay", {
+    TIDY: "                old = f'{folder}/step-{number + 1 - 3 * task.every}.pt'\n"
+    "                if os.path.exists(old):\n                    os.unlink(old)\n"
+})  # fmt: skip

@@ -151,7 +151,7 @@ def blocks():
 
 
 wrong("half a file", "inside a save", {
-    "    with open(f\"{path}.tmp\", \"wb\") as file:\n        torch.save(state, file)\n": "    torch.save(state, path)\n    return\n    with open(path) as file:\n"
+    '    temporary = f"{path}.tmp"\n': "    torch.save(state, path)\n    return\n    temporary = ''\n"
 })  # fmt: skip
 wrong("names sorted as text", "too much work is lost", {
     BEGIN: "    parts, done = task.new(), 0\n    names = sorted(name for name in os.listdir(folder) if name.endswith('.pt'))\n"
@@ -189,3 +189,7 @@ wrong("the whole run is kept", "it does not begin anew", {
         BEGIN: "    if hasattr(train, 'parts'):\n        return train.parts\n" + BEGIN,
         "    return parts": "    train.parts = parts\n    return parts",
     })  # fmt: skip
+wrong("eval at the end", "in eval mode", {"    return parts": "    parts['model'].eval()\n    return parts"})
+wrong("frozen at the end", "comes back frozen", {
+    "    return parts": "    parts['model'].requires_grad_(False)\n    return parts"
+})  # fmt: skip

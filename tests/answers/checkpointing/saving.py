@@ -258,21 +258,6 @@ def without_a_name():
     return (save,)
 
 
-@wrong("tensors that ask for no gradient come back", "does not give the state back")
-def detached():
-    def plain(value):
-        if isinstance(value, torch.Tensor):
-            return value.detach()
-        if isinstance(value, dict):
-            return {key: plain(one) for key, one in value.items()}
-        return type(value)(map(plain, value)) if isinstance(value, list | tuple) else value
-
-    def save_plain(state, path):
-        save(plain(state), path)
-
-    return (save_plain,)
-
-
 wrong("torch.save", "half a file", {
     "        with open(temporary": "        torch.save(state, path)\n        return\n        with open(temporary"
 })  # fmt: skip
@@ -324,3 +309,6 @@ wrong(
     {"torch.save(state, file)": "torch.save({'step': state['step'], 'model': state['model']}, file)"},
 )
 wrong("the folder stays open", "stays open after the save", {"    os.close(folder)": ""})
+wrong("the folder stays open, if it fails", "after an error, too", {
+    NAME: NAME + FOLDER.split("\n")[0] + "\n", FOLDER: "\n".join(FOLDER.split("\n")[1:])
+})  # fmt: skip
