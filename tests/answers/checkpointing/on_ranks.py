@@ -161,7 +161,7 @@ wrong("no barrier", "let all wait at a barrier", {WAIT: ""})
 wrong(
     "a sleep in place of a barrier",
     "let all wait at a barrier",
-    {WAIT: "            if rank:\n                time.sleep(0.1)\n"},
+    {WAIT: "            if rank:\n                import time\n                time.sleep(0.1)\n"},
 )
 wrong("the random numbers of rank 0", "on rank 1", {'["random"][rank]': '["random"][0]'})
 wrong(

@@ -265,20 +265,20 @@ wrong("a bare name", "a name without a folder", {'os.path.dirname(path) or "."':
 wrong(
     "copied",
     "copied into the old file",
-    {RENAME: "        shutil.copyfile(temporary, path)\n        os.unlink(temporary)\n"},
+    {RENAME: "        import shutil\n        shutil.copyfile(temporary, path)\n        os.unlink(temporary)\n"},
 )
 wrong("copied by cp", "copied into the old file", {
-    RENAME: "        subprocess.run(['cp', temporary, path], check=True)\n        os.unlink(temporary)\n"
+    RENAME: "        import subprocess\n        subprocess.run(['cp', temporary, path], check=True)\n        os.unlink(temporary)\n"
 })  # fmt: skip
 wrong("the old one is removed first", "the old one went before the new came", {
     RENAME: "        if os.path.exists(path):\n            os.unlink(path)\n        os.rename(temporary, path)\n"
 })  # fmt: skip
 wrong("the temporary file is elsewhere", "in another folder", {
-    NAME: "    temporary = os.path.join(tempfile.gettempdir(), f'checkpoint-{os.getpid()}')\n", RENAME: "        shutil.move(temporary, path)\n"
+    NAME: "    temporary = os.path.join(tempfile.gettempdir(), f'checkpoint-{os.getpid()}')\n", RENAME: "        import shutil\n        shutil.move(temporary, path)\n"
 })  # fmt: skip
-wrong("a new name each time", "half-written files are left", {'f"{path}.tmp"': 'f"{path}.{uuid.uuid4().hex}"'})
+wrong("a new name each time", "half-written files are left", {'f"{path}.tmp"': 'f"{path}.{os.urandom(9).hex()}"'})
 wrong("all that begins with the name goes", "files of somebody else", {
-    NAME: NAME + "    for one in Path(path).parent.glob(f'{os.path.basename(path)}?*'):\n        one.unlink()\n"
+    NAME: NAME + "    from pathlib import Path\n    for one in Path(path).parent.glob(f'{os.path.basename(path)}?*'):\n        one.unlink()\n"
 })  # fmt: skip
 wrong("the temporary file is not emptied", "does not empty it first", {
     'open(temporary, "wb")': "os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT), 'wb')"
@@ -289,7 +289,7 @@ wrong("synced after the rename", "comes after the rename", {
 })  # fmt: skip
 wrong("not flushed", "fsync comes before the last bytes", {
     '"wb") as file': '"wb", buffering=1 << 20) as file',
-    WRITE + FLUSH: "            buffer = io.BytesIO()\n            torch.save(state, buffer)\n            file.write(buffer.getvalue())\n",
+    WRITE + FLUSH: "            import io\n            buffer = io.BytesIO()\n            torch.save(state, buffer)\n            file.write(buffer.getvalue())\n",
 })  # fmt: skip
 wrong("the folder is not synced", "folder of the checkpoint is not synced", {FOLDER: ""})
 wrong("the folder is synced before the rename", "the folder is synced before the rename", {
