@@ -169,7 +169,9 @@ def _full(case: dict[str, Any], save: Any, size: int) -> None:
         words = f"with {what}, the half-written file stays and takes up room: remove it before the error goes on"
         refuse(room.others(), words, measured=", ".join(room.others()))
         words = f"with {what}, a file or folder stays open: close what you open after an error, too"
-        refuse(fault != {"fails": "folder"} and any(note["open"] for note in life.of("failure")), words)
+        refuse(
+            fault == {"fails": "file"} and any(note["open"] for note in life.of("failure")), words
+        )  # (torch keeps its own)
         room.clean()
 
 
