@@ -184,7 +184,7 @@ wrong("saved in each step", "a save every 5 steps is enough", {WHEN: "        if
 wrong("every five steps always", "too much work is lost", {"% task.every == 0": "% 5 == 0"})
 wrong("forty steps always", "each step once", {"range(done, task.steps)": "range(done, 40)"})
 wrong("nothing is returned", "returns the parts", {"    return parts": "    return None"})
-wrong("eval", "the parameters", {SAVE: SAVE + "            parts['model'].eval()\n"})
+wrong("eval", "comes back in eval mode", {SAVE: SAVE + "            parts['model'].eval()\n"})
 wrong("the whole run is kept", "it does not begin anew", {
         BEGIN: "    if hasattr(train, 'parts'):\n        return train.parts\n" + BEGIN,
         "    return parts": "    train.parts = parts\n    return parts",
