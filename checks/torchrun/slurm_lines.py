@@ -10,7 +10,7 @@ from typing import Any
 
 from checks.core import Reference, leaves, refuse
 from checks.plain import shorten
-from checks.torchrun.slurm_starts import read
+from checks.torchrun.slurm_starts import PROGRAM, environment, read
 
 PORTS, APART = range(10_000, 30_000), 1_000
 LIST, FIRST = 're.match(r"([^,[]+)(?:\\[(\\d+))?", slurm["SLURM_JOB_NODELIST"]).groups()', "{prefix}{number or ''}"
@@ -66,8 +66,6 @@ OFFICIAL = Reference("torchrun", "torchrun_line", {
         {f"        f\"--rdzv-id={{slurm['SLURM_JOB_ID']}}{RESTARTS}\",\n": ""},
     "a job that comes back from the queue has its old --rdzv-id, and may meet agents that are left over":
         {RESTARTS: ""},
-    "a job that comes back for the second time has its old --rdzv-id, and may meet agents that are left over":
-        {RESTARTS: ".{'SLURM_RESTART_COUNT' in slurm}"},
 })  # fmt: skip
 CASES = [
     {"SLURM_JOB_NODELIST": text, "job": job, "GPUs": gpus, "nodes": text.split(",") if "[" not in text else names}
@@ -76,17 +74,6 @@ CASES = [
         ("login-3,gpu[0007,0010-0011]", 3_999_990, 2, ["login-3", "gpu0007", "gpu0010", "gpu0011"]),
         ("node-a100-07", 19_999, 1, []), ("c3-n[9-10],login2", 77, 3, ["c3-n9", "c3-n10", "login2"]))
 ]  # fmt: skip
-PROGRAM = ["train.py", "--folder", "runs/3 b", "--nnodes=9"]
-
-
-def environment(case: dict[str, Any], node: int, job: int, restarts: int = 0) -> dict[str, str]:
-    """What Slurm tells the program on a node."""
-    count, gpus = len(case["nodes"]), case["GPUs"]
-    told = {"JOB_ID": job, "JOB_NAME": "train", "JOB_NODELIST": case["SLURM_JOB_NODELIST"], "JOB_NUM_NODES": count,
-            "NTASKS": count, "NODEID": node, "PROCID": node, "LOCALID": 0, "GPUS_ON_NODE": gpus,
-            "CPUS_ON_NODE": 16 * gpus} | ({"RESTART_COUNT": restarts} if restarts else {})  # fmt: skip
-    texts = {f"SLURM_{name}": str(value) for name, value in told.items()}
-    return texts | {"SLURMD_NODENAME": case["nodes"][node]}
 
 
 def play(case: dict[str, Any], torchrun_line: Callable[..., Any]) -> dict[str, Any]:

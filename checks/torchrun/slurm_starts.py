@@ -66,14 +66,25 @@ def _parser() -> ArgumentParser:
     return run.get_args_parser()
 
 
+PROGRAM = ["train.py", "--folder", "runs/3 b", "--nnodes=9"]
+
+
+def environment(case: dict[str, Any], node: int, job: int, restarts: int = 0) -> dict[str, str]:
+    """What Slurm tells the program on a node."""
+    count, gpus = len(case["nodes"]), case["GPUs"]
+    told = {"JOB_ID": job, "JOB_NAME": "train", "JOB_NODELIST": case["SLURM_JOB_NODELIST"], "JOB_NUM_NODES": count,
+            "NTASKS": count, "NODEID": node, "PROCID": node, "LOCALID": 0, "GPUS_ON_NODE": gpus,
+            "CPUS_ON_NODE": 16 * gpus} | ({"RESTART_COUNT": restarts} if restarts else {})  # fmt: skip
+    texts = {f"SLURM_{name}": str(value) for name, value in told.items()}
+    return texts | {"SLURMD_NODENAME": case["nodes"][node]}
+
+
 def type_on_two_nodes(torchrun_line: Any) -> None:
     """Type the lines of a job, and see what the workers of both nodes are told.
 
     Raises:
         Wrong: nothing was started, or they are not who they should be.
     """
-    from checks.torchrun.slurm_lines import PROGRAM, environment
-
     with socket.socket() as probe:
         probe.bind(("", 0))
         job = {"SLURM_JOB_NODELIST": "127.0.0.[1,3]", "nodes": ["127.0.0.1", "127.0.0.3"], "GPUs": WORKERS}
