@@ -121,7 +121,7 @@ def _raised(function: Callable[..., Any], *arguments: Any) -> str:
     try:
         function(*arguments)
     except Outcome as outcome:
-        if not isinstance(outcome.__cause__, Exception):
+        if outcome.record["kind"] == "not started" or not isinstance(outcome.__cause__, Exception):
             raise
         return type(outcome.__cause__).__name__
     except Exception as error:  # the official solution's

@@ -1,4 +1,4 @@
-"""The training of lab 08, and what its text says."""
+"""The training that is resumed, and what the text of its lab says."""
 
 from __future__ import annotations
 
