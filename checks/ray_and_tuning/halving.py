@@ -106,7 +106,7 @@ class Trainings:
         self.fails = {place: first for place in failing if rng.random() < 0.4}  # after how many epochs
         if failing:  # one trial fails in the second rung; the one before it never does
             self.fails[1] = first * case["eta"]
-        self.made: list[tuple[int, int]] = []  # by number of checkpoint: whose, after how many epochs
+        self.made: dict[str, tuple[int, int]] = {}  # by checkpoint: whose, after how many epochs
         self.begun, self.epochs, self.anew, self.unknown = set[int](), [0] * number, 0, 0
         self.error = case["kind"] == "another error" and rng.choice((MemoryError, ValueError))
         self.raised = False
@@ -135,20 +135,16 @@ class Trainings:
             raise self.error("a mistake in the program")
         if now >= fails and place % 2:
             raise torch.OutOfMemoryError("out of memory")  # a RuntimeError
-        self.made.append((place, now))
-        number = len(self.made) - 1
+        number = len(self.made)
         kinds = {"text": f"checkpoint {number}", "a number": number, "a dict": {"file": number} if number else {}}
-        return (math.nan if now >= fails else self.loss(place, now)), kinds[self.case["checkpoints"]]
+        checkpoint = kinds[self.case["checkpoints"]]
+        self.made[repr(checkpoint)] = place, now
+        return (math.nan if now >= fails else self.loss(place, now)), checkpoint
 
     def _whose(self, config: Any, checkpoint: Any) -> tuple[int | None, int]:
         if checkpoint is not None:
-            number = checkpoint if isinstance(checkpoint, int) else 0
-            if isinstance(checkpoint, str):
-                number = int(checkpoint.rpartition(" ")[2])
-            elif isinstance(checkpoint, dict):
-                number = checkpoint.get("file", 0)
-            place, had = self.made[number]
-            return (place if self.configs[place] == config else None), had
+            place, had = self.made.get(repr(checkpoint), (None, 0))
+            return (None if place is None or self.configs[place] != config else place), had
         mine = [place for place, one in enumerate(self.configs) if one == config]
         place = next((one for one in mine if one not in self.begun), None)
         if place is None and mine:

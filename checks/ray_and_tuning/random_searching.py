@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable
 from typing import Any
 
-from checks.contracts import Broken
 from checks.core import Reference, leaves, refuse
 from checks.ray_and_tuning import searches
 from checks.ray_and_tuning.bookkeeping import Call
@@ -73,9 +73,9 @@ def _searched(random_search: Callable[..., Any], search: Search, losses: str, se
         result = random_search(objective, search.low, search.high, sizes, search.trials, generator)
     words = "the learning rates are all the same: is the generator made anew, or its seed set, in the loop?"
     refuse(len(calls) > 2 and len({call.config["lr"] for call in calls}) == 1, words)
-    parts: list[list[Broken]] = [list(searches.judge_budget(search, calls)), list(searches.judge_range(search, calls))]
-    parts += [list(judge_samples(search, calls)) if search.trials > 100 else []]
-    for broken in [one for part in parts for one in part] + list(searches.judge_best(calls, result)):
-        figures = {"measured": broken.measured, "expected": broken.expected} if broken.measured is not None else {}
+    samples = judge_samples(search, calls) if search.trials > 100 else ()
+    parts = searches.judge_budget(search, calls), searches.judge_range(search, calls), samples
+    for broken in itertools.chain(*parts, searches.judge_best(calls, result)):  # the first one is told
+        figures = {} if broken.measured is None else {"measured": broken.measured, "expected": broken.expected}
         refuse(True, broken.sentence, **figures)
     return [call.config for call in calls]

@@ -15,7 +15,7 @@ import torch
 from checks.core import Reference, leaves, refuse
 
 NEXT = "        if number + 1 < len(units):\n            work = units[number + 1].gather()\n"
-BEGIN, WAIT, COMPUTE, FREE = "    work = units[0].gather()\n", "work.wait()\n", "x = unit(x)\n", "        unit.free()\n"
+BEGIN, WAIT, COMPUTE = "    work = units[0].gather()\n", "work.wait()\n", "x = unit(x)\n"
 OFFICIAL = Reference("sharded_data_parallel", "run", {
     "nothing overlaps: begin the next all-gather before you compute":
         {NEXT: "", WAIT: "unit.gather().wait()\n", BEGIN: ""},

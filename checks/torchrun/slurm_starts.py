@@ -19,7 +19,8 @@ from lessons.launchers import torchrun
 
 WORKERS = 2
 SECONDS, STILL = 250, 15
-_PROGRAM = """import json, os, sys
+PROGRAM = ["train.py", "--folder", "runs/3 b", "--nnodes=9"]
+_WRITES_DOWN = """import json, os, sys
 names = "RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK"
 with open(os.path.join(sys.argv[1], os.environ["RANK"]), "w") as file:
     json.dump([*(os.environ[name] for name in names), *sys.argv[2:]], file)
@@ -66,9 +67,6 @@ def _parser() -> ArgumentParser:
     return run.get_args_parser()
 
 
-PROGRAM = ["train.py", "--folder", "runs/3 b", "--nnodes=9"]
-
-
 def environment(case: dict[str, Any], node: int, job: int, restarts: int = 0) -> dict[str, str]:
     """What Slurm tells the program on a node."""
     count, gpus = len(case["nodes"]), case["GPUs"]
@@ -92,7 +90,7 @@ def type_on_two_nodes(torchrun_line: Any) -> None:
     lines = [run(torchrun_line, slurm, PROGRAM) for slurm in slurms]
     with tempfile.TemporaryDirectory(prefix="check-") as folder:
         program = Path(folder, "train.py")
-        program.write_text(_PROGRAM, encoding="utf-8")
+        program.write_text(_WRITES_DOWN, encoding="utf-8")
         typed = [
             ["torchrun", *one[_first_option(one) : -len(PROGRAM)], str(program), folder, *PROGRAM[1:]] for one in lines
         ]
