@@ -3,10 +3,8 @@
 saves.py        saving: killed at every step with files
 alone.py        resumed: twenty lives of a training; newest.py  on_ranks: lives of two ranks, with damaged checkpoints
 trainings.py    lives of a training, and what a resume has lost
-killing.py      processes that are watched and killed
+killing.py      processes that are watched and killed (also those of the lab on sharded checkpoints)
 resume_task.py  the training that is resumed: given to who does the exercise
-
-(lives.py and folder_events.py are of an older kind; the lab on sharded checkpoints still uses them.)
 """
 
 from __future__ import annotations

@@ -10,11 +10,12 @@ import signal
 import stat
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
+import torch.distributed as dist
 
 from checks.core import refuse
 from checks.inside import OpenAnswer, Outcome, outcome_of_any
@@ -39,19 +40,32 @@ class Notes:
 
 @dataclass
 class Life:
-    """What a process noted, whether it was killed, and with what it failed (None: it came to its end)."""
+    """What a process noted, and its exit code, or minus the signal that ended it."""
 
     notes: list[dict[str, Any]]
-    killed: bool
-    failure: dict[str, str] | None
+    ended: int
 
     def of(self, what: str) -> list[dict[str, Any]]:
         return [note for note in self.notes if note["what"] == what]
+
+    @property
+    def killed(self) -> bool:
+        return self.ended < 0
+
+    @property
+    def failure(self) -> dict[str, str] | None:
+        """With what it failed; None: it came to its end, or was killed."""
+        return next((note["record"] for note in self.of("failed")), None)
 
     def raise_failure(self, before: str = "") -> None:
         if self.failure:
             failure = raised_from(self.failure)
             raise failure.saying(before + failure.sentence) if isinstance(failure, Wrong) else failure
+
+
+def first_failed(lives: Iterable[Life]) -> Life | None:
+    """The one that failed first: the others may have failed because of it."""
+    return min((life for life in lives if life.failure), key=lambda life: life.of("failed")[0]["t"], default=None)
 
 
 def live(*bodies: Callable[[Notes], None], seconds: float = 15) -> list[Life]:
@@ -73,11 +87,7 @@ def live(*bodies: Callable[[Notes], None], seconds: float = 15) -> list[Life]:
         time.sleep(0.001)
     words = "it stands still: does one of them not take part in a collective that the others call?"
     refuse(time.monotonic() > until, words if bodies[1:] else "it never ends: is there a loop without an end?")
-    lives = []
-    for pid, note in zip(pids, notes, strict=True):
-        failed = [one["record"] | {"t": one["t"]} for one in note.all() if one["what"] == "failed"]
-        lives.append(Life(note.all(), ends[pid] < 0, failed[0] if failed else None))
-    return lives
+    return [Life(note.all(), ends[pid]) for pid, note in zip(pids, notes, strict=True)]
 
 
 def _be(body: Callable[[Notes], None], note: Notes) -> None:
@@ -91,6 +101,18 @@ def _be(body: Callable[[Notes], None], note: Notes) -> None:
         note("failed", record=outcome_of_any(error).record)
     finally:
         os._exit(code)
+
+
+def join(store: str, rank: int, size: int) -> None:
+    """In a forked process: forget the check's own process group, whose threads are not here, and join a new one."""
+    inner = dist.distributed_c10d
+    _kept.append((inner._world, inner.GroupMember.WORLD))  # never destroyed: that would wait for threads
+    inner._world, inner.GroupMember.WORLD = inner._World(), None  # type: ignore[assignment]
+    dist.init_process_group("gloo", store=dist.FileStore(store, size), rank=rank, world_size=size)
+    dist.barrier()
+
+
+_kept: list[Any] = []
 
 
 def die() -> None:

@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from checks.checkpointing.killing import Life
+from checks.checkpointing.killing import Life, first_failed
 from checks.checkpointing.trainings import Kill, compare, first_wrong, plan, run, uninterrupted
 from checks.core import Reference, refuse
 
@@ -61,10 +61,8 @@ def _together(lives: list[Life], right: Any, kill: Kill | None, before: str) -> 
     failed = [life for life in lives if life.failure]
     if kill and lives[kill.rank].killed:
         failed = [life for life in failed if life.failure and "gloo" not in life.failure["sentence"]]
-    if failed:
-        min(failed, key=lambda life: life.of("failed")[0]["t"]).raise_failure(
-            before if kill or "again" in before else ""
-        )
+    if first := first_failed(failed):
+        first.raise_failure(before if kill or "again" in before else "")
     words = "rank 1 writes files as well: rank 0 alone writes"
     refuse(not kill and lives[1].killed and not failed, words)
     for rank, life in sorted(enumerate(lives), key=lambda one: first_wrong(one[1], right[one[0]])):

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from checks.checkpointing.killing import Life, Notes, Steps, die, limit, live
+from checks.checkpointing.killing import Life, Notes, Steps, die, join, limit, live
 from checks.checkpointing.resume_task import Task
 from checks.core import refuse
 
@@ -158,18 +158,6 @@ def run(train: Callable[..., Any], case: Case, folder: str, kill: Kill | None = 
 
 
 SMALL = 8_000  # bytes of a file that rank 1 may write: those of process groups, in the store. No checkpoint is so small
-
-
-def join(store: str, rank: int, size: int) -> None:
-    """In a forked process: forget the check's own process group, whose threads are not here, and join a new one."""
-    inner = dist.distributed_c10d
-    _kept.append((inner._world, inner.GroupMember.WORLD))  # never destroyed: that would wait for threads
-    inner._world, inner.GroupMember.WORLD = inner._World(), None  # type: ignore[assignment]
-    dist.init_process_group("gloo", store=dist.FileStore(store, size), rank=rank, world_size=size)
-    dist.barrier()
-
-
-_kept: list[Any] = []
 
 
 def first_wrong(life: Life, right: list[dict[str, Any]]) -> int:
