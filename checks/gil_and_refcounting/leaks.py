@@ -72,10 +72,11 @@ class Loop:
         state = [one for part in self.optimizer.state.values() for one in part.values() if isinstance(one, Tensor)]
         parameters = list(self.model.parameters())
         known = [*parameters, *state, *(one.grad for one in parameters if one.grad is not None)]
-        on_gpu = sum(-(-one.nbytes // BLOCK) * BLOCK for one in known if one.device.type != "cpu")
-        tensors = sum(issubclass(type(thing), Tensor) for thing in gc.get_objects()) - len({id(one) for one in known})
-        bytes_on_host = tracemalloc.get_traced_memory()[0]
-        self.alive.append((torch.simgpu.memory_allocated(0) - on_gpu, tensors, bytes_on_host))
+        on_gpu = [one for one in known if one.device.type != "cpu"]
+        nbytes = torch.simgpu.memory_allocated(0) - sum(-(-one.nbytes // BLOCK) * BLOCK for one in on_gpu)
+        tensors = sum(issubclass(type(thing), Tensor) for thing in gc.get_objects())
+        tensors -= len(known) + len(on_gpu)  # (in a simulated one is another, on the host)
+        self.alive.append((nbytes, tensors, tracemalloc.get_traced_memory()[0]))
 
     @contextlib.contextmanager
     def watched_for(self, what_stays: str) -> Iterator[None]:

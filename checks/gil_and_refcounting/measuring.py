@@ -33,7 +33,7 @@ OFFICIAL = Reference(LAB, "added_references", {
 })  # fmt: skip
 ELSEWHERE, IN_A_CYCLE = "in a list elsewhere", "in a cycle"
 MADE_UP = [{"dict": 4}, {"views": 3}, {"views": 2, "list": 2}, {"weak references": 5}, {"default arguments": 3},
-           {"copies": 3, "dict": 2}, {"list": 30_000}, {ELSEWHERE: 700}, {IN_A_CYCLE: 6, "weak references": 1}, {}]  # fmt: skip
+           {"copies": 3, "dict": 2}, {"list": 30_000}, {ELSEWHERE: 700}, {IN_A_CYCLE: 6}, {}]  # fmt: skip
 CASES = [*({"situation": name} for name in WHY), *({"situation": "made up", "holds": one} for one in MADE_UP)]
 
 

@@ -23,7 +23,7 @@ OFFICIAL = Reference("gil_and_refcounting", "train_and_watch", {
         "loss if average is None else 0.9 * average": "0.9 * (average or 0)"},
     "look at the watched batch after the step, not before it": {TRAIN + STEP + LOOK: LOOK + TRAIN + STEP},
     "these are the losses of the training: look at the watched batch": {
-        TRAIN: "        train = mse_loss(model(x), y)\n        train.backward()\n", LOOK: "        loss = train.item()\n"},
+        TRAIN: "        mine = mse_loss(model(x), y)\n        mine.backward()\n", LOOK: "        loss = mine.item()\n"},
     "gradients pile up from step to step: clear them before each backward": {"        optimizer.zero_grad()\n": ""},
     "a second backward changes the gradients: the watched loss needs none": {
         LOOK: "        loss = mse_loss(model(watched[0]), watched[1])\n        loss.backward()\n"
