@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from checks.core import Reference, refuse
 from checks.gil_and_refcounting import leaks
 from checks.plain import kind_of, number
@@ -22,7 +24,7 @@ OFFICIAL = Reference("gil_and_refcounting", "train_and_log", {
         STEP: STEP + "        with torch.no_grad():\n            means.append(model[:2](x).mean().item())\n"},
     "what a hook returns becomes the layer's output, and the training needs its graph: return nothing": {
         HOOK: f"({HOOK}, output.detach())[1]"},
-    "the hook changes the layer's output: compute with a copy": {HOOK: "means.append(output.data.mul_(1.1).mean())"},
+    "the hook changes the layer's output: compute with a copy": {HOOK: "means.append(output.data.mul_(1.1).mean().item())"},
     "gradients pile up from step to step: clear them before each backward": {"        optimizer.zero_grad()\n": ""},
 })  # fmt: skip
 CASES = leaks.CASES
@@ -49,4 +51,4 @@ def play(case: dict[str, Any], train_and_log: Callable[..., Any]) -> dict[str, A
     refuse(not all(isinstance(one, float) for one in found), words, measured=kind)
     words = "the list has one mean for each step"
     refuse(len(found) != case["steps"], words, measured=len(found), expected=case["steps"])
-    return {**trained, "the means": found}
+    return {**trained, "the means": torch.tensor(found, dtype=loop.model[0].weight.dtype)}

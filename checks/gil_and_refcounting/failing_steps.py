@@ -20,8 +20,6 @@ OFFICIAL = Reference("gil_and_refcounting", "train_through_errors", {
         "str(error)": "str((*error.args, '')[0])"},
     "an error without a text is an error too": {
         "            errors.append": "            if str(error):\n                errors.append"},
-    "the loop ends at the first broken batch: go on with the next": {
-        "str(error)))\n": "str(error)))\n            break\n"},
     "of each error the number is that of its batch, not its place among the errors": {
         "return errors": "return [(n, text) for n, (_, text) in enumerate(errors)]"},
     "the list has every broken batch, not the last one only": {"errors.append((number, str(error)))":
@@ -73,8 +71,6 @@ def play(case: dict[str, Any], train_through_errors: Callable[..., Any]) -> dict
         loss.backward()
         loop.optimizer.step()
 
-    if other:
-        loop.steps = 4
     with loop.watched_for(STAYS) if not other else leaks.asleep():
         try:
             result = train_through_errors(train_step, loop.batches)

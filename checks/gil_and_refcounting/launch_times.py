@@ -49,6 +49,9 @@ SMALLEST_GRAPH = Reference("gil_and_refcounting", "smallest_graph", {
     "the limit is a share of the kernels' own time, not of the step's without graphs": {
         LIMIT: "<= slack * step_time(kernels, launch, held, gpus)"},
 })  # fmt: skip
+OFFICIAL = Reference(
+    "gil_and_refcounting", "step_time smallest_graph", {**STEP_TIME.mistakes, **SMALLEST_GRAPH.mistakes}
+)
 THE_LECTURES = {"kernels": [10.0] * 24, "launch": 10.0, "held": 3.0, "gpus": 8}
 
 
@@ -89,6 +92,3 @@ def play_limit(case: dict[str, Any], smallest_graph: Callable[..., Any]) -> dict
     words = "smallest_graph returns a whole number, or None"
     refuse(found is not None and number(found, whole=True) is None, words, measured=kind_of(found))
     return {"the number of kernels in a graph": number(found, whole=True)}
-
-
-OFFICIAL = Reference("gil_and_refcounting", "step_time smallest_graph")

@@ -125,5 +125,5 @@ class Loop:
 
 
 def _numbers(tensors: list[Any]) -> Tensor:
-    found = [one.detach().cpu().double().flatten() for one in tensors if isinstance(one, Tensor)]
+    found = [one.detach().cpu().flatten() for one in tensors if isinstance(one, Tensor)]
     return torch.cat(found) if found else torch.zeros(0)

@@ -85,11 +85,3 @@ def calls(given: Sequence[Any]) -> None:
     refuse(len(given) > 1, "the situation runs more than once: the second run may hold what the first has added",
            measured=f"{len(given)} calls", expected="1")  # fmt: skip
     refuse(isinstance(given[0], str), "the situation gets the tensor itself", measured=given[0])
-    former = next((one for one in _former if one() is not None and one() is given[0]()), None)
-    refuse(
-        former, "the situation gets a tensor of a former call, with what holds it still: make a new one in each call"
-    )
-    _former.append(given[0])
-
-
-_former: list[Any] = []  # what situations were given

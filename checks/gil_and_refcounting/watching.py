@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from checks.core import Reference, refuse
 from checks.gil_and_refcounting import leaks
 from checks.plain import kind_of, number
@@ -44,4 +46,4 @@ def play(case: dict[str, Any], train_and_watch: Callable[..., Any]) -> dict[str,
     trained = loop.trained()
     words = "train_and_watch returns a plain number, a float: .item() makes one of a tensor"
     refuse(not isinstance(found, float), words, measured=kind)
-    return {**trained, "the moving average": found}
+    return {**trained, "the moving average": torch.tensor(found, dtype=loop.model[0].weight.dtype)}

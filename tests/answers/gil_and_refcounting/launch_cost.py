@@ -88,11 +88,9 @@ def bisection():
     return (smallest_graph,)
 
 
-NEVER = "not even one graph of all kernels"
-LONG = "the time at which the last GPU is done"
 wrong("kernels taken from the list", "changes `kernels`", {
     "    for kernel in kernels:\n": "    for kernel in list(kernels):\n        kernels.pop(0)\n"
 })  # fmt: skip
 wrong("nothing comes back", "a number of microseconds", {"    return max(done)": "    max(done)"})
 wrong("one GPU", "nobody waits for the GIL", {"range(gpus)": "range(1)"})
-wrong("0 in place of None", NEVER, {"return None": "return 0"})
+wrong("0 in place of None", "the number of kernels in a graph: not", {"return None": "return 0"})

@@ -62,7 +62,7 @@ def read():
 
 wrong("called twice", "runs more than once", {CALL: "    kept = situation(a), situation(a)\n"})
 wrong("never called", "never called", {CALL: "    kept = None\n"})
-wrong("the situation gets a list", "raised", {"situation(a)": "situation([a])"})
+wrong("the situation gets a list", "gets the tensor itself", {"situation(a)": "situation([a])"})
 wrong("a pair", "returns one whole number", {"after - before": "(before, after)"})
 wrong("one tensor for all calls", "is still there when added_references has returned", {
     "    a = torch.zeros(3)\n": "    a = MINE\n", "def added": "MINE = torch.zeros(3)\n\n\ndef added"

@@ -181,7 +181,7 @@ wrong(
     "unordered", "the order in which they are ready", OTHER_POOL | {MAP: "list(pool.imap_unordered(function, items))"}
 )
 wrong("by a dict of items", "raised TypeError", {
-    MAP: "[one[1] for one in dict(zip(items, zip(items, pool.map(function, items)))).items()] and list(map(dict(zip(items, pool.map(function, items))).get, items))"
+    MAP: "list(map(dict(zip(items, pool.map(function, items))).get, items))"
 })  # fmt: skip
 wrong("nothing is no result", "raised", {FORK: FORK + "    if not items:\n        raise ValueError('no items')\n"})
 wrong(
