@@ -24,7 +24,8 @@ OFFICIAL = Reference("gil_and_refcounting", "train_and_log", {
         STEP: STEP + "        with torch.no_grad():\n            means.append(model[:2](x).mean().item())\n"},
     "what a hook returns becomes the layer's output, and the training needs its graph: return nothing": {
         HOOK: f"({HOOK}, output.detach())[1]"},
-    "the hook changes the layer's output: compute with a copy": {HOOK: "means.append(output.data.mul_(1.1).mean().item())"},
+    "the hook changes the layer's output: compute with a copy": {
+        HOOK: "means.append(output.data.mul_(1.1).mean().item())"},
     "gradients pile up from step to step: clear them before each backward": {"        optimizer.zero_grad()\n": ""},
 })  # fmt: skip
 CASES = leaks.CASES
