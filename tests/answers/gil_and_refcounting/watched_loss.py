@@ -81,7 +81,7 @@ wrong("outputs as lists", "numbers pile up in the host's memory", LIST | {
 wrong("collected", GRAPH, {LOOK: LOSS, "0.1 * loss\n": "0.1 * loss\n        __import__('gc').collect()\n"} | ITEM)
 wrong("swept up although nothing leaks", "calls gc.collect()", {LOOK: LOOK + "        __import__('gc').collect()\n"})
 wrong("the last graph lives on", "still there when the function has returned", {
-    "def train": "LAST = {}\n\n\ndef train", LOOK: LOSS + "        LAST[0] = loss\n        loss = loss.item()\n"
+    "def train_and_watch": "LAST = {}\n\n\ndef train_and_watch", LOOK: LOSS + "        LAST[0] = loss\n        loss = loss.item()\n"
 })  # fmt: skip
 wrong("a tensor comes back", "returns a plain number", {".item()": ""})
 wrong("the momentum is thrown away", "what the optimizer keeps", {RETURN: "    optimizer.state.clear()\n" + RETURN})
