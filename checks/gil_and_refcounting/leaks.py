@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import tracemalloc
+import sys
 from collections.abc import Iterator
 from typing import Any
 
+import numpy
 import torch
 import torch._dynamo  # which a process imports for its first optimizer: two seconds, so before a fork
 from torch import Tensor, nn
 
 import simgpu
-from checks.contracts.memory import count_pythons_bytes
 from checks.core import refuse
 
 OPTIMIZERS = {
@@ -68,22 +68,24 @@ class Loop:
 
     def look(self, *_: Any) -> None:
         """Note what is alive, beside weights, gradients and what the optimizer keeps: bytes on the GPU, tensors, bytes
-        of all else in Python."""
+        of lists."""
         state = [one for part in self.optimizer.state.values() for one in part.values() if isinstance(one, Tensor)]
         parameters = list(self.model.parameters())
         known = [*parameters, *state, *(one.grad for one in parameters if one.grad is not None)]
         on_gpu = [one for one in known if one.device.type != "cpu"]
         nbytes = torch.simgpu.memory_allocated(0) - sum(-(-one.nbytes // BLOCK) * BLOCK for one in on_gpu)
-        tensors = sum(issubclass(type(thing), Tensor) for thing in gc.get_objects())
+        everything = gc.get_objects()
+        tensors = sum(issubclass(type(one), Tensor) for one in everything)
         tensors -= len(known) + len(on_gpu)  # (in a simulated one is another, on the host)
-        self.alive.append((nbytes, tensors, tracemalloc.get_traced_memory()[0]))
+        lists = [one for one in everything if type(one) is list]
+        arrays = [part for one in lists for part in one if type(part) is numpy.ndarray]
+        self.alive.append((nbytes, tensors, sum(map(sys.getsizeof, lists)) + sum(one.nbytes for one in arrays)))
 
     @contextlib.contextmanager
     def watched_for(self, what_stays: str) -> Iterator[None]:
         """Around a learner's loop that calls ``look`` in each step: refuse it if something piles up, or stays."""
         before = torch.simgpu.memory_allocated(0) - sum(-(-p.nbytes // BLOCK) * BLOCK for p in self.model.parameters())
         with asleep() as asked:
-            count_pythons_bytes()
             yield
             self.look()
         *self.alive, (left, *_) = self.alive
@@ -105,7 +107,7 @@ class Loop:
             refuse(gpu > 0, words, measured=f"{gpu:,} bytes more in {steps} steps", expected="0 bytes")
             words = "the GPU's memory does not grow, but the host's does: tensors pile up"
             refuse(tensors > 0, words, measured=f"{tensors} tensors more in {steps} steps", expected=0)
-            words = "no tensor stays, but numbers pile up in the host's memory: arrays, lists or texts"
+            words = "no tensor stays, but numbers pile up in the host's memory: arrays or lists"
             many = host > ON_THE_HOST * steps + NOISE
             refuse(many, words, measured=f"{host:,} bytes in {steps} steps", expected="next to nothing")
 
