@@ -33,19 +33,19 @@ def measure(added_references: Any) -> dict[str, Any]:
     return judge(measuring.OFFICIAL, measuring.play, measuring.CASES, added_references)
 
 
-@exercise(title="An average that remembers", difficulty=1, minutes=10, timeout=180, official=watching.OFFICIAL)
+@exercise(title="An average that remembers", difficulty=1, minutes=10, official=watching.OFFICIAL)
 def watched_loss(train_and_watch: Any) -> dict[str, Any]:
     """Judge ``train_and_watch(model, optimizer, batches, watched)``, which returns a moving average."""
     return judge(watching.OFFICIAL, watching.play, watching.CASES, train_and_watch, timeout=150)
 
 
-@exercise(title="A hook that collects", difficulty=2, minutes=15, timeout=180, official=collecting.OFFICIAL)
+@exercise(title="A hook that collects", difficulty=2, minutes=15, official=collecting.OFFICIAL)
 def hidden_means(train_and_log: Any) -> dict[str, Any]:
     """Judge ``train_and_log(model, optimizer, batches)``, which returns a list of means."""
     return judge(collecting.OFFICIAL, collecting.play, collecting.CASES, train_and_log, timeout=150)
 
 
-@exercise(title="Errors that hold on", difficulty=2, minutes=15, timeout=180, official=failing_steps.OFFICIAL)
+@exercise(title="Errors that hold on", difficulty=2, minutes=15, official=failing_steps.OFFICIAL)
 def broken_batches(train_through_errors: Any) -> dict[str, Any]:
     """Judge ``train_through_errors(train_step, batches)``, which returns numbers of batches and texts."""
     return judge(failing_steps.OFFICIAL, failing_steps.play, failing_steps.CASES, train_through_errors, timeout=150)
