@@ -10,7 +10,7 @@ right("lists instead of pairs", {"(number, str(error))": "[number, format(error)
 right("frames are cleared", {KEEP: "            __import__('traceback').clear_frames(error.__traceback__)\n" + KEEP})
 right("without the traceback", LATER | {"(number, error))": "(number, error.with_traceback(None)))"})
 right("by number", {
-    "number, (x, y) in enumerate(batches)": "number in range(len(batches))", "train_step(x, y)": "train_step(*batches[number])"
+    "number, (x, y) in enumerate(batches)": "number in range(len(batches))", " train_step(x, y)\n": " train_step(*batches[number])\n"
 })  # fmt: skip
 right("other errors go through by hand", {
     "except ValueError": "except BaseException",
