@@ -69,8 +69,8 @@ def _judge(play: Play, cases: Draw | Sequence[Case], official: Reference, seed: 
         seen.append((case, expected, found))
         if first is None and any(_everywhere(not same(found, expected))):
             first = seen[-1]
-        if first and not alone:  # a wrong answer's ranks might wait for each other in a later case
-            break  # (what one process does in those tells mistakes apart)
+        if first and (not alone or isinstance(first[2], _Ended)):  # ranks might wait for each other in a later case
+            break  # (what one process returns in those tells mistakes apart)
     if first:
         _refuse(play, first, seen, official)
     return len(seen)

@@ -1,61 +1,65 @@
-"""The exercises of this lab: reference counts, training loops that leak, processes instead of threads.
+"""The exercises of this lab. Each check plays an answer beside the official solution (see ``checks/core``).
 
-counting.py       predict and measure; situations.py holds what is counted
+predicting.py     predict: how many references a function adds
+measuring.py      measure: a tool that counts them
 watching.py       watched_loss, collecting.py hidden_means, failing_steps.py broken_batches: three loops
-sharing.py        processes; process_items.py is in the rank
-launch_times.py   launch_cost
-leaks.py          what has to be so in all three loops; training_loops.py is in the rank
+sharing.py        processes: items for processes
+launch_times.py   launch_cost: a step's time, and how large its graphs have to be
+leaks.py          for the three loops: a small model, and what is alive after each step
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from checks import contracts
+from checks.core import judge
 from checks.framework import exercise
-from checks.gil_and_refcounting import collecting, counting, failing_steps, launch_times, sharing, watching
+from checks.gil_and_refcounting import collecting, failing_steps, launch_times, measuring, predicting, sharing, watching
 from checks.points import passed
 
+TIMES = {"step_time": 1, "smallest_graph": 1}
 
-@exercise(title="Predict reference counts", difficulty=1, minutes=10)
+
+@exercise(title="Predict reference counts", difficulty=1, minutes=10, official=predicting.OFFICIAL)
 def predict(predictions: Any) -> dict[str, Any]:
-    """Judge ``predictions()``, which returns a dict from situations to references that they add."""
-    return contracts.judge(counting.PREDICT, predictions)
+    """Judge ``predictions()``, which returns a dict from functions' names to references that they add."""
+    judge(predicting.OFFICIAL, predicting.play, [{}], predictions)
+    return {"predictions": len(predicting.WHY), "measured in this Python": "the same"}
 
 
-@exercise(title="Measure reference counts", difficulty=1, minutes=10)
+@exercise(title="Measure reference counts", difficulty=1, minutes=10, official=measuring.OFFICIAL)
 def measure(added_references: Any) -> dict[str, Any]:
     """Judge ``added_references(situation)``: how many references to a new tensor a situation adds."""
-    return contracts.judge(counting.MEASURE, added_references)
+    return judge(measuring.OFFICIAL, measuring.play, measuring.CASES, added_references)
 
 
-@exercise(title="A sum that remembers", difficulty=1, minutes=10)
+@exercise(title="An average that remembers", difficulty=1, minutes=10, official=watching.OFFICIAL)
 def watched_loss(train_and_watch: Any) -> dict[str, Any]:
-    """Judge ``train_and_watch(model, optimizer, batches, watched)``, which returns a mean loss."""
-    return contracts.judge(watching.CONTRACT, train_and_watch)
+    """Judge ``train_and_watch(model, optimizer, batches, watched)``, which returns a moving average."""
+    return judge(watching.OFFICIAL, watching.play, watching.CASES, train_and_watch, timeout=150)
 
 
-@exercise(title="A hook that collects", difficulty=2, minutes=15)
+@exercise(title="A hook that collects", difficulty=2, minutes=15, official=collecting.OFFICIAL)
 def hidden_means(train_and_log: Any) -> dict[str, Any]:
     """Judge ``train_and_log(model, optimizer, batches)``, which returns a list of means."""
-    return contracts.judge(collecting.CONTRACT, train_and_log)
+    return judge(collecting.OFFICIAL, collecting.play, collecting.CASES, train_and_log, timeout=150)
 
 
-@exercise(title="Errors that hold on", difficulty=2, minutes=15)
+@exercise(title="Errors that hold on", difficulty=2, minutes=15, official=failing_steps.OFFICIAL)
 def broken_batches(train_through_errors: Any) -> dict[str, Any]:
     """Judge ``train_through_errors(train_step, batches)``, which returns numbers of batches and texts."""
-    return contracts.judge(failing_steps.CONTRACT, train_through_errors)
+    return judge(failing_steps.OFFICIAL, failing_steps.play, failing_steps.CASES, train_through_errors, timeout=150)
 
 
-@exercise(title="Processes instead of threads", difficulty=2, minutes=20, timeout=240)
+@exercise(title="Processes instead of threads", difficulty=2, minutes=20, timeout=240, official=sharing.OFFICIAL)
 def processes(run_parallel: Any) -> dict[str, Any]:
     """Judge ``run_parallel(function, items, workers)``: results in the order of the items."""
-    return contracts.judge(sharing.CONTRACT, run_parallel)
+    return judge(sharing.OFFICIAL, sharing.play, sharing.CASES, run_parallel, timeout=200)
 
 
-@exercise(title="What launches cost", difficulty=2, minutes=25, parts={"step_time": 1, "smallest_graph": 1})
+@exercise(title="What launches cost", difficulty=2, minutes=25, parts=TIMES, official=launch_times.OFFICIAL)
 def launch_cost(step_time: Any, smallest_graph: Any) -> dict[str, Any]:
     """Judge ``step_time(kernels, launch, held, gpus)`` and ``smallest_graph(kernels, launch, held, gpus, slack)``."""
-    figures = contracts.judge(launch_times.STEP_TIME, step_time)
+    judge(launch_times.STEP_TIME, launch_times.play, launch_times.chains, step_time)
     passed("step_time")
-    return figures | contracts.judge(launch_times.SMALLEST_GRAPH, smallest_graph)
+    return judge(launch_times.SMALLEST_GRAPH, launch_times.play_limit, launch_times.limits, smallest_graph)

@@ -1,112 +1,130 @@
-"""What exercises 3 to 5 have in common: nothing that a step leaves behind may pile up."""
+"""For three loops: a small model on a simulated GPU, and what is alive after each of its steps."""
 
 from __future__ import annotations
 
-import itertools
-import random
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+import contextlib
+import gc
+import sys
+from collections.abc import Iterator
+from typing import Any
 
-from checks.contracts import Broken, Case, Facts, compare
+import numpy
+import torch
+import torch._dynamo  # which a process imports for its first optimizer: two seconds, so before a fork
+from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from torch import Tensor
+import simgpu
+from checks.core import refuse
 
-PRELOAD = ("checks.contracts.gpus", "checks.gil_and_refcounting.training_loops")
-ROUNDINGS = 400  # one after the other, in the steps of these loops
-ONE_NUMBER = 512  # bytes: the smallest piece that a GPU's allocator hands out
-ON_THE_HOST = 600  # bytes that a step may leave in Python's memory: a pair, a number, a short text
-NOISE = 60_000  # bytes by which two runs of the same loop differ there; 26 steps' outputs are five times as much
-TRAINED = ("model.*.value", "model.*.grad", "model.*.grad.*", "optimizer.state*", "optimizer.param_groups*.value",
-           "optimizer.param_groups*.grad", "optimizer.param_groups*.grad.*")  # fmt: skip
-
-
-def cases(rng: random.Random) -> list[Case]:
-    """The lab's 26 steps with momentum; then others, and a single step."""
-    found = []
-    for steps, optimizer, kind in (
-        (26, "momentum", "float32"),
-        (rng.randint(7, 19), "", "float64"),
-        (1, "SGD", "float64"),
-    ):
-        how = {"steps": steps, "optimizer": optimizer or rng.choice(("SGD", "Adam", "momentum")), "type": kind}
-        how |= {"activation": rng.choice(("tanh", "sigmoid", "silu")), "gradients": kind == "float64"}
-        found.append({"ranks": 1, "gpus": 1} | how | {"seed": rng.getrandbits(30)})
-    return found
+OPTIMIZERS = {
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=0.01),
+    "Adam": lambda parameters: torch.optim.Adam(parameters, lr=0.01),
+}
+CASES = [{"steps": 7, "optimizer": "momentum"}, {"steps": 1, "optimizer": "Adam"}]
+SETTLED = 2  # the step, from 0, after which nothing more may pile up
+BLOCK = 512  # bytes: the smallest piece that a GPU's allocator hands out
+ON_THE_HOST, NOISE = 600, 60_000  # bytes that a step may leave in Python's memory: a short text; and the loop in all
 
 
-def judge_growth(facts: Facts, settled: int, what_stays: str) -> Iterator[Broken]:
-    """What is alive, and need not be, is not more after a later step than after the first ones."""
-    mine, wanted = facts["alive"], facts["may be alive"]
-    if len(mine["GPU"]) != len(wanted["GPU"]):
-        measured, expected = (f"{len(one['GPU']) - 1} steps" for one in (mine, wanted))
-        yield Broken("value:0 steps", "each batch is trained on once, also after a broken one", measured, expected)
-        return
-    if facts["collector"]:
-        words = "calls gc.collect(), which looks at every object there is: let nothing hold what is not needed"
-        yield Broken("value:3 collector", words, f"{facts['collector']} calls", 0)
-    more = {kind: [here - there for here, there in zip(mine[kind], wanted[kind], strict=True)] for kind in mine}
-    piled = {kind: max(found[settled:-1], default=0) - found[settled] if len(found) > settled + 1 else 0
-             for kind, found in more.items()}  # fmt: skip
-    steps = len(more["GPU"]) - 2 - settled
-    if piled["GPU"] > 0:
-        words, rises = what_stays, [b - a for a, b in itertools.pairwise(more["GPU"][settled:-1])]
-        if max(rises) <= ONE_NUMBER:
-            words = f"a tensor with one number stays for each step and takes {ONE_NUMBER} bytes: keep plain numbers"
-        yield Broken("value:1 GPU", words, f"{piled['GPU']:,} bytes more in {steps} steps", "0 bytes")
-    elif more["GPU"][-1] > 0:
-        # (Told after what is wrong with the training, which may be why: gradients and an optimizer's state stay, too.)
+@contextlib.contextmanager
+def asleep() -> Iterator[list[str]]:
+    """In the block the cycle collector runs only where somebody asks for it, and that is noted."""
+    asked: list[str] = []
+
+    def note(phase: str, _: Any) -> None:
+        asked.append(phase)
+
+    gc.freeze()  # who looks at all objects sees those that are made from here on: hundreds, not 300,000
+    gc.disable()
+    gc.callbacks.append(note)
+    try:
+        yield asked
+    finally:
+        gc.callbacks.remove(note)
+        gc.enable()
+
+
+class Loop:
+    """A model, its optimizer, and batches. The last batch but for ``batches`` is ``watched``."""
+
+    def __init__(self, case: dict[str, Any]) -> None:
+        simgpu.cluster(gpus_per_node=1)
+        torch.manual_seed(case["steps"])
+        device, kind = simgpu.device(0), torch.float32 if case["optimizer"] == "momentum" else torch.float64
+        self.model = nn.Sequential(nn.Linear(5, 256), nn.Tanh(), nn.Linear(256, 3)).to(device=device, dtype=kind)
+        self.model[2].bias.requires_grad_(False)  # somebody has frozen it
+        for layer in self.model:
+            layer.register_forward_hook(self.hook)  # of somebody else
+        sizes = range(case["steps"] + 1)
+        *self.batches, self.watched = [
+            (torch.randn(64, 5).to(device, kind), torch.randn(64, 3).to(device, kind)) for _ in sizes
+        ]
+        self.optimizer = OPTIMIZERS[case["optimizer"]](self.model.parameters())
+        self.steps, self.alive = case["steps"], list[tuple[int, int, int]]()
+
+    def hook(self, *_: Any) -> None:
+        """Does nothing."""
+
+    def look(self, *_: Any) -> None:
+        """Note what is alive, beside weights, gradients and what the optimizer keeps: bytes on the GPU, tensors, bytes
+        of lists."""
+        state = [one for part in self.optimizer.state.values() for one in part.values() if isinstance(one, Tensor)]
+        parameters = list(self.model.parameters())
+        known = [*parameters, *state, *(one.grad for one in parameters if one.grad is not None)]
+        on_gpu = [one for one in known if one.device.type != "cpu"]
+        nbytes = torch.simgpu.memory_allocated(0) - sum(-(-one.nbytes // BLOCK) * BLOCK for one in on_gpu)
+        everything = gc.get_objects()
+        tensors = sum(issubclass(type(one), Tensor) for one in everything)
+        tensors -= len(known) + len(on_gpu)  # (in a simulated one is another, on the host)
+        lists = [one for one in everything if type(one) is list]
+        arrays = [part for one in lists for part in one if type(part) is numpy.ndarray]
+        self.alive.append((nbytes, tensors, sum(map(sys.getsizeof, lists)) + sum(one.nbytes for one in arrays)))
+
+    @contextlib.contextmanager
+    def watched_for(self, what_stays: str) -> Iterator[None]:
+        """Around a learner's loop that calls ``look`` in each step: refuse it if something piles up, or stays."""
+        before = torch.simgpu.memory_allocated(0) - sum(-(-p.nbytes // BLOCK) * BLOCK for p in self.model.parameters())
+        with asleep() as asked:
+            yield
+            self.look()
+        *self.alive, (left, *_) = self.alive
+        words = "each batch is trained on once, also after a broken one"
+        refuse(len(self.alive) != self.steps, words, measured=f"{len(self.alive)} steps", expected=self.steps)
+        self._refuse_piles(what_stays)
         words = f"{what_stays}: some of it is still there when the function has returned"
-        yield Broken("value:5 GPU", words, f"{more['GPU'][-1]:,} bytes", "0 bytes")
-    if piled["tensors"] > 0:
-        words = "the GPU's memory does not grow, but the host's does: tensors pile up"
-        yield Broken("value:2 host", words, f"{piled['tensors']} tensors more in {steps} steps", "0")
-    elif piled["host"] > ON_THE_HOST * steps + NOISE:
-        words = "no tensor stays, but numbers pile up in the host's memory: arrays, lists or texts"
-        yield Broken("value:2 host", words, f"{piled['host']:,} bytes in {steps} steps", "next to nothing")
-    elif facts["kept"] > 0:
-        words = (
-            "numbers or arrays stay in the host's memory when the function has returned: what outside it holds them?"
-        )
-        yield Broken("value:5 kept", words, f"{facts['kept']:,} bytes", "0 bytes")
+        refuse(left > before, words, measured=f"{left - before:,} bytes", expected="0 bytes")
+        words = "calls gc.collect(), which looks at every object there is: let nothing hold what is not needed"
+        refuse(asked, words, measured=f"{len(asked) // 2} calls", expected=0)
+
+    def _refuse_piles(self, what_stays: str) -> None:
+        steps = len(self.alive) - 1 - SETTLED
+        if steps > 0:
+            first, *later = self.alive[SETTLED:]
+            gpu, tensors, host = (max(one[kind] for one in later) - first[kind] for kind in range(3))
+            number = f"a tensor with one number stays for each step and takes {BLOCK} bytes: keep plain numbers"
+            words = number if gpu <= steps * BLOCK else what_stays
+            refuse(gpu > 0, words, measured=f"{gpu:,} bytes more in {steps} steps", expected="0 bytes")
+            words = "the GPU's memory does not grow, but the host's does: tensors pile up"
+            refuse(tensors > 0, words, measured=f"{tensors} tensors more in {steps} steps", expected=0)
+            words = "no tensor stays, but numbers pile up in the host's memory: arrays or lists"
+            many = host > ON_THE_HOST * steps + NOISE
+            refuse(many, words, measured=f"{host:,} bytes in {steps} steps", expected="next to nothing")
+
+    def trained(self) -> dict[str, Any]:
+        """What the training has made of the model and its optimizer."""
+        parameters = list(self.model.parameters())
+        words = "the model is left in another mode than before: call model.train() after model.eval()"
+        refuse(not all(one.training for one in self.model.modules()), words)
+        words = "`requires_grad` of the weights is left changed: what somebody has frozen stays frozen, and no more"
+        refuse([one.requires_grad for one in parameters] != [True, True, True, False], words)
+        state = [part[name] for part in self.optimizer.state.values() for name in sorted(part)]
+        return {
+            "the weights after the training": _numbers(parameters),
+            "the gradients after the last step": _numbers([one.grad for one in parameters]),
+            "what the optimizer keeps for its next step": _numbers(state),
+        }
 
 
-def judge_training(facts: Facts, steps: int, kind: str) -> Iterator[Broken]:
-    """The model was trained as the loop without a leak trains it."""
-    for part, words in (
-        ("parameters", "the model is not trained as before: the leak must go, but the training needs its graph until "
-         "backward"),
-        ("gradients", "the gradients afterwards are not those of the last step: were they cleared, or is there a "
-         "second backward?"),
-        ("optimizer", "the optimizer keeps other numbers afterwards, for its next step, than those of this training"),
-    ):  # fmt: skip
-        got, right = facts["after"][part], facts["right"][part]
-        if set(got) != set(right) or any(different(got[name], one, kind) for name, one in right.items()):
-            yield Broken(f"value:4 {part}", words)
-            return
-
-
-def different(got: Any, right: Tensor, kind: str) -> bool:
-    return any(compare("value:", "", got, [right], coarsest=kind, steps=ROUNDINGS))
-
-
-def compare_numbers(
-    clause: str, what: str, got: Any, right: Any, kind: str, guesses: Mapping[str, Any]
-) -> Iterator[Broken]:
-    """``compare`` for plain numbers, or lists of them."""
-    import torch
-
-    one, other = (torch.tensor(value, dtype=torch.float64) for value in (got, right))
-    words = {name: torch.tensor(value, dtype=torch.float64) for name, value in guesses.items()}
-    for broken in compare(clause, what, one, [other], guesses=words, coarsest=kind, steps=ROUNDINGS):
-        yield replace(broken, measured=_digits(got), expected=_digits(right))
-
-
-def _digits(numbers: Any) -> Any:
-    return [float(f"{one:.8g}") for one in numbers[:4]] if isinstance(numbers, list) else f"{numbers:.10g}"
-
-
-def figures(played: Any) -> dict[str, Any]:
-    steps = ", ".join(str(case["steps"]) for case, _ in played)
-    return {"steps": steps, "piled up on the GPU": "0 bytes", "tensors piled up": 0}
+def _numbers(tensors: list[Any]) -> Tensor:
+    found = [one.detach().cpu().flatten() for one in tensors if isinstance(one, Tensor)]
+    return torch.cat(found) if found else torch.zeros(0)

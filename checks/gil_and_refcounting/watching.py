@@ -1,81 +1,49 @@
-"""Exercise 3: ``train_and_watch(model, optimizer, batches, watched)``, which returns a mean loss and keeps no graph."""
+"""Check of ``train_and_watch``: a moving average of losses that keeps no graph."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from checks.contracts import Broken, Case, Contract, Facts, Rules
+import torch
+
+from checks.core import Reference, refuse
 from checks.gil_and_refcounting import leaks
-from checks.plain import number
+from checks.plain import kind_of, number
 
-PRELOAD = leaks.PRELOAD
-WHAT_STAYS = "each step leaves the graph of a loss behind, with its activations"
+STEP = "        optimizer.step()\n"
+LOOK = "        with torch.no_grad():\n            loss = mse_loss(model(watched[0]), watched[1]).item()\n"
+TRAIN = "        mse_loss(model(x), y).backward()\n"
+AVERAGE = "average = loss if average is None else 0.9 * average + 0.1 * loss"
+OFFICIAL = Reference("gil_and_refcounting", "train_and_watch", {
+    "that is the last watched loss: return the moving average": {AVERAGE: "average = loss"},
+    "that is the mean of the watched losses, not their moving average: the last ones count most": {
+        AVERAGE: "average = (average or 0) + loss / len(batches)"},
+    "the old average and the new loss have changed places: 0.9 belongs to the old one": {
+        "0.9 * average + 0.1 * loss": "0.1 * average + 0.9 * loss"},
+    "the average begins with the first watched loss, not with 0": {
+        "loss if average is None else 0.9 * average": "0.9 * (average or 0)"},
+    "look at the watched batch after the step, not before it": {TRAIN + STEP + LOOK: LOOK + TRAIN + STEP},
+    "these are the losses of the training: look at the watched batch": {
+        TRAIN: "        mine = mse_loss(model(x), y)\n        mine.backward()\n", LOOK: "        loss = mine.item()\n"},
+    "gradients pile up from step to step: clear them before each backward": {"        optimizer.zero_grad()\n": ""},
+    "a second backward changes the gradients: the watched loss needs none": {
+        LOOK: "        loss = mse_loss(model(watched[0]), watched[1])\n        loss.backward()\n"
+        "        loss = loss.item()\n"},
+    "the batches come in their order": {"in batches:": "in reversed(batches):"},
+})  # fmt: skip
+CASES = leaks.CASES
+STAYS = "each step leaves the graph of a loss behind, with its activations"
 
 
-def scene(case: Case, watch: Any, facts: Facts) -> None:
-    from checks.gil_and_refcounting import training_loops as loops
-
-    facts["may be alive"] = loops.rehearse(case, _train)
-    host = loops.Setting(case, on_gpu=False)
-    facts["losses"] = _train(host)
-    facts["right"] = host.state()
-    one, looks = loops.Setting(case), loops.Looks()
-    one.optimizer.register_step_post_hook(looks.look)
-    with loops.counted(watch.answers["train_and_watch"].function) as counts:
-        result = watch.call(
-            "train_and_watch", model=one.model, optimizer=one.optimizer, batches=one.batches, watched=one.watched
-        )
-        found = number(result)
-        facts["result"] = found if isinstance(found, float) else f"a {type(result).__name__}"
+def play(case: dict[str, Any], train_and_watch: Callable[..., Any]) -> dict[str, Any]:
+    loop = leaks.Loop(case)
+    loop.optimizer.register_step_post_hook(loop.look)
+    with loop.watched_for(STAYS):
+        result = train_and_watch(loop.model, loop.optimizer, loop.batches, loop.watched)
+        found, kind = number(result), kind_of(result)
         del result
-        looks.look()
-    facts |= counts | {"alive": looks.found, "after": one.state()}
-
-
-def _train(one: Any, looks: Any = None) -> dict[str, list[float]]:
-    """The losses of this loop: watched after each step, before it, and those of the training."""
-    import torch
-    from torch.nn.functional import mse_loss
-
-    if looks:
-        one.optimizer.register_step_post_hook(looks.look)
-    found: dict[str, list[float]] = {"after": [], "before": [], "training": []}
-    for x, y in one.batches:
-        for when in ("before", "after"):
-            if when == "after":
-                found["training"].append(one.step(x, y))
-            with torch.no_grad():
-                found[when].append(mse_loss(one.model(one.watched[0]), one.watched[1]).item())
-    return found
-
-
-def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
-    (facts,) = world
-    yield from leaks.judge_growth(facts, 2, WHAT_STAYS)
-    yield from leaks.judge_training(facts, case["steps"], case["type"])
-    if isinstance(facts["result"], str):
-        words = "train_and_watch returns a plain number, a float: .item() makes one of a tensor"
-        yield Broken("value:5 kind", words, facts["result"])
-        return
-    losses, n = facts["losses"], case["steps"]
-    guesses = {
-        "is the sum: divide by the number of batches": sum(losses["after"]),
-        "is the last one: return the mean of all": losses["after"][-1],
-        "is that before the steps: look at the watched batch after each step": sum(losses["before"]) / n,
-        "is that of the training: look at the watched batch": sum(losses["training"]) / n,
-    }
-    guesses = guesses if n > 1 else {}
-    what = "the mean of the watched losses"
-    yield from leaks.compare_numbers("value:6", what, facts["result"], sum(losses["after"]) / n, case["type"], guesses)
-
-
-CONTRACT = Contract(
-    name="gil_and_refcounting.watched_loss",
-    rules={"train_and_watch": Rules(changes=leaks.TRAINED)},
-    draw=leaks.cases,
-    scene=scene,
-    judge=judge,
-    mistakes=(("state:model*.requires_grad", "{}"), *((f"value:{n}*", "{}") for n in range(7))),
-    figures=leaks.figures,
-)
+    trained = loop.trained()
+    words = "train_and_watch returns a plain number, a float: .item() makes one of a tensor"
+    refuse(not isinstance(found, float), words, measured=kind)
+    return {**trained, "the moving average": torch.tensor(found, dtype=loop.model[0].weight.dtype)}
