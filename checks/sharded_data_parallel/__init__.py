@@ -1,4 +1,4 @@
-"""The exercises of this lab: what sharded data parallelism does, one property after the other. Each holds a contract.
+"""The exercises of this lab. Each check plays an answer beside the official solution (see ``checks/core``).
 
 reducing.py     reduce_gradients: each rank gets the mean of its own shard
 optimizing.py   sharded_optimizer: state for this shard only
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from checks import contracts
 from checks.core import judge
 from checks.framework import exercise
 from checks.sharded_data_parallel import clipping, linear, optimizing, prefetching, reducing
@@ -24,10 +23,10 @@ def reduce_gradients(reduce_gradients: Any) -> dict[str, Any]:
     return judge(reducing.OFFICIAL, reducing.play, reducing.CASES, reduce_gradients, ranks=(3, 2, 4))
 
 
-@exercise(title="An optimizer that shards", difficulty=2, minutes=30)
+@exercise(title="An optimizer that shards", difficulty=2, minutes=30, official=optimizing.OFFICIAL)
 def sharded_optimizer(ShardedOptimizer: Any) -> dict[str, Any]:
     """Judge the class ``ShardedOptimizer(parameters, make_optimizer)`` with its method ``step()``."""
-    return contracts.judge(optimizing.CONTRACT, ShardedOptimizer)
+    return judge(optimizing.OFFICIAL, optimizing.play, optimizing.CASES, ShardedOptimizer, ranks=(3, 2, 4))
 
 
 @exercise(title="Clip by the true norm", difficulty=1, minutes=15, official=clipping.OFFICIAL)
@@ -36,10 +35,10 @@ def clip(clip_shards: Any) -> dict[str, Any]:
     return judge(clipping.OFFICIAL, clipping.play, clipping.CASES, clip_shards, ranks=(3, 2, 4))
 
 
-@exercise(title="A linear layer that frees its weight", difficulty=3, minutes=35)
+@exercise(title="A linear layer that frees its weight", difficulty=3, minutes=35, official=linear.OFFICIAL)
 def sharded_linear(sharded_linear: Any) -> dict[str, Any]:
     """Judge ``sharded_linear(x, shard, rows)``, forward and backward."""
-    return contracts.judge(linear.CONTRACT, sharded_linear)
+    return judge(linear.OFFICIAL, linear.play, linear.CASES, sharded_linear, ranks=(3, 2, 4))
 
 
 @exercise(title="Prefetch", difficulty=2, minutes=20, official=prefetching.OFFICIAL)

@@ -9,23 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-# A parameter may come to lie in a larger tensor, and its gradient may go; its shape, type and hooks stay.
-GRADIENTS = ("*.grad", "*.grad.*")
-REFUSED = (
-    "torch.distributed.fsdp.fully_shard",
-    "torch.distributed.optim.ZeroRedundancyOptimizer.__init__",
-    "torch.nn.parallel.DistributedDataParallel.__init__",
-)
-MISTAKES: tuple[tuple[str, str], ...] = (
-    ("wire:disagree", "{}. All ranks have to call the same, on tensors of the same size, in the same order"),
-    ("wire:hidden", "{}"),
-    ("wire:other all_reduce", "{}: an all-reduce brings every rank the whole gradient, of which it keeps a shard"),
-    ("wire:other *", "{}"),
-    ("wire:none *", "{}"),
-    ("wire:unwaited *", "{}"),
-    ("wire:changed *", "{}"),
-)
-
 
 def draw_shapes(seed: int, ranks: int, padding: bool, one: bool = False) -> list[tuple[int, ...]]:
     """Of some parameters, one a single number, whose length together can be divided by ``ranks``, or cannot.
@@ -70,8 +53,3 @@ def draw_gradients(parameters: Sequence[Any], seed: int) -> None:
         shape = one.shape[::-1] if turned else one.shape
         gradient = torch.randn(shape, generator=generator, dtype=torch.float64).to(one.dtype)
         one.grad = gradient.t() if turned else gradient
-
-
-def world_sizes(played: Sequence[tuple[dict[str, Any], Any]]) -> str:
-    """For the figures: on how many ranks."""
-    return ", ".join(str(count) for count in dict.fromkeys(case["ranks"] for case, _ in played))
