@@ -18,7 +18,6 @@ import importlib
 import json
 import os
 import queue
-import resource
 import sys
 import tempfile
 import time
@@ -27,7 +26,7 @@ from typing import Any, TextIO
 
 import psutil
 
-from checks.grade.walls import hide_memory
+from checks.grade.walls import hide_memory, limit
 from lessons.launchers.processes import kill_all
 from utils.ranks.lifetimes import adopt_orphans
 
@@ -36,10 +35,9 @@ _PATIENCE = 5  # seconds for a kernel to come back from an interrupt
 
 
 def main() -> None:
-    """``python -m checks.grade.inside notebook|judge BYTES``, and a request as JSON on standard input."""
+    """``python -m checks.grade.inside notebook|judge BYTES PROCESSES``, and a request as JSON on standard input."""
+    limit(int(sys.argv[2]), int(sys.argv[3]))
     hide_memory()
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))
     request = json.load(sys.stdin)
     # No process that is started from here can write to what the grader reads.
     said = os.fdopen(os.dup(1), "w", encoding="utf-8")

@@ -25,21 +25,11 @@ from course.outline import ROOT
 from lessons.launchers.processes import kill_all
 
 _ANSWERS = ("solutions", "tests/answers")
-_PASSED_ON = (
-    "PATH",
-    "LANG",
-    "LC_",
-    "TZ",
-    "LD_LIBRARY_PATH",
-    "CUDA_VISIBLE",
-    "OMP_",
-    "MKL_",
-    "ATEN_",
-    "ONEDNN_",
-    "RANKS_",
-)
+_PASSED_ON = {"PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES"}
+_PASSED_ON_PREFIXES = ("OMP_", "MKL_", "ATEN_", "ONEDNN_", "RANKS_")
+_PROCESSES = 4096  # of another user, with all their threads, of which torch makes one for each processor
 _UNSHARE = ["--mount", "--mount-proc", "--net", "--ipc", "--pid", "--fork", "--kill-child"]
-_LOOK_EVERY = 0.2  # seconds
+_LOOK_EVERY, _MOST_ERRORS = 0.2, 1 << 20  # seconds, bytes
 
 
 class Interrupted(Exception):
@@ -167,7 +157,15 @@ class Sandbox:
         for path in (home, home / "tmp"):
             self.own(path)
         memory, work = self.place.limits.memory, self.folder / "work"
-        command = [sys.executable, "-P", "-m", "checks.grade.inside", task, str(memory)]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "checks.grade.inside",
+            task,
+            str(memory),
+            str(_PROCESSES if self.user else 0),
+        ]
         options: dict[str, Any] = {"env": _environment(home), "cwd": work if work.exists() else home}
         if self.place.namespaces:
             config = self._hidden() | {"command": command, "user": self.user, "memory": memory}
@@ -189,7 +187,11 @@ class Sandbox:
                 return [], "itself", str(error)
             for file in (said, errors):
                 file.seek(0)
-            return _lines(said.read()), why or ("itself" if process.returncode else ""), errors.read().decode()
+            return (
+                _lines(said.read()),
+                why or ("itself" if process.returncode else ""),
+                errors.read(_MOST_ERRORS).decode(errors="replace"),
+            )
 
     def _watch(self, process: subprocess.Popen[bytes], end: float) -> str:
         """Until it ends or breaks a limit: which one. Nothing that it has started is left."""
@@ -250,7 +252,9 @@ def _memory(processes: set[psutil.Process], limit: int) -> int:
 
 
 def _environment(home: Path) -> dict[str, str]:
-    passed = {name: value for name, value in os.environ.items() if name.startswith(_PASSED_ON)}
+    passed = {
+        name: value for name, value in os.environ.items() if name in _PASSED_ON or name.startswith(_PASSED_ON_PREFIXES)
+    }
     passed["PYTHONPATH"] = os.pathsep.join([str(ROOT), *map(os.path.abspath, _searched("PYTHONPATH"))])
     passed["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), passed.get("PATH", os.defpath)))
     own = {"HOME": str(home), "TMPDIR": str(home / "tmp"), "COURSE_PROGRESS": str(home / "progress.json")}

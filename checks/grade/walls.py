@@ -12,6 +12,7 @@ import ctypes
 import fcntl
 import json
 import os
+import resource
 import socket
 import struct
 import sys
@@ -19,7 +20,8 @@ from typing import Any
 
 _READ_ONLY, _REMOUNT, _BIND, _RECURSIVE, _NO_PROGRAMS_OF_OTHERS = 1, 32, 4096, 16384, 2 | 4  # <sys/mount.h>
 _KEPT_FLAGS = 2 | 4 | 8 | 1024 | 2048  # nosuid, nodev, noexec, noatime, nodiratime: a user's mount may not drop them
-_DUMPABLE, _SET_FLAGS, _UP = 4, 0x8914, 1  # PR_SET_DUMPABLE, SIOCSIFFLAGS, IFF_UP
+_DUMPABLE, _NO_NEW_PRIVILEGES = 4, 38  # <sys/prctl.h>
+_SET_FLAGS, _UP = 0x8914, 1  # SIOCSIFFLAGS, IFF_UP
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -27,6 +29,18 @@ def hide_memory() -> None:
     """From here on no process of the same user reads this one's memory, files and environment (Linux)."""
     if sys.platform == "linux":
         _libc.prctl(_DUMPABLE, 0, 0, 0, 0)
+
+
+def limit(memory: int, processes: int) -> None:
+    """From here on, for this process and all that it starts: no core files, no file larger than ``memory`` (bytes), so
+    many processes (0: any number); no way to gain rights, and killed first where memory runs out (Linux)."""
+    for what, most in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, memory), (resource.RLIMIT_NPROC, processes)):
+        if most or what == resource.RLIMIT_CORE:
+            resource.setrlimit(what, (most, most))
+    if sys.platform == "linux":
+        _libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
+            score.write("1000")
 
 
 def main() -> None:
@@ -37,7 +51,7 @@ def main() -> None:
     folder = os.getcwd()
     _hide(config)
     os.chdir(folder)  # as it is now
-    rights = ["setpriv", "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all"]
+    rights = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
     if (user := config["user"]) is not None:
         rights += [f"--reuid={user}", f"--regid={user}", "--clear-groups"]
     os.execvp(rights[0], [*rights, *config["command"]])
