@@ -37,6 +37,7 @@ def judge(
     *answers: Answer,
     ranks: Sequence[int | None] = (None,),
     timeout: float = 60,
+    run: Callable[..., Any] = run,
 ) -> dict[str, Any]:
     """In every case, an answer does what the official solution does.
 
@@ -45,6 +46,7 @@ def judge(
             official solution has shown. The words and short numbers in a case are told to the learner.
         ranks: how many ranks play, one world after the other; None: one process.
         timeout: seconds for each world.
+        run: starts the processes, if ranks of the course's own are not what the exercise is about.
 
     Raises:
         Wrong: naming the mistake that does the same, if there is one.

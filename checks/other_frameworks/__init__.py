@@ -6,23 +6,19 @@ from typing import Any
 
 from checks import exercise
 from checks.contracts import cases_of, refuse
-from checks.other_frameworks import averaging, training_tasks
+from checks.core import judge
+from checks.other_frameworks import averaging, mpiexec, training_tasks
 from checks.other_frameworks.launching import MIRRORED, start, start_twice
 
 RANKS = [f"worker {number}" for number in range(3)]
 
 
-@exercise(title="Average with MPI", difficulty=1, minutes=15, timeout=120, needs=("mpi4py",))
+@exercise(
+    title="Average with MPI", difficulty=1, minutes=15, timeout=120, needs=("mpi4py",), official=averaging.OFFICIAL
+)
 def mpi(average: Any) -> dict[str, Any]:
-    """Judge ``average(world, parameters)`` in three workers of mpiexec."""
-    cases = cases_of("other_frameworks.mpi", averaging.drawn)
-    averaging.judge(cases, start("mpi", average, RANKS, cases))
-    return {
-        "workers": "3, 2, 1",
-        "models": len(cases),
-        "collectives": "1 a step",
-        "bytes": "those of the gradients",
-    }
+    """Judge ``average(world, parameters)`` in workers of mpiexec."""
+    return judge(averaging.OFFICIAL, averaging.play, averaging.CASES, average, ranks=(3,), run=mpiexec.run)
 
 
 @exercise(title="Horovod", difficulty=2, minutes=30, timeout=300, needs=("horovod",))

@@ -14,7 +14,6 @@ import numpy
 from numpy import ndarray
 
 from checks.contracts import Broken, Case, Facts, in_steps
-from checks.other_frameworks.averaging import written
 from checks.other_frameworks.training_tasks import alone, shifted, start_of
 from utils.training.same_training import Batches
 
@@ -26,7 +25,6 @@ Result = tuple[list[float], list[ndarray]]
 def judge_horovod(case: Case, found: Sequence[Facts]) -> Iterator[Broken]:
     """The clauses that break where the workers do not do together what one process does."""
     yield from _reads(case, [facts["reads"] for facts in found])
-    yield from written(found)
     yield from _who(found, "logged", "logs", "loss")
     yield from _saved(found)
     if not all(facts["weights"] for facts in found):
@@ -57,7 +55,6 @@ def judge_accident(case: Case, found: Sequence[Facts]) -> Iterator[Broken]:
         yield Broken("value:begin", f"{words}each step, and go on behind the last one that is kept")
         return
     yield from _reads(case, [facts["reads"] for facts in found], begin)
-    yield from written(found)
     if not all(facts["weights"] for facts in found):
         yield Broken("value:model", "train_on must take its model from task.model()")
         return
@@ -186,7 +183,6 @@ def judge_tensorflow(case: Case, found: Sequence[Facts]) -> Iterator[Broken]:
     """The same for a strategy: ``found`` is of all its processes, ``case["ranks"]`` the number of its replicas."""
     yield from _parts(case, found)
     yield from _saved(found)
-    yield from written(found)
     if not found[0]["saved"]:
         return
     replicas, right, got = case["ranks"], tensorflow(case, 1.0), _flat(found[0]["saved"][-1])

@@ -1,4 +1,4 @@
-"""The answers, started for real: with mpiexec, with horovodrun, and as TensorFlow's workers.
+"""The answers, started for real: with horovodrun, and as TensorFlow's workers.
 
 Each worker opens the answer in a process of its own, and writes down what it did (see ``worker.py``).
 """
@@ -21,12 +21,10 @@ MARK = "COURSE_OTHER_FRAMEWORKS"  # this environment variable holds the pid of w
 SECONDS = 250.0  # for all; five are enough on a quiet machine, and those that wait for each other are found by then
 STILL = 12.0  # seconds without a sign of life from any worker, nor work for the processor: they wait for each other
 ENDLESS = 60.0  # seconds of work for the processor without a sign of life: a loop without end
-SPINNING = 24.0  # the same for MPI, whose workers keep the processor busy while they wait
 MIRRORED = "the process with several replicas"
 DIED = "died"  # this file says that the accident has happened
 GRACE = 1.0  # seconds for the others, when one has failed
 _COMMANDS = {
-    "mpi": ["mpiexec", "-n", "{ranks}"],
     # (They ask each other every millisecond if not told otherwise: then workers that wait for ever look busy.)
     "horovod": [
         "horovodrun",
@@ -54,7 +52,7 @@ def start(how: str, answer: Answer, names: list[str], given: Any = None) -> list
     """Run an answer with a launcher.
 
     Args:
-        how: "mpi", "horovod" or "tensorflow".
+        how: "horovod" or "tensorflow".
         answer: the learner's function.
         names: of the workers, as ``worker`` names them.
         given: for the workers, as JSON.
@@ -109,7 +107,7 @@ def _started(folder: str, how: str, answer: Answer, names: list[str], given: Any
     Path(folder, "answer.json").write_text(json.dumps([answer.name, answer.to_json()]), encoding="utf-8")
     Path(folder, "given.json").write_text(json.dumps(given), encoding="utf-8")
     command = [part.format(ranks=len(names)) for part in _COMMANDS[how]]
-    return _watch([*command, sys.executable, str(program), folder], Path(folder), names, spins=how == "mpi")
+    return _watch([*command, sys.executable, str(program), folder], Path(folder), names)
 
 
 def _facts(folder: str, answer: Answer, names: list[str], ends: dict[str, Any], still: str) -> list[Facts]:
@@ -131,7 +129,7 @@ def _facts(folder: str, answer: Answer, names: list[str], ends: dict[str, Any], 
     return found
 
 
-def _watch(command: list[str], folder: Path, names: list[str], spins: bool) -> tuple[dict[str, Any], str]:
+def _watch(command: list[str], folder: Path, names: list[str]) -> tuple[dict[str, Any], str]:
     """Start it, wait until all workers have written their ends, none moves, or it is over; then kill what is left.
 
     Returns:
@@ -156,7 +154,7 @@ def _watch(command: list[str], folder: Path, names: list[str], spins: bool) -> t
             if last != sign or not last:
                 sign, worked = last, work.worked
             silent = time.time() - sign if sign else 0.0
-            if (spins and silent > SPINNING) or work.worked - worked > ENDLESS:
+            if work.worked - worked > ENDLESS:
                 still = _BUSY
             elif min(silent, idle) > STILL:
                 still = _WAITING

@@ -24,17 +24,6 @@ LINGER = 10.0  # seconds
 Call = Callable[..., Any]
 
 
-def mpi() -> None:
-    """Worker of mpiexec: average the gradients of several models, in communicators of several sizes."""
-    from mpi4py import MPI
-
-    from checks.other_frameworks import averaging
-
-    world = MPI.COMM_WORLD
-    with _ending(f"worker {world.Get_rank()}") as (call, facts):
-        facts |= averaging.play(call, world, _given())
-
-
 def _given() -> list[dict[str, Any]]:
     return json.loads(Path(sys.argv[1], "given.json").read_text(encoding="utf-8"))
 

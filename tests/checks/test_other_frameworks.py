@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import random
 
 import nbformat
 import numpy
 import pytest
 
-from checks import NotStarted, Wrong, other_frameworks
-from checks.answers import Answer
-from checks.other_frameworks import averaging, judges, launching
+from checks.other_frameworks import judges
 from checks.other_frameworks.training_tasks import (
     HorovodTask,
     alone,
@@ -20,39 +17,10 @@ from checks.other_frameworks.training_tasks import (
     start_of,
 )
 from course import outline
-from lessons.launchers import processes
 from utils.training.same_training import BATCH, Batches, weights
 
 SOLUTION = outline.notebook("other_frameworks", "solutions")
 CELLS = nbformat.read(SOLUTION, as_version=4).cells
-CASES = averaging.drawn(random.Random(0))
-
-
-# ---------------------------------------------------------------------- launches
-def test_workers_that_wait_for_each_other_are_ended_and_named(monkeypatch):
-    def average(world, parameters):
-        world.recv(source=(world.Get_rank() + 1) % world.Get_size())
-
-    monkeypatch.setattr(launching, "SPINNING", 2.0)
-    with pytest.raises(Wrong, match="worker 0 and worker 1 and worker 2 did not come to an end"):
-        launching.start("mpi", Answer.of(average, "average"), other_frameworks.RANKS, CASES)
-    assert processes.marked(launching.MARK, f"{os.getpid()}-") == []
-
-
-def test_a_worker_that_dies_is_named():
-    def average(world, parameters):
-        os.abort()
-
-    with pytest.raises(Wrong, match="average ended its process in worker 0"):
-        launching.start("mpi", Answer.of(average, "average"), other_frameworks.RANKS, CASES)
-
-
-def test_an_answer_that_is_not_written_yet_is_not_started():
-    def average(world, parameters):
-        raise NotImplementedError("your turn")
-
-    with pytest.raises(NotStarted):
-        launching.start("mpi", Answer.of(average, "average"), other_frameworks.RANKS, CASES)
 
 
 # ---------------------------------------------------------------------- the training by hand
@@ -145,7 +113,6 @@ START = [array.ravel().tolist() for array in weights()]
         ({"weights": START}, "different weights at the end"),
         ({"saved": [START]}, "save after the last step"),
         ({"logged": [(0, [2.0])]}, "the loss of each of the"),
-        ({"events": [["writes", "log"]]}, "worker 0 writes a file"),
     ],
     ids=str,
 )
