@@ -56,7 +56,7 @@ NUMERIC    := $(PLAIN) MKL_CBWR=AVX2 ONEDNN_MAX_CPU_ISA=SSE41
 
 .PHONY: help setup lab update test test-frameworks test-numeric test-all test-gpu size lint tests notebooks extras \
     tests-and-extras nightly answers numeric frameworks \
-    tests-frameworks notebooks-frameworks execute labs grade mutants new-lab durations lock benchmarks \
+    tests-frameworks notebooks-frameworks execute labs grade new-lab durations lock benchmarks \
     book book-epub book-strings clean
 
 help:
@@ -172,10 +172,6 @@ new-lab: setup  ## make a lab with one exercise and its check, for a lecture: ma
 grade: setup  ## grade learners' labs, each in a sandbox (README says what it keeps out): make grade DIR=folder
 	@$(if $(DIR)$(ARGS),,echo "Which folder of learners' labs? Type: make grade DIR=folder" >&2; exit 2)
 	@$(RUN) -m checks.grade $(ARGS) $(if $(DIR),"$(DIR)")
-
-mutants: setup  ## try a check with changed right answers: make mutants EXERCISE=ddp_and_bucketing.average
-	@$(if $(EXERCISE),,echo "Which exercise? Type: make mutants EXERCISE=ddp_and_bucketing.average" >&2; exit 2)
-	@$(RUN) tests/mutants.py $(EXERCISE)
 
 durations: setup  ## run everything and store how long each file takes, so that the longest are begun first
 	@DURATIONS=1 tests/stages tests-and-extras notebooks notebooks-frameworks tests-frameworks

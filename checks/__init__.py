@@ -9,9 +9,8 @@ the engine
   printed.py     what an answer prints, shown beside the verdict
   standstill.py  ranks that wait for each other are ended at once; threads.py tells waiting from working
   answers.py     a learner's function on its way there; plain.py: values on their way back
-  core/          checks that are tests: an answer beside the official solution, mistakes as changes of its text
+  core/          an answer beside the official solution, its likely mistakes, and what a call does
   reference/     the official solutions, for these; `make labs` writes it
-  contracts/     checks that judge by contract: what an exercise allows, as data; everything else is refused
 what is done
   points.py      what an exercise is worth, and what a wrong answer has earned of it
   memory.py      what this learner has done, kept between sessions

@@ -2,9 +2,9 @@
 
 In a lab's package of checks (``checks/ddp_and_bucketing/``, say):
 
-    @exercise(title="Average the gradients", difficulty=2, minutes=15)
+    @exercise(title="Average the gradients", difficulty=2, minutes=15, official=OFFICIAL)
     def average_gradients(average):
-        return contracts.judge(CONTRACT, average)
+        return judge(OFFICIAL, play, CASES, average, ranks=(2, 3))
 
 and in the lab ``check.average_gradients(average)``. The parameters of the check are called as the functions
 that the learner writes. A check returns figures to show (a dict, a string or None) or raises ``Wrong``;

@@ -11,6 +11,7 @@ import io
 import numbers
 import pickle
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -170,3 +171,11 @@ def _describe_tensor(tensor: Any) -> str:
     if tensor.numel() <= 8:
         return f"tensor({tensor.tolist()})"
     return f"a {dtype} tensor of shape {list(tensor.shape)}"
+
+
+def in_steps(reads: Sequence[Sequence[int]], share: int) -> list[Sequence[int]]:
+    """A worker's samples step by step, where it has read a step's share in several calls, one by one say."""
+    if any(len(read) > share for read in reads):
+        return list(reads)
+    samples = [sample for read in reads for sample in read]
+    return [samples[first : first + share] for first in range(0, len(samples), share)]

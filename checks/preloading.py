@@ -15,7 +15,7 @@ _ALWAYS = (
     "torch.utils._device",
     "checks.inside",
     "checks.standstill",
-    "checks.contracts.scenery",
+    "checks.core.wire",
 )
 
 

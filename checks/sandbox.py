@@ -19,7 +19,7 @@ from typing import Any
 from checks import plain, printed
 from checks.answers import Answer
 from checks.preloading import modules_of
-from checks.standstill import End, hung, report, table, who_waits
+from checks.standstill import End, hung, report, who_waits
 from checks.verdicts import Wrong, raised_from
 
 _deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
@@ -110,26 +110,6 @@ def _to_its_end(probe: Callable[..., Any], *arguments: Any) -> End:
         end = {"state": "raised", "text": outcome.record["sentence"]}
     Watch.of_this_rank.finish(end)
     return end | {"value": value}
-
-
-def require_returned(ends: list[End], lead: str) -> list[Any]:
-    """What the ranks returned. Raises Wrong if a rank waits for ever, with ``lead`` and who waits for whom, or if a
-    rank has raised."""
-    raised = [rank for rank, end in enumerate(ends) if end["state"] == "raised"]
-    if raised:
-        raised.sort(key=lambda rank: not ends[rank].get("found"))  # what the check has found says more
-        alone = "" if len(raised) == len(ends) or ends[raised[0]].get("found") else f"on {_ranks(raised)} "
-        raise Wrong(f"{alone}{ends[raised[0]]['text']}", details=table(ends) if alone else "")
-    waiting = [end for end in ends if end["state"] == "waits"]
-    case = f" ({waiting[0]['case']})" if waiting and waiting[0].get("case") else ""
-    if waiting and all(end["state"] == "waits" and not end["inside"] for end in ends):
-        raise Wrong(
-            f"All ranks have returned, and yet their process group is stuck{case}: something was begun and never "
-            "waited for. isend, irecv and async_op=True return a work: call its wait()."
-        )
-    if waiting:
-        raise Wrong(f"{lead}: {who_waits(ends)}{case}.", details=table(ends))
-    return [end["value"] for end in ends]
 
 
 def _ranks(numbers: list[int]) -> str:

@@ -8,13 +8,11 @@ when, look after look, each of them waits in the same place or has come to its e
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,20 +33,6 @@ def hung(notes: str | Path) -> list[End] | None:
     """How each rank stood still, if they did; ``notes`` is the folder that their watches were given."""
     path = Path(notes, HUNG)
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-
-
-@contextlib.contextmanager
-def a_case(text: str) -> Iterator[None]:
-    """In a probe, around one call of the answer: all ranks begin it together, and ``text`` names it in sentences."""
-    import torch.distributed as dist
-
-    dist.barrier()
-    watch = Watch.of_this_rank
-    if watch:
-        watch.case, watch.inside = text, True
-    yield
-    if watch:
-        watch.inside = False
 
 
 def who_waits(ends: list[End]) -> str:
@@ -80,8 +64,6 @@ def report(ends: list[End]) -> str:
     states = {"waits": "stopped", "returned": "finished"}
     outcomes = [
         Outcome(rank, states[end["state"]], place=end.get("place") and end["place"] | {"still": True})
-        if end.get("inside", True)
-        else Outcome(rank, "finished", place=None)
         for rank, end in enumerate(ends)
         if end["state"] in states
     ]
@@ -89,7 +71,7 @@ def report(ends: list[End]) -> str:
 
 
 def _state(end: End, line: bool = True) -> str:
-    if end["state"] == "returned" or not end.get("inside", True):
+    if end["state"] == "returned":
         return "has returned"
     if end["state"] == "raised":
         return "has raised an exception"
@@ -112,7 +94,6 @@ class Watch(threading.Thread):
         super().__init__(daemon=True, name="watch")
         Watch.of_this_rank = self
         self.notes, self.rank, self.ranks = Path(notes), rank, ranks
-        self.case, self.inside = "", True
         self.end: End | None = None
         self.over = threading.Event()
         self.moves = self.looks = 0
@@ -167,7 +148,7 @@ class Watch(threading.Thread):
         from utils.ranks.locate import looking, place_of
 
         self.looks += 1
-        notes = {"looks": self.looks, "case": self.case, "inside": self.inside}
+        notes = {"looks": self.looks}
         if self.end is not None:  # what other threads of this rank still do may wake another rank
             self.moves += self._threads is None or not self._threads.all_wait(main_counts=False)
             return self.end | notes | {"moves": self.moves}

@@ -86,7 +86,7 @@ def lab(slug: str, root: Path = outline.ROOT) -> list[str]:
         *(f"made {name}" for name in [*made, f"solutions/{notebook.name}", f"labs/{notebook.name}"]),
         f"store its outputs: make execute NB=solutions/{notebook.name}",
         f".venv/bin/python -m pytest tests/checks/test_labs.py -k {slug}",
-        f"then put your own exercise in its place, and run: make mutants EXERCISE={slug}.mean",
+        "then put your own exercise in its place",
     ]
 
 

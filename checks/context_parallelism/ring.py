@@ -70,13 +70,13 @@ def play(case: dict[str, Any], ring_attention: Callable[..., Any]) -> dict[str, 
 def _overlap(calls: list[dict[str, Any]], attended: int, block: int) -> None:
     """While a rank attends to a block (not the last one), the next one is coming, and no more than that."""
     for i in range(attended):
-        coming = [call for call in calls if call["name"] == "recv" and call["ready"] <= i < call["waited"][1]]
+        coming = [call for call in calls if call["name"] == "recv" and call["ready"] <= i < call["waited"]]
         bytes_, told = sum(call["bytes"] for call in coming), f"during call {i + 1} of {attended} of attend"
         words = f"{told}, the next block is not on its way: begin to receive it before attend, and wait afterwards"
         refuse(bytes_ < block and i < attended - 1, f"{words} (in bytes)", measured=bytes_, expected=block)
         words = f"{told}, more than one block is on its way: there is room for two, this and the next (in bytes)"
         refuse(bytes_ > block, words, measured=bytes_, expected=block)
-    early = [call for call in calls if call["name"] == "send" and call["waited"][1] == call["ready"] < attended]
+    early = [call for call in calls if call["name"] == "send" and call["waited"] == call["ready"] < attended]
     refuse(early, "waits until a message is sent, and calls attend only then: begin to send, attend, and wait after it")
     words = "a tensor is written to while it is being sent: receive into another one"
     refuse(any(call["changed"] for call in calls), words)

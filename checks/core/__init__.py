@@ -3,7 +3,10 @@
 judging.py     judge: an answer beside the official solution, case by case, in a fresh process or on fresh ranks
 reference.py   the official solution and its likely mistakes, which are changes of its text
 refusing.py    refuse(condition, sentence), what a call has to leave as it was, and when two values are the same
-watching.py    what a function sends, how much, and when it waits
+watching.py    watched(): what a function sends, how much, and when it waits
+wire.py        what is sent arrives as late as it may; launches.py, messages.py: a collective, send and recv
+memory.py      how many bytes a call holds
+gpus.py        what is copied, computed and held on simulated GPUs
 
     OFFICIAL = Reference("my_lab", "double", {"it is squared": {"2 * x": "x * x"}})
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from checks.contracts import events
-from checks.contracts.wire import Wire
 from checks.core.refusing import refuse
+from checks.core.wire import Wire
 from checks.inside import Outcome
 from utils.ranks.recorder import record_collectives
 
@@ -52,14 +51,13 @@ def watched(allowed: Sequence[str] = ()) -> Iterator[Watched]:
         Wrong: something was not waited for, or is not allowed.
     """
     if not _wires or _wires[-1].stopped:
-        events.begin()
         _wires.append(Wire())
     wire = _wires[-1]
     found = Watched(wire)
     with wire.listening(), record_collectives() as record:  # (it sees what no method of a group is called for)
         yield found
         wire.end_of_step()
-    functional = [vars(one) | {"members": [*one.ranks], "waited": ["", 0]} for one in record.calls]
+    functional = [vars(one) | {"members": [*one.ranks], "waited": 0} for one in record.calls]
     found.calls = wire.found()["calls"] + functional
     for call in found.calls:
         refuse(call["waited"] is None, f"never waits for {call['name']}: call wait() on what it returns")

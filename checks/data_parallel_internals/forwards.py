@@ -76,7 +76,7 @@ def _slow_gpus(case: Case, watch: Any, facts: Facts) -> None:
     from torch import nn
 
     import simgpu
-    from checks.contracts import gpus
+    from checks.core import gpus
 
     fast = simgpu.gpu("H100")
     slow = dataclasses.replace(fast, name="slow", flops={kind: rate / 1e5 for kind, rate in fast.flops.items()})

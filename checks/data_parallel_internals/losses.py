@@ -44,7 +44,7 @@ def scene_many(case: Case, watch: Any, facts: Facts) -> None:
     from torch import nn
 
     import simgpu
-    from checks.contracts import gpus
+    from checks.core import gpus
 
     simgpu.cluster(gpus_per_node=case["gpus"], numbers=False)
     devices = [simgpu.device(int(number)) for number in case["devices"].split(", ")]

@@ -47,8 +47,8 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         with simgpu.races() as found, gpus.seen() as seen:
             replicas = watch.call("replicate_model", model=model, devices=devices)
             kind = _kind(replicas)
-            races.go_on(one for replica in replicas for one in replica.values()) if kind == "dicts" else None
-        call: Facts = {"numbers": list(numbers), "seen": seen, "kind": kind, "own": own, "races": races.plain(found)}
+            gpus.go_on(one for replica in replicas for one in replica.values()) if kind == "dicts" else None
+        call: Facts = {"numbers": list(numbers), "seen": seen, "kind": kind, "own": own, "races": gpus.unordered(found)}
         call["coarsest"], call["saved"] = case["type"].split()[-1], list(model.state_dict())
         call |= {"addresses": addresses, "trained": {n: p.requires_grad for n, p in model.named_parameters()}}
         facts["calls"].append(call)

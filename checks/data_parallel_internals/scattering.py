@@ -55,9 +55,9 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         before, was = gpus.held(), gpus.plain(batch)["value"]
         with simgpu.races() as found, gpus.seen() as seen:
             parts = watch.call("scatter_batch", batch=batch, devices=devices)
-            races.go_on(parts if isinstance(parts, list | tuple) else ())
+            gpus.go_on(parts if isinstance(parts, list | tuple) else ())
         call: Facts = {"numbers": list(numbers), "batch": was, "seen": seen, "kind": type(parts).__name__}
-        call["races"] = races.plain(found)
+        call["races"] = gpus.unordered(found)
         facts["calls"].append(call)
         if isinstance(parts, list | tuple):
             call["parts"] = [gpus.plain(part) for part in parts]

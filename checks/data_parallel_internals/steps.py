@@ -87,8 +87,8 @@ def play(case: Case, watch: Any, facts: Facts, function: str) -> None:
         devices = [simgpu.device(number) for number in numbers]
         with simgpu.races() as found, gpus.seen() as step["ahead"]:
             output = watch.call(function, model=model, **given, devices=devices)
-            races.go_on([output])
-        step["races"] = races.plain(found)
+            gpus.go_on([output])
+        step["races"] = gpus.unordered(found)
         step["got"] = gpus.plain(output)
         stays = {gpus.place(tensor) for tensor in nets.state(model)} == {f"GPU {numbers[0]}"}
         if stays and _is_usable(step, f"GPU {numbers[0]}"):

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from checks.contracts import scenery
 from checks.core import Reference, watched
 from checks.core.watching import waits
+from checks.ddp_and_bucketing import networks
 from checks.ddp_and_bucketing.training import LAB, MEANS, gradients, kept
 
 OFF = "before, self.synchronise = self.synchronise, False"
@@ -70,8 +70,8 @@ class Player:
         self.phases: list[str] = []  # each begins with a mark
         self.found: dict[str, Any] = {}
         types = ("float64", "float32")[case["seed"] % 2]
-        self.model = scenery.model(case["seed"], types=types)
-        self.ddp, self.other = Accumulating(self.model), Accumulating(scenery.model(50, types=types))
+        self.model = networks.model(case["seed"], types=types)
+        self.ddp, self.other = Accumulating(self.model), Accumulating(networks.model(50, types=types))
 
     def now(self, phase: str) -> None:
         self.phases.append(phase)
@@ -80,7 +80,7 @@ class Player:
     def micro_batch(self, where: str) -> None:
         about = f"micro-batch {len(self.phases) // 2 + 1}, {where}"
         self.now(about)
-        (scenery.loss(self.model, self.seed + len(self.phases)) / 3).backward()
+        (networks.loss(self.model, self.seed + len(self.phases)) / 3).backward()
         self.ddp.finish()
         self.found |= {f"{about}: the gradient of `{name}`": one for name, one in gradients(self.model).items()}
         self.now(f"after {about}")

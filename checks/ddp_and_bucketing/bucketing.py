@@ -7,9 +7,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from checks.contracts import scenery
 from checks.core import Reference
 from checks.core.watching import explained
+from checks.ddp_and_bucketing import networks
 from checks.ddp_and_bucketing.training import BOTH, LAB, MEANS, Trained, hidden
 
 FULL = "            if sum(p.nbytes for p in self.buckets[number]) >= cap:\n"
@@ -86,7 +86,7 @@ CASES = [
 
 
 def play(case: dict[str, Any], Bucketed: Callable[..., Any]) -> dict[str, Any]:
-    models = [scenery.model(10 * case["seed"] + number, branches=4, types=BOTH) for number in range(2)]
+    models = [networks.model(10 * case["seed"] + number, branches=4, types=BOTH) for number in range(2)]
     if case["order of the branches"] == OTHER and dist.get_rank() % 2:
         for model in models:
             model.order.reverse()

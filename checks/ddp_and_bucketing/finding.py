@@ -8,9 +8,9 @@ from typing import Any
 import torch.distributed as dist
 from torch import nn
 
-from checks.contracts import scenery
 from checks.core import Reference, refuse
 from checks.core.watching import explained
+from checks.ddp_and_bucketing import networks
 from checks.ddp_and_bucketing.training import BOTH, LAB, MEANS, Trained, flags, hidden
 
 MARK = (
@@ -41,7 +41,7 @@ CASES = [{"buckets": order, "seed": seed} for seed, order in enumerate(("the las
 
 
 def play(case: dict[str, Any], FindingUnused: Callable[..., Any]) -> dict[str, Any]:
-    models = [scenery.model(10 * case["seed"] + number, branches=4, types=BOTH) for number in range(2)]
+    models = [networks.model(10 * case["seed"] + number, branches=4, types=BOTH) for number in range(2)]
     trained, found = [Trained(m, lambda m: FindingUnused(m, _buckets(m, case["buckets"]))) for m in models], {}
     for number, used in enumerate(STEPS):
         one, buckets = trained[number % 2], _buckets(models[number % 2], case["buckets"])
@@ -68,7 +68,7 @@ def play(case: dict[str, Any], FindingUnused: Callable[..., Any]) -> dict[str, A
 def _buckets(model: nn.Module, order: str) -> list[list[nn.Parameter]]:
     """One for each layer, the last layers first, or one for each branch first of all."""
     layers: dict[str, list[nn.Parameter]] = {}
-    for name, parameter in scenery.trainable(model):
+    for name, parameter in networks.trainable(model):
         layers.setdefault(".".join(name.split(".")[: 1 + name.startswith("branches")]), []).append(parameter)
     names = sorted(reversed(layers), key=lambda name: order == "branches first" and not name.startswith("branches"))
     return [layers[name] for name in names]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from checks.contracts import scenery
 from checks.core import Reference, refuse
+from checks.ddp_and_bucketing import networks
 from checks.ddp_and_bucketing.training import LAB, MEANS, Step, Trained, hidden
 
 MEAN = "            parameter.grad /= dist.get_world_size()\n"
@@ -35,7 +35,7 @@ MODELS = (0, 1, 0)  # in which model each step trains: two objects live side by 
 
 
 def play(case: dict[str, Any], Overlapped: Callable[..., Any]) -> dict[str, Any]:
-    models = [scenery.model(10 * case["seed"] + number, types=case["type"]) for number in range(2)]
+    models = [networks.model(10 * case["seed"] + number, types=case["type"]) for number in range(2)]
     trained, found = [Trained(model, Overlapped) for model in models], {}
     for number, which in enumerate(MODELS):
         step = trained[which].step(number, trained[which].wrapped.finish)

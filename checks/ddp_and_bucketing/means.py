@@ -8,9 +8,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from checks.contracts import scenery
 from checks.core import Reference, watched
 from checks.core.watching import waits
+from checks.ddp_and_bucketing import networks
 from checks.ddp_and_bucketing.training import LAB, MEANS, Trained, kept
 
 ALL = "[*model.parameters(), *model.buffers()]"
@@ -53,7 +53,7 @@ CASES = [{"type": "float64", "seed": 1}, {"type": "float32", "seed": 2}]
 
 
 def play(case: dict[str, Any], broadcast_state: Callable[..., Any], average_gradients: Callable[..., Any]) -> Any:
-    model = scenery.model(case["seed"], numbers=10 * case["seed"] + dist.get_rank(), branches=1, types=case["type"])
+    model = networks.model(case["seed"], numbers=10 * case["seed"] + dist.get_rank(), branches=1, types=case["type"])
     with kept(model, numbers=False), watched(["broadcast"]) as seen:
         broadcast_state(model)
     waits(seen.calls)

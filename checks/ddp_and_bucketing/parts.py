@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from checks.contracts import scenery
 from checks.core import Reference, refuse
 from checks.core.watching import explained
+from checks.ddp_and_bucketing import networks
 from checks.ddp_and_bucketing.training import LAB, MEANS, Trained, flags
 
 USED = "    used = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.int32)\n"
@@ -50,7 +50,7 @@ MANY = 24  # branches of the last model, which has more parameters than a number
 
 
 def play(case: dict[str, Any], average_used: Callable[..., Any]) -> dict[str, Any]:
-    model = scenery.model(case["seed"], branches=MANY if case["seed"] == 3 else 4, types=case["type"])
+    model = networks.model(case["seed"], branches=MANY if case["seed"] == 3 else 4, types=case["type"])
     model.gates[1] = 0.0
     trained, found = Trained(model), {}
     parameters = len([parameter for parameter in model.parameters() if parameter.requires_grad])

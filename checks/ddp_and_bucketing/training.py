@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from checks.contracts import scenery
 from checks.core import leaves, refuse, same, watched
+from checks.ddp_and_bucketing import networks
 
 LAB = "ddp_and_bucketing"
 SIZE = "/= dist.get_world_size()"
@@ -43,9 +43,9 @@ class Step:
 class Trained:
     """A model, and a twin of it that no learner's code has seen."""
 
-    def __init__(self, model: scenery.Branched, wrap: Callable[..., Any] = lambda model: None) -> None:
-        self.model, self.twin = model, scenery.twin(model)
-        for _, parameter in scenery.trainable(model):  # before the learner's hooks, so that these come later
+    def __init__(self, model: networks.Branched, wrap: Callable[..., Any] = lambda model: None) -> None:
+        self.model, self.twin = model, networks.twin(model)
+        for _, parameter in networks.trainable(model):  # before the learner's hooks, so that these come later
             parameter.register_hook(lambda _, parameter=parameter: self._mark(parameter))
         self.wrapped = wrap(model)
 
@@ -63,8 +63,8 @@ class Trained:
         self.ready = []
         loss = self._loss(self.model, number, dist.get_rank(), used)
         if prepare:
-            scenery.thrown_away(self.model)
-            loss = scenery.tangled(loss)
+            networks.thrown_away(self.model)
+            loss = networks.tangled(loss)
         backwards: list[Any] = []
         loss.register_hook(backwards.append)
         with kept(self.model), watched(["all_reduce"]) as self.seen:
@@ -79,12 +79,12 @@ class Trained:
         dist.all_reduce(right, op=dist.ReduceOp.MIN)
         return Step(gradients(self.model), self.seen.calls, self.ready, bool(right))
 
-    def _loss(self, model: scenery.Branched, number: int, rank: int, used: Any) -> torch.Tensor:
+    def _loss(self, model: networks.Branched, number: int, rank: int, used: Any) -> torch.Tensor:
         """Of a rank, and no gradients are left of the step before."""
         for parameter in model.parameters():
             parameter.grad = None
         model.order = used[rank] if used else model.order
-        return scenery.loss(model, 100 * number + rank)
+        return networks.loss(model, 100 * number + rank)
 
     def _means(self, number: int, used: Any) -> dict[str, torch.Tensor | None]:
         every, ranks = [], dist.get_world_size()
@@ -135,7 +135,7 @@ def hidden(calls: Sequence[dict[str, Any]], last: int, buckets: Any = None) -> N
         words = "this is a blocking DDP: the first all_reduce starts when backward has ended. Launch it in a hook"
     elif any(not one["asynchronous"] and one["ready"] < last for one in calls):
         words = "all_reduce is called without async_op=True before backward has ended, which stands still until then"
-    elif any(one["waited"][1] < last for one in calls):
+    elif any(one["waited"] < last for one in calls):
         words = "waits for an all_reduce before backward has ended, which then stands still: wait in finish()"
     every = [""] * dist.get_world_size()
     dist.all_gather_object(every, words)

@@ -11,8 +11,8 @@ import os
 import random
 from typing import Any
 
-from checks.contracts.judging import SEED
 from checks.core import judge
+from checks.core.judging import SEED
 from checks.failures_and_hangs import logs, recorders, standstills
 from checks.framework import exercise
 

@@ -59,7 +59,7 @@ def _on_a_gpu(case: Case, dtype: Any) -> tuple[dict[str, int], dict[str, dict[st
     import torch
 
     import simgpu
-    from checks.contracts import gpus
+    from checks.core import gpus
     from checks.memory_and_precision import networks
 
     simgpu.cluster(gpus_per_node=1)
@@ -84,7 +84,7 @@ def _on_a_gpu(case: Case, dtype: Any) -> tuple[dict[str, int], dict[str, dict[st
 
 
 def _guesses(case: Case, dtype: Any, right: dict[str, int], buffers: int, inputs: Any) -> dict[str, dict[str, int]]:
-    from checks.contracts.gpus import rounded
+    from checks.core.gpus import rounded
     from checks.memory_and_precision import networks
 
     model = networks.network(case["seed"], dtype)

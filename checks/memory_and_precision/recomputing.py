@@ -34,7 +34,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     import torch
 
     import simgpu
-    from checks.contracts import gpus
+    from checks.core import gpus
     from checks.memory_and_precision import pieces
 
     simgpu.cluster(gpus_per_node=2)
@@ -96,7 +96,7 @@ def _plain(case: Case) -> Facts:
     """The same chain, as it is."""
     import torch
 
-    from checks.contracts import gpus
+    from checks.core import gpus
     from checks.memory_and_precision import pieces
 
     chain, tensors = pieces.made(case, PIECES)

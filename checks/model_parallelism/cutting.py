@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 import simgpu
-from checks.contracts import gpus
-from checks.core import Reference, leaves, refuse
+from checks.core import Reference, gpus, leaves, refuse
 from checks.plain import from_array, kind_of, number, shorten
 
 BEST, SUM = "    best = []\n", "sum(costs[begin:end])"

@@ -16,8 +16,7 @@ import torch
 from torch import nn
 
 import simgpu
-from checks.contracts import gpus, races
-from checks.core import leaves, refuse, same
+from checks.core import gpus, leaves, refuse, same
 from checks.plain import kind_of
 from simgpu.hardware import TOY
 from simgpu.work import Port
@@ -89,7 +88,7 @@ def play(case: dict[str, Any], step: Callable[..., Any], order: Callable[..., st
         one.grad = torch.ones_like(one) if there else None
     with leaves(batch=batch, targets=targets), simgpu.races() as found, gpus.seen() as seen:
         loss = step(list(stages), batch, targets, nn.functional.mse_loss, m)
-        races.go_on([loss, *(one.grad for one in _trained(stages).values())])
+        gpus.go_on([loss, *(one.grad for one in _trained(stages).values())])
     fine = isinstance(loss, torch.Tensor) and loss.numel() == 1
     refuse(not fine, "the loss does not come back as a tensor with one number", measured=kind_of(loss))
     where, last = gpus.place(loss), f"GPU {p - 1}"
@@ -104,7 +103,7 @@ def play(case: dict[str, Any], step: Callable[..., Any], order: Callable[..., st
     result = {"the loss": loss.detach().cpu().reshape(())} | gradients
     result |= {f"the passes of GPU {i}, in order": stage.passes for i, stage in enumerate(stages)}
     if same(result, right):  # (else it is told what is wrong with them)
-        _on_time(case, seen, races.plain(found), waits)
+        _on_time(case, seen, gpus.unordered(found), waits)
         kept = seen["peak"][0] - (not there) * sum(one.nbytes for one in _trained(stages[:1]).values())
         held = kept / (2 * case.get("layers", 1) * batch.nbytes / m)  # (a layer keeps two tensors for its backward)
         words = "GPU 0 holds the activations of too many micro-batches: after its backward nothing may hold on to a "

@@ -1,15 +1,22 @@
-"""The exercises of this lab: the same training with MPI, Horovod and TensorFlow, on real processes that may die."""
+"""The exercises of this lab: the same training with MPI, Horovod and TensorFlow, on real processes that may die.
+
+averaging.py       mpi: one collective, in workers of mpiexec (mpiexec.py)
+training_tasks.py  what the other three train, and what one process would get
+launching.py       starts horovodrun's and TensorFlow's workers; worker.py is one of them
+judges.py          what is said about what they have done
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from checks import exercise
-from checks.contracts import cases_of, refuse
-from checks.core import judge
-from checks.other_frameworks import averaging, mpiexec, training_tasks
+from checks.core import Reference, judge
+from checks.framework import exercise
+from checks.other_frameworks import averaging, judges, mpiexec
 from checks.other_frameworks.launching import MIRRORED, start, start_twice
+from checks.other_frameworks.training_tasks import ACCIDENT, HOROVOD, TENSORFLOW
 
+LAB = "other_frameworks"
 RANKS = [f"worker {number}" for number in range(3)]
 
 
@@ -21,55 +28,56 @@ def mpi(average: Any) -> dict[str, Any]:
     return judge(averaging.OFFICIAL, averaging.play, averaging.CASES, average, ranks=(3,), run=mpiexec.run)
 
 
-@exercise(title="Horovod", difficulty=2, minutes=30, timeout=300, needs=("horovod",))
+@exercise(title="Horovod", difficulty=2, minutes=30, timeout=300, needs=("horovod",), official=Reference(LAB, "train"))
 def horovod(train: Any) -> dict[str, Any]:
     """Judge ``train(task)`` in the workers of horovodrun."""
-    from checks.other_frameworks.judges import CLOSE, judge_horovod
-
-    cases = cases_of("other_frameworks.horovod", training_tasks.draw_horovod)
-    case = cases[0]
-    found = start("horovod", train, RANKS[: case["ranks"]], cases)
-    refuse(case, judge_horovod(case, found))
+    found = start("horovod", train, RANKS, [HOROVOD])
+    judges.judge_horovod(HOROVOD, found)
     return {
         "workers": len(found),
-        "losses": f"{case['steps']}, those of one process to ±{CLOSE:g}",
+        "losses": f"{HOROVOD['steps']}, those of one process to ±{judges.CLOSE:g}",
         "tensors reduced": f"{found[0]['reduced']} in each worker",
         "tensors broadcast": found[0]["broadcast"],
-        "checkpoint": "by worker 0",
     }
 
 
-@exercise(title="tf.distribute", difficulty=3, minutes=35, timeout=300, needs=("tensorflow",))
+@exercise(
+    title="tf.distribute",
+    difficulty=3,
+    minutes=35,
+    timeout=300,
+    needs=("tensorflow",),
+    official=Reference(LAB, "train_with"),
+)
 def tensorflow(train_with: Any) -> dict[str, Any]:
     """Judge ``train_with(strategy, task)`` in two workers, and in one process with several replicas."""
-    from checks.other_frameworks.judges import CLOSE, judge_tensorflow
-
-    cases = cases_of("other_frameworks.tensorflow", training_tasks.draw_tensorflow)
-    workers, replicas = (case["ranks"] for case in cases)
-    found = start("tensorflow", train_with, [*RANKS[:workers], MIRRORED], cases)
-    for case, these in zip(cases, (found[:workers], found[workers:]), strict=True):
-        refuse(case, judge_tensorflow(case, these))
+    workers, replicas = (case["ranks"] for case in TENSORFLOW)
+    found = start("tensorflow", train_with, [*RANKS[:workers], MIRRORED], TENSORFLOW)
+    for case, these in zip(TENSORFLOW, (found[:workers], found[workers:]), strict=True):
+        judges.judge_tensorflow(case, these)
     return {
         "MultiWorkerMirroredStrategy": f"{workers} workers",
         "MirroredStrategy": f"{replicas} replicas",
-        "losses and weights": f"those of one process to ±{CLOSE:g}",
-        "checkpoint": "by worker 0",
+        "losses and weights": f"those of one process to ±{judges.CLOSE:g}",
     }
 
 
-@exercise(title="A worker dies", difficulty=3, minutes=30, timeout=600, needs=("horovod",))
+@exercise(
+    title="A worker dies",
+    difficulty=3,
+    minutes=30,
+    timeout=600,
+    needs=("horovod",),
+    official=Reference(LAB, "train_on"),
+)
 def dead_worker(train_on: Any) -> dict[str, Any]:
     """Judge ``train_on(task)``, which horovodrun starts twice: one of the first workers is killed."""
-    from checks.other_frameworks.judges import CLOSE, judge_accident, judge_begin
-
-    cases = cases_of("other_frameworks.dead_worker", training_tasks.draw_accident)
-    case, workers = cases[0], RANKS[: cases[0]["ranks"]]
-    found = start_twice(train_on, workers, case, lambda firsts: refuse(case, judge_begin(case, firsts)))
-    refuse(case, judge_accident(case, found))
-    worker, step = case["accident"]
+    found = start_twice(train_on, RANKS, ACCIDENT, lambda firsts: judges.judge_begin(ACCIDENT, firsts))
+    judges.judge_accident(ACCIDENT, found)
+    worker, step = ACCIDENT["accident"]
     return {
         "workers": len(found),
-        "killed": f"worker {worker}, in step {step} of {case['steps']}",
-        "started again": f"{sum(map(len, found[0]['reads'])) // case['batch']} steps to go",
-        "final weights": f"those of one process in which nothing has happened, to ±{CLOSE:g}",
+        "killed": f"worker {worker}, in step {step} of {ACCIDENT['steps']}",
+        "started again": f"{sum(map(len, found[0]['reads'])) // ACCIDENT['batch']} steps to go",
+        "final weights": f"those of one process in which nothing has happened, to ±{judges.CLOSE:g}",
     }

@@ -6,7 +6,6 @@ numpy alone at the top: torch and TensorFlow are imported in the workers that ne
 from __future__ import annotations
 
 import os
-import random
 import signal
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,32 +14,18 @@ from typing import Any
 import numpy
 from numpy import ndarray
 
-from checks.contracts.guarding import facade
 from checks.other_frameworks.launching import DIED
 from utils.training.same_training import BATCH, Batches, weights
 
 Case = dict[str, Any]
 
 
-def draw_horovod(rng: random.Random) -> list[Case]:
-    """Two or three workers, with batches, steps, rates and weights of their own."""
-    return [{
-        "ranks": rng.choice((2, 3)), "steps": rng.randint(6, 9), "batch": 8 * rng.randint(3, 6),
-        "lr": rng.choice((0.08, 0.1, 0.12)), "seed": rng.getrandbits(20),
-    }]  # fmt: skip
-
-
-def draw_accident(rng: random.Random) -> list[Case]:
-    """A training in which a worker dies, not worker 0, in a step in the middle."""
-    (case,) = draw_horovod(rng)
-    accident = [rng.randrange(1, case["ranks"]), rng.randint(3, case["steps"] - 3)]
-    return [case | {"momentum": rng.choice((0.5, 0.6, 0.7)), "accident": accident}]
-
-
-def draw_tensorflow(rng: random.Random) -> list[Case]:
-    """One training with two workers, and the same with several replicas in one process."""
-    task = {"batch": BATCH, "steps": rng.randint(6, 9), "lr": rng.choice((0.3, 0.4, 0.5)), "seed": rng.getrandbits(20)}
-    return [{"ranks": 2, "strategy": "workers"} | task, {"ranks": rng.choice((3, 4)), "strategy": "replicas"} | task]
+HOROVOD: Case = {"ranks": 3, "steps": 7, "batch": 32, "lr": 0.1, "seed": 20}
+# A worker dies, not worker 0, in a step in the middle.
+ACCIDENT: Case = HOROVOD | {"steps": 8, "seed": 21, "momentum": 0.6, "accident": [1, 4]}
+# With two workers, and with several replicas in one process.
+_BOTH = {"batch": BATCH, "steps": 6, "lr": 0.4, "seed": 22}
+TENSORFLOW: list[Case] = [_BOTH | {"ranks": 2}, _BOTH | {"ranks": 3}]
 
 
 def start_of(case: Case, worker: int) -> list[ndarray]:
@@ -60,7 +45,7 @@ class Task:
     Args:
         folder: the check's; a file in it shows that this worker goes on.
         name: of this worker.
-        case: what was drawn.
+        case: one of those above.
         number: of this worker, whose weights are its own.
     """
 
@@ -74,12 +59,6 @@ class Task:
     def log(self, step: int, loss: Any) -> None:
         """Keep the loss of a step, counted from 0."""
         self._logged.setdefault(int(step), []).append(float(loss))
-
-    def given(self) -> Any:
-        """What an answer gets of it: what is noted for the check is out of its reach."""
-        return facade(
-            self, *(name for name in dir(self) if not name.startswith("_") and name not in ("facts", "given"))
-        )
 
     def facts(self) -> dict[str, Any]:
         saved = [[array.ravel().tolist() for array in arrays] for arrays in self._saved]

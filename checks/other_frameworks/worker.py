@@ -7,13 +7,11 @@ import io
 import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from checks.contracts import events
 from checks.inside import Outcome, open_answer
 from checks.other_frameworks.launching import MIRRORED, Facts
 from checks.other_frameworks.training_tasks import HorovodTask, MortalTask, TensorFlowTask
@@ -40,7 +38,7 @@ def horovod() -> None:
     name, (case,) = f"worker {number}", _given()
     task = (MortalTask if "dies" in case else HorovodTask)(sys.argv[1], name, case, number)
     with _ending(name) as (call, facts), _collectives(hvd) as counts:
-        call(task.given())
+        call(task)
         facts |= task.facts() | counts
 
 
@@ -86,7 +84,7 @@ def _mirrored(tf: Any, case: dict[str, Any]) -> None:
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * replicas)
         task = TensorFlowTask(sys.argv[1], name, case, 0)
-        call(tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(replicas)]), task.given())
+        call(tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(replicas)]), task)
         facts |= task.facts()
 
 
@@ -96,7 +94,7 @@ def _one_of_several(tf: Any, case: dict[str, Any], number: int, ports: list[int]
         cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
         os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": number}})
         task = TensorFlowTask(sys.argv[1], name, case, number)
-        call(tf.distribute.MultiWorkerMirroredStrategy(), task.given())
+        call(tf.distribute.MultiWorkerMirroredStrategy(), task)
         facts |= task.facts()
 
 
@@ -115,20 +113,14 @@ def _ending(name: str) -> Iterator[tuple[Call, Facts]]:
     try:
         answer_name, sealed = json.loads(Path(folder, "answer.json").read_text(encoding="utf-8"))
         answer = _open(answer_name, sealed)
-        tempfile.gettempdir()  # (whoever asks first writes a file, to see whether that is possible)
-        events.begin()
-        seen: set[events.Event] = set()
 
         def call(*arguments: Any) -> Any:
             Path(folder, f"begun.{name}").touch()
-            with contextlib.redirect_stdout(io.StringIO()), events.listening() as heard, _saves(heard):
+            with contextlib.redirect_stdout(io.StringIO()):
                 try:
                     return answer.function(*arguments)
                 except BaseException as error:
                     raise answer.outcome_of(error) from error
-                finally:
-                    seen.update(heard, (("course", module) for module in events.held_by(answer.function)[1]))
-                    facts["events"] = sorted(seen)
 
         yield call, facts
     except (Outcome, NotStarted, Wrong) as end:
@@ -136,25 +128,6 @@ def _ending(name: str) -> Iterator[tuple[Call, Facts]]:
     half = Path(folder, f"half.{name}")
     half.write_text(json.dumps(record), encoding="utf-8")
     half.replace(folder / f"end.{name}.json")
-
-
-@contextlib.contextmanager
-def _saves(heard: list[events.Event]) -> Iterator[None]:
-    """Note what torch.save writes: its files are opened by C++, of which Python tells nobody."""
-    import torch
-
-    save = torch.save
-
-    def noting(thing: Any, file: Any, *more: Any, **options: Any) -> None:
-        if isinstance(file, str | os.PathLike) and not events.is_the_check():
-            heard.append(("writes", str(file)[-60:]))
-        save(thing, file, *more, **options)
-
-    torch.save = noting
-    try:
-        yield
-    finally:
-        torch.save = save
 
 
 def _open(name: str, sealed: dict[str, Any]) -> Any:

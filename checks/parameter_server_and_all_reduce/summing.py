@@ -9,8 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from checks.contracts import memory
-from checks.core import leaves, refuse, same, watched
+from checks.core import leaves, memory, refuse, same, watched
 from checks.core.watching import messages, waits
 
 LARGE, COUNTED = 100_000, 1_000  # elements from which Python's memory is counted, and tensors

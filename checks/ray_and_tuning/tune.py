@@ -17,7 +17,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from checks.contracts.judging import SEED
+from checks.core.judging import SEED
 from checks.inside import Outcome
 from checks.ray_and_tuning.bookkeeping import Curve, Objective, Training
 from checks.ray_and_tuning.curves import Landscape

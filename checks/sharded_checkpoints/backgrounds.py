@@ -92,7 +92,7 @@ class Played:
 
 
 def scene(case: Case, watch: Any, facts: Facts) -> None:
-    from checks.contracts import memory
+    from checks.core import memory
 
     play = Played(case, watch)
     living = memory.living(*tensors_of(play.state))

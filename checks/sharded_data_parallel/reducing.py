@@ -10,8 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from checks.contracts import memory
-from checks.core import Reference, leaves, refuse, watched
+from checks.core import Reference, leaves, memory, refuse, watched
 from checks.core.watching import explained
 from checks.plain import kind_of
 from checks.sharded_data_parallel import layers

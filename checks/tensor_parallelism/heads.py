@@ -9,8 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from checks.contracts import memory
-from checks.core import Reference, leaves, refuse, watched
+from checks.core import Reference, leaves, memory, refuse, watched
 from checks.tensor_parallelism import passes
 
 MINE, TOGETHER = "torch.cat([part.chunk(ranks)[rank] for part in qkv.chunk(3)])", "CopyToRanks.apply(x) @ self.qkv.t()"

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from checks.contracts import in_steps
 from checks.core import Reference, refuse
+from checks.plain import in_steps
 from checks.standstill import Watch
 from checks.torchrun.training_task import Task
 from utils.ranks import groups

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import random
+import re
 import shutil
+import signal
 import sys
+import threading
 
 import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
+from ranks_support import eventually
 
 from checks import NotStarted, Wrong
 from checks.answers import Answer
@@ -17,6 +22,7 @@ from checks.core import Reference, judge, leaves, refuse, same, watched
 from checks.core.reference import FOLDER
 from checks.framework import all_exercises
 from course.outline import ROOT
+from utils.ranks import RanksInterrupted
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks need not import pytest
 
@@ -104,6 +110,23 @@ def test_an_endless_loop_ends():
 
     with pytest.raises(Wrong, match="not finished after 2 s"):
         judge(HALF, _halved, _numbers, Answer.of(half, "half"), timeout=2)
+
+
+def test_an_interrupt_names_the_line_in_which_an_answer_never_ends(tmp_path):
+    def half(x):
+        (tmp_path / "begun").touch()
+        while True:
+            x += 1
+
+    def interrupt():
+        assert eventually((tmp_path / "begun").exists, 60)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    (thread := threading.Thread(target=interrupt)).start()
+    with pytest.raises(RanksInterrupted) as stopped:
+        _judged(half)
+    thread.join()
+    assert re.search(r"x \+= 1|while True", stopped.value.report)
 
 
 def test_what_an_answer_leaves_behind_is_gone_in_the_next_judgement():

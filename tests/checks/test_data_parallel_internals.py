@@ -15,7 +15,7 @@ from torch.nn.parallel._functions import Broadcast
 
 import simgpu
 from checks import Wrong
-from checks.contracts import gpus
+from checks.core import gpus
 from checks.data_parallel_internals import autograd_functions, forwards, losses, nets, steps
 
 

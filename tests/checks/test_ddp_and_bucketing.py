@@ -8,8 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from checks.contracts import scenery
-from checks.ddp_and_bucketing import bucketing
+from checks.ddp_and_bucketing import bucketing, networks
 from checks.ddp_and_bucketing.training import BOTH
 
 [BUCKETED] = bucketing.OFFICIAL.functions()
@@ -19,7 +18,7 @@ from checks.ddp_and_bucketing.training import BOTH
 @pytest.mark.parametrize("cap", [1, 40, 200, 500, 1500, 10**6])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_buckets_are_those_of_torch(seed, cap):
-    model = scenery.model(seed, branches=4, types=BOTH)
+    model = networks.model(seed, branches=4, types=BOTH)
     parameters = [parameter for parameter in reversed(list(model.parameters())) if parameter.requires_grad]
     # (With indices, torch keeps the given order, as it does when it rebuilds its buckets.)
     indices, _ = dist._compute_bucket_assignment_by_size(parameters, [cap], [], list(range(len(parameters))))
@@ -50,7 +49,7 @@ def test_the_example_in_the_lab_follows_the_rule(monkeypatch):
 # ---------------------------------------------------------------------- models
 @pytest.mark.parametrize("seed", range(4))
 def test_a_model_has_what_is_easily_forgotten(seed):
-    model = scenery.model(seed)
+    model = networks.model(seed)
     names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
     buffers = dict(model.named_buffers())
     assert len(names) == len(list(model.parameters())) + 1, "a tied weight"
@@ -60,18 +59,18 @@ def test_a_model_has_what_is_easily_forgotten(seed):
 
 
 def test_a_twin_has_the_same_gradients_and_nobodys_hooks():
-    model = scenery.model(1)
+    model = networks.model(1)
     model.stem.weight.register_hook(lambda gradient: gradient * 2)
-    twin = scenery.twin(model)
+    twin = networks.twin(model)
     for one in (model, twin):
-        scenery.loss(one, 3).backward()
+        networks.loss(one, 3).backward()
     assert torch.equal(model.stem.weight.grad, twin.stem.weight.grad * 2)
     assert torch.equal(model.head.bias.grad, twin.head.bias.grad)
 
 
 def test_a_tangled_loss_is_the_same_and_too_deep_and_wide_for_a_careless_walk():
-    loss = scenery.loss(scenery.model(3), 1)
-    tangled = scenery.tangled(loss)
+    loss = networks.loss(networks.model(3), 1)
+    tangled = networks.tangled(loss)
     assert torch.equal(loss, tangled)
     node, deep = tangled.grad_fn, 0
     while "Clone" in node.name():

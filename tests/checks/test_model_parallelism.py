@@ -8,8 +8,7 @@ import pytest
 import torch
 
 import simgpu
-from checks.contracts import gpus
-from checks.core import Reference
+from checks.core import Reference, gpus
 from checks.model_parallelism import cutting, steps
 
 (schedule,) = Reference("model_parallelism", "schedule_1f1b").functions()

@@ -15,7 +15,7 @@ import nbformat
 from kernel_support import Kernel, as_text
 from known_answers import Known
 
-from checks.contracts.judging import SEED
+from checks.core.judging import SEED
 from checks.framework import Exercise
 
 ANSWERS = Path(__file__).resolve().parents[1] / "answers"

@@ -2,42 +2,6 @@
 
 from known_answers import right, wrong
 
-
-def train_on(task):
-    import horovod.torch as hvd
-    import torch
-    from torch.nn import functional
-
-    hvd.init()
-    rank, workers = hvd.rank(), hvd.size()
-    model = task.model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=task.lr * workers, momentum=task.momentum)
-    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
-    first, kept = 0, hvd.broadcast_object(task.load(), root_rank=0, name="kept")
-    if kept is None:
-        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    else:
-        first = kept["done"]
-        model.load_state_dict(kept["model"])
-        optimizer.load_state_dict(kept["optimizer"])  # (the wrapped one: wrapping forgets the state)
-    for step in range(first, task.steps):
-        start = (step * workers + rank) * task.batch
-        images, labels = task.read(range(start, start + task.batch))
-        optimizer.zero_grad()
-        functional.cross_entropy(model(images), labels).backward()
-        optimizer.step()
-        if rank == 0:
-            task.save({"done": step + 1, "model": model.state_dict(), "optimizer": optimizer.state_dict()})
-
-
-EQUAL = {
-    f"1: train_on with `{effect}`": "the worker's process ends with train_on"
-    for effect in ("torch.manual_seed(0)", "torch.set_grad_enabled(not torch.is_grad_enabled())",
-                   "torch.set_default_dtype(torch.float64)")
-} | {
-    "24: always `rank == 0`": "all workers may keep a state",
-    "11: `hvd.broadcast_object(task.load(), root_rank=0, name='kept')` without root_rank": "0 is the default",
-}  # fmt: skip
 SAVE = '            task.save({"done": step + 1, "model": model.state_dict(), "optimizer": optimizer.state_dict()})\n'
 KEPT = 'hvd.broadcast_object(task.load(), root_rank=0, name="kept")'
 OPTIMIZER = '        optimizer.load_state_dict(kept["optimizer"])  # (the wrapped one: wrapping forgets the state)\n'
@@ -47,8 +11,6 @@ FIRST = """    if kept is None:
 """
 WRAP = "    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())\n"
 
-
-# --- right, and written differently
 
 right("all keep, and the newest state of all disks is taken", {
     "        if rank == 0:\n    " + SAVE[4:]: "        " + SAVE[12:],
@@ -121,8 +83,6 @@ def own_functions():
     return (train_on,)
 
 
-# --- wrong
-
 wrong("nothing is kept", "started again all begin with step 0", {SAVE: "            pass\n"})
 wrong("kept after every third step", "all would go on with an earlier step", {
     "        if rank == 0:\n": "        if rank == 0 and step % 3 == 2:\n"
@@ -153,10 +113,6 @@ wrong("weights not given at the start", "different weights", {
 })  # fmt: skip
 wrong("worker 0's batch for all", "all workers read the same samples", {"workers + rank)": "workers)"})
 wrong("the rate of one worker", "the final weights are not those of one process", {"task.lr * workers": "task.lr"})
-wrong("a file beside the disk", "writes a file", {SAVE: SAVE + "        torch.save(step, '/dev/null')\n"})
-wrong("the course's own code", "the course's own code is no answer", {
-    "    hvd.init()\n": "    import utils.training.same_training\n\n    hvd.init()\n"
-})  # fmt: skip
 right("samples one by one", {
     "images, labels = task.read(range(start, start + task.batch))": "mine = [task.read([number]) for number in range(start, start + task.batch)]\n"
     "        images, labels = (torch.cat(parts) for parts in zip(*mine, strict=True))"

@@ -2,38 +2,6 @@
 
 from known_answers import right, wrong
 
-
-def train(task):
-    import horovod.torch as hvd
-    import torch
-    from torch.nn import functional
-
-    hvd.init()
-    rank, workers = hvd.rank(), hvd.size()
-    model = task.model()
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=task.lr * workers)
-    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
-    whole = task.batch * workers
-    for step in range(task.steps):
-        numbers = range(step * whole, (step + 1) * whole)
-        images, labels = task.read(numbers[rank::workers])
-        loss = functional.cross_entropy(model(images), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        mean = hvd.allreduce(loss.detach())
-        if rank == 0:
-            task.log(step, mean)
-    if rank == 0:
-        task.save(model)
-
-
-EQUAL = {
-    f"1: train with `{effect}`": "the worker's process ends with train"
-    for effect in ("torch.manual_seed(0)", "torch.set_grad_enabled(not torch.is_grad_enabled())",
-                   "torch.set_default_dtype(torch.float64)")
-} | {"20: `loss.detach()` → `loss`": "the mean is a number to log"}  # fmt: skip
 BROADCAST = "    hvd.broadcast_parameters(model.state_dict(), root_rank=0)\n"
 WRAP = "    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())\n"
 RATE = "lr=task.lr * workers"
@@ -41,9 +9,6 @@ READ = "task.read(numbers[rank::workers])"
 MEAN = "        mean = hvd.allreduce(loss.detach())\n"
 LOG = "        if rank == 0:\n            task.log(step, mean)\n"
 SAVE = "    if rank == 0:\n        task.save(model)"
-
-
-# --- right, and written differently
 
 
 @right("gathered, and averaged by hand")
@@ -120,8 +85,6 @@ right("scattered sums", {
 })  # fmt: skip
 
 
-# --- wrong
-
 wrong("added up and scaled", "One of the two is enough", {
     "model.named_parameters())": "model.named_parameters(), op=hvd.Sum)"
 })  # fmt: skip
@@ -175,13 +138,6 @@ wrong("the local rank is counted on each node", "all workers read the same sampl
     "rank, workers = hvd.rank()": "rank, workers = hvd.local_rank()"
 })  # fmt: skip
 wrong("local rank 0 saves", "only worker 0 saves", {SAVE: SAVE.replace("rank == 0", "hvd.local_rank() == 0")})
-wrong("the course's data", "the course's own code is no answer", {
-    SAVE: "    from utils.training.same_training import Batches\n\n    Batches()\n" + SAVE
-})  # fmt: skip
-wrong("the data behind the task", "raised AttributeError", {
-    READ: READ + "\n        images = torch.tensor(task._data.images[numbers.start : numbers.stop])"
-})  # fmt: skip
-wrong("a file beside the checkpoint", "writes a file", {SAVE: SAVE + "\n        torch.save(step, '/dev/null')"})
 wrong("trains a copy", "train it itself, and not a copy", {
     BROADCAST: BROADCAST + "    import copy\n\n    model = copy.deepcopy(model)\n"
 })  # fmt: skip

@@ -2,46 +2,6 @@
 
 from known_answers import right, wrong
 
-
-def train_with(strategy, task):
-    import tensorflow as tf
-
-    with strategy.scope():
-        same = tf.VariableAggregation.ONLY_FIRST_REPLICA
-        variables = [tf.Variable(array, aggregation=same) for array in task.weights()]
-
-    def part_of_step(images, labels):
-        weight, bias, weight_2, bias_2 = variables
-        with tf.GradientTape() as tape:
-            logits = tf.nn.relu(images @ weight + bias) @ weight_2 + bias_2
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-            loss = tf.reduce_sum(losses) / task.batch
-        gradients = tape.gradient(loss, variables)
-        gradients = tf.distribute.get_replica_context().all_reduce("SUM", gradients)
-        for variable, gradient in zip(variables, gradients, strict=True):
-            variable.assign_sub(task.lr * gradient)
-        return loss
-
-    @tf.function
-    def train_step(images, labels):
-        return strategy.reduce("SUM", strategy.run(part_of_step, args=(images, labels)), axis=None)
-
-    for step in range(task.steps):
-
-        def mine(context, step=step):
-            return task.part(step, context.replica_id_in_sync_group, context.num_replicas_in_sync)
-
-        images, labels = strategy.experimental_distribute_values_from_function(mine)
-        task.log(step, train_step(images, labels))
-    if strategy.extended.should_checkpoint:
-        task.save(variables)
-
-
-EQUAL = {
-    "16: `zip(variables, gradients, strict=True)` without strict": "there are as many gradients as variables",
-    "16: True → False": "there are as many gradients as variables",
-    "6: `tf.Variable(array, aggregation=same)` without aggregation": "all replicas add the same to their copies",
-}
 SCOPE = """    with strategy.scope():
         same = tf.VariableAggregation.ONLY_FIRST_REPLICA
         variables = [tf.Variable(array, aggregation=same) for array in task.weights()]
@@ -52,9 +12,6 @@ TOTAL = 'strategy.reduce("SUM", strategy'
 LOSS = "tf.reduce_sum(losses) / task.batch"
 PART = "task.part(step, context.replica_id_in_sync_group, context.num_replicas_in_sync)"
 MAKE = "        variables = [tf.Variable(array, aggregation=same) for array in task.weights()]\n"
-
-
-# --- right, and written differently
 
 
 @right("variables that add up")
@@ -101,8 +58,6 @@ right("an optimizer of Keras' kind by hand, scaled by the replicas", {
 right("nothing is traced", {"    @tf.function\n": ""})
 
 
-# --- wrong
-
 wrong("all save", "only worker 0 saves", {SAVE: "    task.save(variables)"})
 wrong("nobody saves", "nobody saves", {SAVE: ""})
 wrong("averaged on top", "averaged on top of it", {'all_reduce("SUM"': 'all_reduce("MEAN"'})
@@ -138,10 +93,4 @@ wrong("worker 0 takes all parts", "a worker takes the parts of all replicas", {
 wrong("worker 0 alone logs", "worker 1 logs no loss", {
     LOG: "        loss = train_step(images, labels)\n        if strategy.extended.should_checkpoint:\n"
     "            task.log(step, loss)\n"
-})  # fmt: skip
-wrong("the course's own code", "the course's own code is no answer", {
-    SAVE: "    from utils.training.same_training import weights\n\n    weights(0)\n" + SAVE
-})  # fmt: skip
-wrong("a file for a moment", ", and needs none", {
-    SAVE: "    import tempfile\n\n    tempfile.NamedTemporaryFile().close()\n" + SAVE
 })  # fmt: skip

@@ -8,7 +8,7 @@ and before a collective happens, all ranks tell each other which one it is, so t
 from __future__ import annotations
 
 import contextlib
-import weakref
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
@@ -17,11 +17,8 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import _disable_current_modes
 
-from checks.contracts.events import is_the_check, not_the_answer
-from checks.contracts.guarding import guarded
-from checks.contracts.launches import MESSAGES, METHODS, STORE, Launch, copied, flat, swapped
-from checks.contracts.messages import ENDS, Alone, Messages
-from checks.contracts.surroundings import sent
+from checks.core.launches import MESSAGES, METHODS, STORE, Launch, copied, flat, swapped
+from checks.core.messages import ENDS, Alone, Messages
 from checks.inside import Outcome
 
 NEW_GROUP = "_new_group_with_tag"  # all ways of torch to make a group come through here
@@ -46,19 +43,19 @@ class Wire:
         self._originals: dict[str, Callable[..., Any]] = {}
         self.stopped: dict[str, Any] | None = None
         self._open: list[Launch] = []  # begun by the learner, and not yet by gloo
-        self.works: weakref.WeakSet[LateWork] = weakref.WeakSet()  # that a learner still holds
+        self._mine = threading.local()  # whether this thread is at work for the wire
         self._begin()
 
     def _begin(self) -> None:
         self.launches: list[Launch] = []
-        self.phase, self.ready = "", []
+        self.ready: list[Any] = []
         self._really = 0  # collectives of the whole world that gloo was given
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
         """In the ``with`` block, this rank's communication goes over the wire."""
         self._begin()
-        number, before = _begun(), sent()
+        number = _begun()
         group = dist.ProcessGroup
         places = [(group, name, self._noting(name)) for name in METHODS if name in vars(group)]
         kinds = [kind for kind in vars(dist).values() if isinstance(kind, type) and issubclass(kind, dist.Store)]
@@ -74,7 +71,6 @@ class Wire:
             for owner, name, original in kept:
                 setattr(owner, name, original)
             self.hidden = _begun() - number - self._really
-            self.sent = sent() - before
 
     def end_of_step(self, words: str = OVER, how: str = ENDS[0]) -> dict[str, Any]:
         """Make sure that all ranks have begun the same, and say what this one has done.
@@ -108,11 +104,8 @@ class Wire:
             if launch.name in MESSAGES and launch.waited is None:
                 self._message(self._messages.finish, launch)
             if launch.waited is None:
-                launch.waited = [self.phase, len(self.ready)]
+                launch.waited = len(self.ready)
                 launch.arrive()
-
-    def future(self, _: Launch) -> NoReturn:
-        self.stop("future", "keeps a future: call wait() on what the collective returns")
 
     def over(self, launch: Launch) -> bool:
         """Whether a message is over: as with gloo, when somebody has waited for it."""
@@ -120,11 +113,6 @@ class Wire:
         if launch.asked > FOR_EVER:
             self.stop("future", "asks is_completed() of a message for ever; gloo says True only after a wait()")
         return launch.waited is not None
-
-    def end_of_scene(self, useless: str = "") -> None:
-        """All ranks come here; where the scene could not make ``use`` of what a rank has got, all of them stop."""
-        with self._quiet():
-            self._agree(useless, (0, "use", useless) if useless else None)
 
     def stop(self, clause: str, sentence: str, details: str = "", everywhere: bool = False) -> NoReturn:
         stopped = {"clause": clause, "sentence": sentence, "details": details, "everywhere": everywhere}
@@ -149,7 +137,7 @@ class Wire:
                 tensors = flat([*arguments, *named.values()])
                 if launch.name in MESSAGES and not tensors[0].is_contiguous():
                     raise RuntimeError("input tensor has to be contiguous")  # (torch's words)
-                launch.phase, launch.ready = self.phase, len(self.ready)
+                launch.ready = len(self.ready)
                 self.launches.append(launch)
                 mine = {id(one): copied(one) for one in tensors}
                 ins, outs = (_at(arguments, place) for place in METHODS[method][1:])
@@ -167,9 +155,7 @@ class Wire:
                     self._open.append(launch)
                 if method == "monitored_barrier":  # which returns nothing to wait for
                     self.wait(launch)
-                work = LateWork(self, launch)
-                self.works.add(work)
-                return work
+                return LateWork(self, launch)
 
         return noted
 
@@ -184,17 +170,17 @@ class Wire:
                     self._deliver_next()
                 if not alone:
                     self._agree(f"a new_group of ranks {members}")
-                self.launches.append(Launch("new_group", 0, members=members, whole=not alone, waited=["", 0]))
+                self.launches.append(Launch("new_group", 0, members=members, whole=not alone, waited=0))
                 return original(ranks, *arguments, **named)
 
         return grouped
 
     def _storing(self, name: str, original: Any) -> Callable[..., Any]:
         def stored(store: Any, *arguments: Any, **named: Any) -> Any:
-            if is_the_check():
+            if getattr(self._mine, "quiet", False):
                 return original(store, *arguments, **named)
             nbytes = sum(len(one) for one in arguments if isinstance(one, str | bytes))
-            self.launches.append(Launch(f"store.{name}", nbytes, waited=["", 0]))
+            self.launches.append(Launch(f"store.{name}", nbytes, waited=0))
             return original(store, *arguments, **named)
 
         return stored
@@ -203,8 +189,12 @@ class Wire:
     def _quiet(self) -> Iterator[None]:
         if self.stopped:
             raise Stop(self.stopped["sentence"])
-        with not_the_answer(), torch.no_grad(), _disable_current_modes():
-            yield
+        before, self._mine.quiet = getattr(self._mine, "quiet", False), True
+        try:
+            with torch.no_grad(), _disable_current_modes():
+                yield
+        finally:
+            self._mine.quiet = before
 
     def _deliver_next(self) -> None:
         launch = self._open[0]
@@ -249,29 +239,26 @@ class LateWork:
     """What a learner gets in place of a ``Work``: nothing arrives before somebody waits."""
 
     def __init__(self, wire: Wire, launch: Launch) -> None:
-        def ask(what: str) -> Any:
-            return getattr(launch, what) if hasattr(launch, what) else getattr(wire, what)(launch)
-
-        self._ask = guarded(ask)  # who gets at the launch writes there what it likes
+        self._wire, self._launch = wire, launch
 
     def wait(self, timeout: Any = None) -> bool:
-        self._ask("wait")
+        self._wire.wait(self._launch)
         return True
 
     def synchronize(self) -> None:
         self.wait()
 
     def is_completed(self) -> bool:
-        return self._ask("over") if self._ask("name") in MESSAGES else self.wait()
+        return self._wire.over(self._launch) if self._launch.name in MESSAGES else self.wait()
 
     def is_success(self) -> bool:
         return self.wait()
 
-    def _source_rank(self) -> int:
-        return self._ask("peer")
+    def _source_rank(self) -> int | None:
+        return self._launch.peer
 
-    def get_future(self) -> Any:
-        self._ask("future")
+    def get_future(self) -> NoReturn:
+        self._wire.stop("future", "keeps a future: call wait() on what the collective returns")
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"call wait() on what a collective returns: its {name} is not there in this check")

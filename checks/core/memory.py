@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import array
 import contextlib
 import gc
-import io
-import mmap
 import os
-import sys
 import time
 import tracemalloc
 from collections.abc import Iterator, Sequence
@@ -19,14 +15,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from checks.contracts import events
-
 PYTHONS_OWN = 250_000  # bytes that a call of a learner's function needs on its way through the check
 # Seconds that are waited for a tensor of which nothing is left here: each time, and in all; longer on a busy machine.
 LETS_GO, PATIENCE = 0.05, 0.3
 _looks_left = 400  # in a process, 5 ms apart: who keeps something once is not waited for again
-A_FEW = 8  # numbers that an answer may note down for later: a factor, say
-_PLAIN = bytes | bytearray | str | float | complex | int | array.array | io.BytesIO | io.StringIO
 
 
 class _Storages(TorchDispatchMode):
@@ -129,34 +121,6 @@ def beside(*tensors: torch.Tensor) -> int:
     return sum(one.untyped_storage().nbytes() - one.nbytes for one in tensors)
 
 
-def not_tensors(*things: Any) -> int:
-    """The bytes of what is no tensor (numpy's arrays, bytes, numbers in lists) and is held by an answer's functions, by
-    its objects, or by the graph and the attributes of a tensor that it returned."""
-    total, numbers, seen, todo = 0, 0, set[int](), list(things)
-    while todo:
-        thing = todo.pop()
-        if id(thing) in seen or isinstance(thing, type(None) | torch.nn.Parameter):
-            continue
-        seen.add(id(thing))
-        if isinstance(thing, _PLAIN):
-            is_size = isinstance(thing, int) and thing <= 2**64  # (a larger one may hold bytes)
-            is_word = isinstance(thing, str) and len(thing) < 500
-            numbers += isinstance(thing, float | complex)
-            total += 0 if is_size or is_word else sys.getsizeof(thing)
-        elif isinstance(thing, mmap.mmap):
-            total += len(thing)
-        elif isinstance(thing, torch.Tensor):
-            todo += [vars(thing), thing.grad_fn]
-        elif hasattr(thing, "next_functions") and not isinstance(thing, type):
-            # A node of a graph; what a Function puts into ctx is its attribute.
-            todo += [getattr(thing, "__dict__", None), *(node for node, _ in thing.next_functions)]
-        elif isinstance(nbytes := getattr(thing, "nbytes", None), int):
-            total += nbytes
-        else:
-            todo += events.parts_of(thing)
-    return total if numbers > A_FEW else total - numbers * sys.getsizeof(0.0)
-
-
 def count_pythons_bytes() -> None:
     """From zero, and until the process ends: before Python 3.12.9 and 3.13.2 `tracemalloc.stop()` crashes the process
     if a thread of C++, such as autograd's or gloo's, takes the GIL at that moment (CPython's issue 128679)."""
@@ -167,7 +131,7 @@ def count_pythons_bytes() -> None:
 @contextlib.contextmanager
 def held(*given: torch.Tensor, python: bool = False) -> Iterator[dict[str, int]]:
     """In the ``with`` block: ``tensors`` beside these, and if that is wanted, ``python``: numpy, bytes, lists."""
-    found, mapped = {"tensors": 0, "python": 0}, events.mapped
+    found = {"tensors": 0, "python": 0}
     if python:
         count_pythons_bytes()
     try:
@@ -176,4 +140,4 @@ def held(*given: torch.Tensor, python: bool = False) -> Iterator[dict[str, int]]
     finally:
         found["tensors"] = mode.most
         if python:
-            found["python"] = max(0, tracemalloc.get_traced_memory()[1] + events.mapped - mapped - PYTHONS_OWN)
+            found["python"] = max(0, tracemalloc.get_traced_memory()[1] - PYTHONS_OWN)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,14 +57,11 @@ class Launch:
         operation: of a reduction, "SUM".
         asynchronous: whether it was called with async_op=True.
         whole: whether all ranks of the world take part.
-        world: whether it goes over the group of the whole world.
         members: the ranks that take part, of the world; empty for a message.
-        main: whether the main thread began it.
-        phase, ready: where the program was, and how many gradients were there, at the launch.
-        waited: the same two at the first wait for it; None if nobody has waited.
+        ready: how many marks were there at the launch (see ``Watched.mark``).
+        waited: how many at the first wait for it; None if nobody has waited.
         changed: whether a tensor was written to between launch and wait.
         tag: of a message.
-        gaps: whether a tensor that is reduced has gaps in memory.
         asked: how often somebody has asked whether it is over.
     """
 
@@ -77,15 +73,11 @@ class Launch:
     operation: str = ""
     asynchronous: bool = False
     whole: bool = True
-    world: bool = True
     members: list[int] = field(default_factory=list)
-    main: bool = True
-    phase: str = ""
     ready: int = 0
-    waited: list[Any] | None = None
+    waited: int | None = None
     changed: bool = False
     tag: int = 0
-    gaps: bool = False
     asked: int = 0
     work: Any = None
     carries: Any = None
@@ -116,11 +108,8 @@ class Launch:
             _operation(options),
             bool(getattr(options, "asyncOp", False)),
             name in MESSAGES or group.size() == dist.get_world_size(),
-            group is dist.group.WORLD,
             [] if name in MESSAGES else list(dist.get_process_group_ranks(group)),
-            threading.current_thread() is threading.main_thread(),
             tag=int(arguments[-1]) if name in MESSAGES and len(arguments) > 1 else 0,
-            gaps=name in REDUCTIONS and any(_has_gaps(one) for one in tensors),
         )
 
     def __str__(self) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from checks.contracts.launches import Launch
+from checks.core.launches import Launch
 from checks.plain import bits
 
 ENDS = ("has returned", "has raised an exception", "has stopped")  # how a rank's step may end

@@ -1,14 +1,10 @@
-"""In a rank: simulated GPUs around a learner's calls. What is copied, computed and held on each of them, as plain data.
-
-A case that has ``gpus`` is played on so many. They are made before the check looks at torch's functions, of which they
-change some.
-"""
+"""Simulated GPUs around a learner's calls: what is copied, computed and held on each of them, as plain data."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -17,22 +13,17 @@ import torch.distributed.tensor  # a simulated GPU asks for it in its first step
 from torch import nn
 
 import simgpu
-from checks.contracts.contract import Facts
-from checks.contracts.snapshot import raw
 from simgpu.clock import COMMUNICATION
 from simgpu.memory import rounded
 from utils.ranks.locate import looking
 
-__all__ = ["begin", "held", "place", "plain", "put", "rounded", "seen"]
+__all__ = ["go_on", "held", "place", "plain", "put", "raw", "rounded", "seen", "unordered"]
+Facts = dict[str, Any]
 
 
-def begin() -> None:
-    """Once in a rank: simulated GPUs, and the threads that autograd makes for them."""
-    simgpu.cluster(gpus_per_node=2)
-    x = torch.ones(1, device="simgpu:0", requires_grad=True)
-    x.to("simgpu:1").sum().backward()
-    gc.collect()
-    gc.freeze()  # what is there now need not be looked through again
+def raw(tensor: torch.Tensor) -> torch.Tensor:
+    """Where its numbers are: a tensor on a simulated GPU wraps one on the CPU."""
+    return getattr(tensor, "raw", tensor)
 
 
 def place(tensor: torch.Tensor) -> str:
@@ -139,3 +130,21 @@ def _copies(events: list[Any]) -> dict[str, int]:
         for link in links:
             total[link] = total.get(link, 0) + event.nbytes
     return total
+
+
+def go_on(tensors: Iterable[Any]) -> None:
+    """What whoever called does next, in the streams that are current: these are read, a loss and gradients, say.
+
+    (Inside of ``seen()``, too: when that ends, the host has waited for everything.)
+    """
+    for tensor in tensors:
+        if isinstance(tensor, torch.Tensor) and tensor.device.type == "simgpu":
+            tensor.detach().sum()
+
+
+def unordered(races: Any) -> list[str]:
+    """Of what ``simgpu.races`` has found: work of two streams on the same memory, and none waits for the other.
+
+    (Memory that is given to a new tensor too early, ``record_stream``, is not asked for in the labs.)
+    """
+    return [f"{race.first}; {race.second}" for race in races if race.kind == "order"]
