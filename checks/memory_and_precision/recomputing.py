@@ -43,7 +43,7 @@ OFFICIAL = Reference("memory_and_precision", "checkpointed", {
     "parameters get no gradient: autograd.grad brings gradients only to the tensors that it is given":
         {BACKWARD: "asked = [one for one in tensors if one.requires_grad]\n        "
          "for one, found in zip(asked, torch.autograd.grad(result, asked, gradient)):\n            one.grad = found"},
-    "the gradient that arrives in backward is not used": {BACKWARD: BACKWARD.replace("gradient", "torch.ones_like(result)")},
+    "the gradient that arrives in backward is not used": {"(result, gradient)": "(result, torch.ones_like(result))"},
     "under torch.no_grad() it is a plain call, without a graph":
         {APPLY: f"with torch.enable_grad():\n        {APPLY}"},
 })  # fmt: skip

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from checks.core import Reference, refuse, same
-from checks.plain import from_array, kind_of, number, shorten
+from checks.plain import from_array, kind_of, shorten
 
-DIVIDE, FINITE, GROW = "parameter.grad /= self.now", ".isfinite().all()", "self.now *= self.growth"
+DIVIDE, FINITE = "parameter.grad /= self.now", ".isfinite().all()"
+GROW, SHRINK, AGAIN = "self.now *= self.growth", "self.now *= self.backoff", "            self.good = 0\n"
 ONCE, NEW = "        if not self.unscaled:\n            self.unscale(optimizer)\n", "        self.unscaled = False\n"
-LOOK = "self.finite &= bool(parameter.grad.isfinite().all())"
 STEP, TOLD = "        if self.finite:\n            optimizer.step()\n", "        return self.finite\n"
 COUNT, NAMES = "self.good + 1 if self.finite else 0", '("now", "growth", "backoff", "interval", "good")'
 OFFICIAL = Reference("memory_and_precision", "LossScaler", {
@@ -29,8 +29,7 @@ OFFICIAL = Reference("memory_and_precision", "LossScaler", {
     "only the first step divides the gradients: update has to forget that they were divided": {NEW: ""},
     "a gradient that is NaN is not finite either": {FINITE: ".isinf().logical_not().all()"},
     "an infinite gradient is not finite either": {FINITE: ".isnan().logical_not().all()"},
-    "one bad gradient of one parameter is enough to skip, and not only of the last one":
-        {LOOK: LOOK.replace("&=", "=")},
+    "one bad gradient of one parameter is enough to skip, and not only of the last one": {"finite &=": "finite ="},
     "all numbers of a gradient have to be finite, not only one": {FINITE: ".isfinite().any()"},
     "the optimizer has several groups of parameters: divide the gradients of all":
         {"in optimizer.param_groups:": "in optimizer.param_groups[:1]:"},
@@ -39,37 +38,34 @@ OFFICIAL = Reference("memory_and_precision", "LossScaler", {
     "after one skipped step all others are skipped too: look at each step's own gradients":
         {"self.unscaled, self.finite = True, True": "self.unscaled = True"},
     "step says True, though the optimizer has skipped its step": {TOLD: "        return True\n"},
-    "after a skipped step the scale has to be multiplied by backoff": {"self.now *= self.backoff": "pass"},
-    "after a skipped step the scale is divided by 2, and backoff says something else":
-        {"self.now *= self.backoff": "self.now /= 2"},
-    "a scale may fall below 1": {"self.now *= self.backoff": "self.now = max(1.0, self.now * self.backoff)"},
+    "after a skipped step the scale has to be multiplied by backoff": {SHRINK: "pass"},
+    "after a skipped step the scale is divided by 2, and backoff says something else": {SHRINK: "self.now /= 2"},
+    "a scale may fall below 1": {SHRINK: "self.now = max(1.0, self.now * self.backoff)"},
     "the scale never grows": {GROW: "pass"},
     "the scale is doubled, and growth says something else": {GROW: "self.now *= 2"},
     "good steps count in a row: a skipped step sets the count to 0": {COUNT: "self.good + self.finite"},
-    "the count begins anew after the scale has grown": {"            self.good = 0\n": ""},
+    "the count begins anew after the scale has grown": {AGAIN: ""},
     "the scale grows with each good step after the interval: the count begins anew once it has grown":
-        {"self.good == self.interval": "self.good >= self.interval", "            self.good = 0\n": ""},
+        {"self.good == self.interval": "self.good >= self.interval", AGAIN: ""},
     "the scale grows one step too late": {"self.good == self.interval": "self.good > self.interval"},
     "the scale grows one step too early": {"self.good == self.interval": "self.good >= self.interval - 1"},
     "the scale changes in step already: only update changes it": {TOLD: "        self.update()\n" + TOLD},
     "the state lacks the count of good steps": {NAMES: NAMES.replace(', "good"', "")},
     "the state lacks the scale": {NAMES: NAMES.replace('"now", ', "")},
     "the state lacks the settings: growth, backoff and interval": {NAMES: '("now", "good")'},
-    "load_state_dict does nothing": {"vars(self).update(state)": "pass"},
 })  # fmt: skip
 SHAPES = (3, 4), (), (2, 2), (5,), (4,)  # the loss does not use the last one
-OTHER = 2.0, 3.0, 0.1, 99  # the settings of another scaler
 CASES = [
-    {"scale": 1024.0, "growth": 2.0, "backoff": 0.5, "interval": 2, "gradients": "ok ok ok ok ok inf ok"},
+    {"scale": 1024.0, "growth": 2.0, "backoff": 0.5, "interval": 2, "steps": "ok ok ok ok ok inf ok"},
     {"scale": 4096.0, "growth": 2.0, "backoff": 0.5, "interval": 3,
-     "gradients": "inf nan ok ok ok ok ok inf ok ok nan ok ok ok ok"},
+     "steps": "inf nan ok ok ok ok ok inf ok ok nan ok ok ok ok"},
     {"scale": 512.0, "growth": 4.0, "backoff": 0.25, "interval": 2, "clipped": True,
-     "gradients": "ok ok ok inf ok inf ok ok nan ok"},
-    {"scale": 1.5, "growth": 2.0, "backoff": 0.5, "interval": 4, "loaded_after_step": 6,
-     "gradients": "ok nan nan ok ok ok ok ok nan ok"},
-    {"scale": 64.0, "growth": 3.0, "backoff": 0.25, "interval": 3, "clipped": True, "loaded_after_step": 2,
-     "type": "float64", "gradients": "ok ok ok ok inf ok ok"},
-    {"scale": 768.0, "growth": 2.0, "backoff": 0.25, "interval": 1, "gradients": "ok ok inf ok nan ok"},
+     "steps": "ok ok ok inf ok inf ok ok nan ok"},
+    {"scale": 1.5, "growth": 2.0, "backoff": 0.5, "interval": 4, "saved_after_step": 5,
+     "steps": "ok nan nan ok ok ok ok ok ok nan ok"},
+    {"scale": 64.0, "growth": 3.0, "backoff": 0.25, "interval": 3, "clipped": True, "saved_after_step": 2,
+     "type": "float64", "steps": "ok ok ok ok inf ok ok"},
+    {"scale": 768.0, "growth": 2.0, "backoff": 0.25, "interval": 1, "steps": "ok ok inf ok nan ok"},
 ]  # fmt: skip
 
 
@@ -87,68 +83,51 @@ class Descent:
 
 
 def play(case: dict[str, Any], LossScaler: Callable[..., Any]) -> dict[str, Any]:
-    generator, dtype = torch.Generator().manual_seed(1), getattr(torch, case.get("type", "float32"))
-    drawn = [torch.randn(shape, generator=generator, dtype=dtype) for shape in SHAPES]
-    parameters = [one.requires_grad_() for one in drawn]
-    optimizer, found = Descent(parameters), dict[str, Any]()
+    """Some steps. A state is loaded a step after it was saved, and by another scaler."""
+    torch.manual_seed(1)
+    dtype = getattr(torch, case.get("type", "float32"))
+    parameters = [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in SHAPES]
+    optimizer, found, state, kept = Descent(parameters), dict[str, Any](), None, None
     scaler = LossScaler(case["scale"], case["growth"], case["backoff"], case["interval"])
-    other, state, kept = LossScaler(*OTHER), None, None
-    for step, kind in enumerate(case["gradients"].split(), 1):
-        factors = [torch.randn(shape, generator=generator, dtype=dtype) for shape in SHAPES[:-1]]
+    for step, kind in enumerate(case["steps"].split(), 1):
+        factors = [torch.randn(shape, dtype=dtype) for shape in SHAPES[:-1]]
         if kind != "ok":
             factors[step % 4].view(-1)[-1] = torch.finfo(dtype).max / 4 if kind == "inf" else torch.nan
-        loss = sum((one * factor).sum() for one, factor in zip(parameters, factors, strict=False))
-        scaled = _scaled(scaler, loss)
-        found[f"the scale in step {step}"] = float(f"{scaled.item() / loss.item():.6g}")
+        scaled, loss = _scaled(scaler, sum((a * b).sum() for a, b in zip(parameters, factors, strict=False)))
+        found[f"the scale in step {step}"] = float(f"{scaled.item() / loss:.6g}")
         scaled.backward()
         if case.get("clipped"):
             scaler.unscale(optimizer)
-            if kind == "ok":
-                found[f"the gradients after unscale, in step {step},"] = [one.grad.clone() for one in parameters[:-1]]
+            after = [one.grad.clone() for one in parameters[:-1]]
+            found[f"the gradients that unscale leaves in step {step}"] = after if kind == "ok" else "any"
             torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        _whole_step(other)  # another model's, in the middle of this one's
         before, told = optimizer.steps, scaler.step(optimizer)
-        found[f"how often the optimizer steps in step {step}"] = optimizer.steps - before
-        found[f"what step returns, in step {step},"] = from_array(told)
         refuse(told is None, "step returns nothing: it has to say whether the optimizer took its step")
+        found[f"how often the optimizer steps in step {step}"] = optimizer.steps - before
+        found[f"what step returns in step {step}"] = from_array(told)
         found[f"the parameters after step {step}"] = [one.detach().clone() for one in parameters]
         scaler.update()
         for one in parameters:
             one.grad = None
-        if step == case.get("loaded_after_step"):
+        if step == case.get("saved_after_step"):
             state = scaler.state_dict()
-            _refuse_state(state)
+            fine = isinstance(state, dict) and not any(isinstance(one, Tensor | list) for one in state.values())
+            words = "state_dict returns a dict of plain numbers, which a file can hold"
+            refuse(not fine, words, measured=shorten(state, 60))
             kept = copy.deepcopy(state)
-            _whole_step(scaler)
-            words = "the scaler's next step changes the state that it has given away: state_dict returns a new dict"
-            refuse(state != kept, words)
-            scaler = LossScaler(*OTHER)
+        elif state is not None and step == case["saved_after_step"] + 1:
+            scaler = LossScaler(2.0, 3.0, 0.1, 99)
             scaler.load_state_dict(state)
-    refuse(state != kept, "later steps change the state that load_state_dict was given: copy what is in it")
+    words = "the dict that state_dict has returned, or load_state_dict was given, changes in later steps: make a copy"
+    refuse(state != kept, words)
     return found
 
 
-def _scaled(scaler: Any, loss: Tensor) -> Tensor:
-    before = loss.detach().clone()
-    scaled = scaler.scale(loss)
+def _scaled(scaler: Any, loss: Any) -> tuple[Tensor, float]:
+    """The scaled loss, and the loss."""
+    before, scaled = loss.item(), scaler.scale(loss)
     words = "scale returns the loss times the scale, a tensor from which backward can go back"
     fine = isinstance(scaled, Tensor) and scaled.requires_grad
     refuse(not fine, words, measured="a tensor without a graph" if isinstance(scaled, Tensor) else kind_of(scaled))
-    refuse(not same(loss.detach(), before), "scale changes the loss itself, which is still needed: return a new tensor")
-    return scaled
-
-
-def _whole_step(scaler: Any) -> None:
-    """A good one, of a model that nobody looks at."""
-    parameters = [torch.ones(2, requires_grad=True) for _ in range(3)]
-    _scaled(scaler, sum(one.sum() for one in parameters)).backward()
-    scaler.step(Descent(parameters))
-    scaler.update()
-
-
-def _refuse_state(state: Any) -> None:
-    fine = isinstance(state, dict) and all(
-        isinstance(one, bool | str) or number(one) is not None for one in state.values()
-    )
-    words = "state_dict returns a dict of plain numbers, which a file can hold"
-    refuse(not fine, words, measured=shorten(state, 60))
+    refuse(not same(loss.item(), before), "scale changes the loss itself, which is still needed: return a new tensor")
+    return scaled, before

@@ -4,10 +4,15 @@ import math
 
 import torch
 from known_answers import right, wrong
-from torch.autograd.graph import saved_tensors_hooks
 
 ROUND, KEY = "return -(-nbytes // 512) * 512", "kept[storage.data_ptr()] = storage"
 ALL, PACK = "sum(blocks(one.nbytes) for one in parameters)", "    pack(result)\n"
+right("copies instead of tensors", {"        return tensor\n": "        return tensor.clone()\n"})
+right("storages kept by address, taken away afterwards", {
+    "        if storage.data_ptr() not in before:\n            kept": "        kept",
+    PACK: PACK + "    for one in before:\n        kept.pop(one, None)\n",
+    "blocks(one.nbytes) for one in parameters": "one.nbytes + -one.nbytes % 512 for one in set(parameters)",
+})  # fmt: skip
 right("numpy's integers", {ROUND: "import numpy\n\n    return numpy.int64(-(-nbytes // 512) * 512)"})
 
 
@@ -38,65 +43,6 @@ def walked():
         learning = sum(n for n, learns in weights if learns)
         return {"optimizer state": learning * state, "gradients": learning, "activations": sum(found.values()),
                 "parameters": sum(n for n, _ in weights)}  # fmt: skip
-
-    return (account,)
-
-
-@right("a class that collects; copies instead of tensors")
-def collector():
-    class Collector:
-        def __init__(self, *known):
-            self.sizes = dict.fromkeys((tensor.untyped_storage().data_ptr() for tensor in known), 0)
-            self.alive = []
-
-        def __call__(self, tensor):
-            self.alive.append(tensor.detach())
-            self.sizes.setdefault(tensor.untyped_storage().data_ptr(), (tensor.untyped_storage().nbytes() + 511) // 512)
-            return tensor.clone()
-
-    def account(model, inputs, loss, state):
-        collector = Collector(*model.parameters(), *model.buffers(), *inputs)
-        with saved_tensors_hooks(collector, lambda tensor: tensor):
-            collector(loss())
-        counts = {"parameters": 0, "gradients": 0, "optimizer state": 0}
-        for one in model.parameters():
-            count = (one.numel() * one.element_size() + 511) // 512 * 512
-            counts["parameters"] += count
-            if one.requires_grad:
-                counts["gradients"] += count
-                counts["optimizer state"] += count * state
-        return counts | {"activations": 512 * sum(collector.sizes.values())}
-
-    return (account,)
-
-
-@right("storages kept by address, taken away afterwards; a model on meta counts nothing")
-def afterwards():
-    def account(model, inputs, loss, state):
-        storages, sizes = [], {}
-
-        def pack(tensor):
-            storages.append(tensor.untyped_storage())
-            return tensor
-
-        hooks = saved_tensors_hooks(pack, lambda tensor: tensor)
-        hooks.__enter__()
-        try:
-            end = loss()
-        finally:
-            hooks.__exit__()
-        for one in (*storages, end.untyped_storage()):
-            sizes[one.data_ptr()] = one.nbytes() + -one.nbytes() % 512
-        for one in (*model.parameters(), *model.buffers(), *inputs):
-            sizes.pop(one.data_ptr(), None)
-        figures = dict.fromkeys(("parameters", "gradients", "optimizer state"), 0)
-        for one in set(model.parameters()):
-            nbytes = one.nbytes + -one.nbytes % 512
-            figures["parameters"] += nbytes
-            figures["gradients"] += nbytes if one.requires_grad else 0
-        figures["optimizer state"] = sum(figures["gradients"] for _ in range(state))
-        figures["activations"] = sum(sizes.values())
-        return figures
 
     return (account,)
 

@@ -11,6 +11,19 @@ right(
     "ctx keeps the tensors as an attribute",
     {"ctx.save_for_backward(*tensors)": "ctx.saved = tensors", "ctx.saved_tensors": "ctx.saved"},
 )
+right("the product with the gradient, summed; what a gradient is needed for", {
+    "requires_grad_(one.requires_grad) for one in ctx.saved_tensors":
+        "requires_grad_(need) for one, need in zip(ctx.saved_tensors, ctx.needs_input_grad[1:], strict=True)",
+    BACKWARD: "with torch.enable_grad():\n            (result * gradient).sum().backward()",
+})  # fmt: skip
+right("with fork_rng; None where no gradient is asked for", {
+    "        now = torch.simgpu.get_rng_state()\n": "",
+    "        torch.simgpu.set_rng_state(now)\n": "",
+    "        torch.simgpu.set_rng_state(ctx.random)\n        with torch.enable_grad():\n":
+        "        with torch.random.fork_rng([gradient.device], device_type='simgpu'), torch.enable_grad():\n"
+        "            torch.simgpu.set_rng_state(ctx.random)\n",
+    "*(one.grad for one in tensors)": "*[one.grad if one.requires_grad else None for one in tensors]",
+})  # fmt: skip
 
 
 @right("without an autograd Function: hooks that compute again when the first tensor is asked for")
@@ -47,70 +60,6 @@ def hooks():
 
         with saved_tensors_hooks(pack, unpack):
             return function(*tensors)
-
-    return (checkpointed,)
-
-
-@right("gradients asked for, with fork_rng")
-def asked():
-    class Twice(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, function, state, count, *tensors):
-            ctx.save_for_backward(*tensors)
-            ctx.rest = function, state
-            return function(*tensors)
-
-        @staticmethod
-        def backward(ctx, gradient):
-            function, state = ctx.rest
-            inputs = []
-            for one in ctx.saved_tensors:
-                copy = one.detach()
-                copy.requires_grad = one.requires_grad
-                inputs.append(copy)
-            with torch.random.fork_rng(devices=[gradient.device], device_type="simgpu"):
-                torch.simgpu.set_rng_state(state)
-                with torch.set_grad_enabled(True):
-                    result = function(*inputs)
-            result.backward(gradient)
-            return (None, None, None, *[one.grad if one.requires_grad else None for one in inputs])
-
-    def checkpointed(function, *tensors):
-        with torch.no_grad():
-            state = torch.simgpu.get_rng_state(tensors[0].device).clone()
-        return Twice.apply(function, state, len(tensors), *tensors)
-
-    return (checkpointed,)
-
-
-@right("the product with the gradient, summed")
-def product():
-    class Again(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, function, *tensors):
-            ctx.again = function
-            ctx.random = torch.simgpu.get_rng_state()
-            ctx.save_for_backward(*tensors)
-            with torch.no_grad():
-                return function(*tensors)
-
-        @staticmethod
-        @torch.enable_grad()
-        def backward(ctx, gradient):
-            saved = [one.detach() for one in ctx.saved_tensors]
-            for one, needed in zip(saved, ctx.needs_input_grad[1:], strict=True):
-                one.requires_grad_(needed)
-            before = torch.simgpu.get_rng_state()
-            try:
-                torch.simgpu.set_rng_state(ctx.random)
-                result = ctx.again(*saved)
-            finally:
-                torch.simgpu.set_rng_state(before)
-            (result * gradient).sum().backward()
-            return (None, *(one.grad for one in saved))
-
-    def checkpointed(function, *tensors):
-        return Again.apply(function, *tensors)
 
     return (checkpointed,)
 

@@ -1,8 +1,5 @@
 """Exercise 4 of the lab on memory and precision: the largest batch. What is not here is in the official solution."""
 
-import math
-from fractions import Fraction
-
 import numpy
 from known_answers import right, wrong
 
@@ -12,41 +9,15 @@ right(
     "numpy's integers, in and out",
     {"batch, held = 1, peak(1)": "import numpy\n    batch, held = numpy.int64(1), peak(1)"},
 )
-
-
-@right("doubling while it must fit, then the line")
-def doubling():
-    def largest_batch(peak, capacity):
-        n, held = 1, peak(1)
-        while 2 * held <= capacity:
-            n, held = 2 * n, peak(2 * n)
-        before = peak(n - 1)
-        guess = n + (capacity - held) // (held - before)
-        assert peak(guess) <= capacity
-        return guess
-
-    return (largest_batch,)
-
-
-@right("with fractions, and every step looked up")
-def fractions():
-    def largest_batch(peak, capacity):
-        known = {}
-
-        def measured(n):
-            if n not in known:
-                known[n] = peak(n)
-            return known[n]
-
-        best = 1
-        while (more := math.floor(Fraction(best) * Fraction(capacity, measured(best)))) > best:
-            best = more
-        slope = measured(best) - measured(best - 1)
-        while measured(best) + slope <= capacity:
-            best += 1
-        return best
-
-    return (largest_batch,)
+right("doubling while it must fit, then the line, and a look", {
+    "(safe := batch * capacity // held) > batch": "2 * held <= capacity",
+    "        batch = safe\n": "        batch *= 2\n",
+    RETURN: RETURN.replace("return", "best =") + "\n    assert peak(best) <= capacity\n    return best",
+})  # fmt: skip
+right("with fractions, and row by row at the end", {
+    SAFE: "int(__import__('fractions').Fraction(batch) * capacity / held)",
+    RETURN: "    while held + row <= capacity:\n        batch, held = batch + 1, held + row\n    return batch",
+})  # fmt: skip
 
 
 @right("near to the limit step by step, with every pair of neighbours")
