@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from checks.core import Reference, leaves, refuse, same
-from checks.plain import from_array, number, shorten
+from checks.plain import from_array, shorten
 
 ROUND, KEY = "return -(-nbytes // 512) * 512", "kept[storage.data_ptr()] = storage"
 BEFORE, ALL = "[*parameters, *model.buffers(), *inputs]", "sum(blocks(one.nbytes) for one in parameters)"
@@ -67,8 +67,7 @@ CASES = [
 
 
 class Network(nn.Module):
-    """A tied pair, a frozen layer, a gate (both halves of one tensor are kept), a mask (truth values are kept), a
-    buffer that is multiplied with, and a mode that is not the others'."""
+    """Of a gate both halves of one tensor are kept, of a mask truth values; a mode is not that of the others."""
 
     def __init__(self, dtype: torch.dtype, width: int = 40) -> None:
         super().__init__()
@@ -99,10 +98,9 @@ def made(case: dict[str, Any]) -> tuple[nn.Module, list[Tensor]]:
 
 def play(case: dict[str, Any], account: Callable[..., Any]) -> dict[str, Any]:
     """Twice, for two optimizers: what is kept from the first time shows."""
-    model, inputs = made(case)
-    last = list(model.parameters())[-1]
+    (model, inputs), found = made(case), dict[str, Any]()
+    *_, last = model.parameters()
     last.grad = torch.ones_like(last)  # of the step before: it is nobody's to throw away
-    found: dict[str, Any] = {}
     for more in ("", ", with one state more"):
         with leaves(model=model, inputs=inputs):
             before = [one.grad if one.grad is None else one.grad.clone() for one in model.parameters()]
@@ -112,8 +110,5 @@ def play(case: dict[str, Any], account: Callable[..., Any]) -> dict[str, Any]:
             refuse(not same([one.grad for one in model.parameters()], before), words)
         fine = isinstance(told, dict) and set(told) == set(KINDS)
         refuse(not fine, f"account returns a dict with the keys {', '.join(KINDS)}", measured=shorten(told))
-        for kind in KINDS:
-            nbytes = number(from_array(told[kind]))
-            refuse(nbytes is None, f"the bytes of the {kind} are no number", measured=shorten(told[kind]))
-            found[f"the bytes of the {kind}{more}"] = nbytes
+        found |= {f"the bytes of the {kind}{more}": from_array(told[kind]) for kind in KINDS}
     return found
