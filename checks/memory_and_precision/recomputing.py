@@ -36,6 +36,8 @@ OFFICIAL = Reference("memory_and_precision", "checkpointed", {
         {BACK: ""},
     "the state to put back is the one found when backward began, and not that of before the first run":
         {BACK: SET},
+    "in backward autograd records nothing, unless it is asked to: with torch.enable_grad()":
+        {"with torch.enable_grad():": "if True:"},
     "the second run starts from tensors that do not ask for gradients: let them ask as the first ones did":
         {INPUTS: "[one.detach() for one in ctx.saved_tensors]"},
     "the second run still belongs to the graph before it: detach its tensors": {INPUTS: "ctx.saved_tensors"},

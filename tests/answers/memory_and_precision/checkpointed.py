@@ -66,7 +66,7 @@ def hooks():
 
 wrong("a detached result", "autograd can go back from", {APPLY: APPLY + ".detach()"})
 wrong("a list", "autograd can go back from", {APPLY: "    return [Again.apply(function, *tensors)]"})
-wrong("no graph in the second run", "how the backward pass ends", {"with torch.enable_grad():": "if True:"})
+wrong("autograd.backward without the gradient", "how the backward pass ends", {"(result, gradient)": "(result)"})
 wrong("three runs", "the runs of each function in all", {
     RUN: "            ctx.function(*tensors)\n            torch.simgpu.set_rng_state(ctx.random)\n" + RUN
 })  # fmt: skip
