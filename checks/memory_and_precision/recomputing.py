@@ -32,13 +32,10 @@ OFFICIAL = Reference("memory_and_precision", "checkpointed", {
     "dropout draws other random numbers in the second run: set the state that you found before the first": {SET: ""},
     "those are the random numbers of the CPU or of GPU 0, and the tensors are on another GPU":
         {"torch.simgpu.get_rng": "torch.get_rng", "torch.simgpu.set_rng": "torch.set_rng"},
-    "after the backward pass the GPU draws again what it has drawn: put back the state found when backward began":
-        {BACK: ""},
-    "the state to put back is the one found when backward began, and not that of before the first run":
-        {BACK: SET},
-    "in backward autograd records nothing, unless it is asked to: with torch.enable_grad()":
-        {"with torch.enable_grad():": "if True:"},
-    "the second run starts from tensors that do not ask for gradients: let them ask as the first ones did":
+    "after backward the GPU draws again what it has drawn: put back the state found when backward began": {BACK: ""},
+    "the state to put back is that of when backward began, and not that of before the first run": {BACK: SET},
+    "in backward autograd records nothing, unless under torch.enable_grad()": {"with torch.enable_grad():": "if True:"},
+    "the second run's tensors have to ask for gradients, as those of the first":
         {INPUTS: "[one.detach() for one in ctx.saved_tensors]"},
     "the second run still belongs to the graph before it: detach its tensors": {INPUTS: "ctx.saved_tensors"},
     "only the first tensor gets its gradient": {RETURN: "return None, tensors[0].grad, *[None] * (len(tensors) - 1)"},
@@ -46,8 +43,7 @@ OFFICIAL = Reference("memory_and_precision", "checkpointed", {
         {BACKWARD: "asked = [one for one in tensors if one.requires_grad]\n        "
          "for one, found in zip(asked, torch.autograd.grad(result, asked, gradient)):\n            one.grad = found"},
     "the gradient that arrives in backward is not used": {"(result, gradient)": "(result, torch.ones_like(result))"},
-    "under torch.no_grad() it is a plain call, without a graph":
-        {APPLY: f"with torch.enable_grad():\n        {APPLY}"},
+    "under torch.no_grad() it is a plain call, without a graph": {APPLY: f"with torch.enable_grad():\n        {APPLY}"},
 })  # fmt: skip
 WIDTH = 64
 CASES = [

@@ -27,11 +27,9 @@ OFFICIAL = Reference("memory_and_precision", "LossScaler", {
     "an infinite gradient is not finite either": {FINITE: ".isnan().logical_not().all()"},
     "one bad gradient of one parameter is enough to skip, and not only of the last one": {"finite &=": "finite ="},
     "all numbers of a gradient have to be finite, not only one": {FINITE: ".isfinite().any()"},
-    "the optimizer has several groups of parameters: divide the gradients of all":
-        {"in optimizer.param_groups:": "in optimizer.param_groups[:1]:"},
+    "divide the gradients of all the optimizer's groups of parameters": {"param_groups:": "param_groups[:1]:"},
     "the optimizer takes its step though a gradient is not finite": {STEP: "        optimizer.step()\n"},
-    "after one skipped step all others are skipped too: look at each step's own gradients":
-        {"self.unscaled, self.finite = True, True": "self.unscaled = True"},
+    "after a skipped step all others are skipped too": {"self.finite = True, True": "self.finite = True, self.finite"},
     "step says True, though the optimizer has skipped its step": {TOLD: "        return True\n"},
     "after a skipped step the scale has to be multiplied by backoff": {SHRINK: "pass"},
     "after a skipped step the scale is divided by 2, and backoff says something else": {SHRINK: "self.now /= 2"},
@@ -40,8 +38,7 @@ OFFICIAL = Reference("memory_and_precision", "LossScaler", {
     "the scale is doubled, and growth says something else": {GROW: "self.now *= 2"},
     "good steps count in a row: a skipped step sets the count to 0": {COUNT: "self.good + self.finite"},
     "the count begins anew after the scale has grown": {AGAIN: ""},
-    "the scale grows with each good step after the interval: the count begins anew once it has grown":
-        {"self.good == self.interval": "self.good >= self.interval", AGAIN: ""},
+    "the scale grows with each good step after the interval": {"== self.interval": ">= self.interval", AGAIN: ""},
     "the scale grows one step too late": {"self.good == self.interval": "self.good > self.interval"},
     "the scale grows one step too early": {"self.good == self.interval": "self.good >= self.interval - 1"},
     "the scale changes in step already: only update changes it": {TOLD: "        self.update()\n" + TOLD},
