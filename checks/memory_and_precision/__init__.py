@@ -1,8 +1,8 @@
-"""The exercises of this lab: a step's bytes, activation checkpointing, a loss scaler, the largest batch.
+"""The exercises of this lab. Each check plays an answer beside the official solution (see ``checks/core``).
 
-accounting.py     account: bytes on a GPU, from a model on the CPU; networks.py: what it is tried on
+accounting.py     account: bytes on a GPU, from a model on the CPU
 recomputing.py    checkpointed: what is held, computed and drawn again on a simulated GPU
-scaling.py        scaler: scales, skipped steps and gradients, beside a model of what has to happen
+scaling.py        scaler: scales, skipped steps and gradients
 batches.py        largest: the largest batch, and no step that runs out of memory
 """
 
@@ -10,30 +10,30 @@ from __future__ import annotations
 
 from typing import Any
 
-from checks.contracts import judge
+from checks.core import judge
 from checks.framework import exercise
 from checks.memory_and_precision import accounting, batches, recomputing, scaling
 
 
-@exercise(title="Account for a step", difficulty=2, minutes=20)
+@exercise(title="Account for a step", difficulty=2, minutes=20, official=accounting.OFFICIAL)
 def account(account: Any) -> dict[str, Any]:
     """Judge ``account(model, inputs, loss, state)``, the bytes of a step on a GPU."""
-    return judge(accounting.CONTRACT, account)
+    return judge(accounting.OFFICIAL, accounting.play, accounting.CASES, account)
 
 
-@exercise(title="Compute it again", difficulty=3, minutes=30)
+@exercise(title="Compute it again", difficulty=3, minutes=30, official=recomputing.OFFICIAL)
 def checkpointed(checkpointed: Any) -> dict[str, Any]:
     """Judge ``checkpointed(function, *tensors)``, which keeps only the tensors."""
-    return judge(recomputing.CONTRACT, checkpointed)
+    return judge(recomputing.OFFICIAL, recomputing.play, recomputing.CASES, checkpointed)
 
 
-@exercise(title="A loss scaler", difficulty=2, minutes=25)
+@exercise(title="A loss scaler", difficulty=2, minutes=25, official=scaling.OFFICIAL)
 def scaler(LossScaler: Any) -> dict[str, Any]:
     """Judge the class ``LossScaler(scale, growth, backoff, interval)``."""
-    return judge(scaling.CONTRACT, LossScaler)
+    return judge(scaling.OFFICIAL, scaling.play, scaling.CASES, LossScaler)
 
 
-@exercise(title="The largest batch", difficulty=2, minutes=20)
+@exercise(title="The largest batch", difficulty=2, minutes=20, official=batches.OFFICIAL)
 def largest(largest_batch: Any) -> dict[str, Any]:
     """Judge ``largest_batch(peak, capacity)``, which never runs out of memory."""
-    return judge(batches.CONTRACT, largest_batch)
+    return judge(batches.OFFICIAL, batches.play, batches.CASES, largest_batch)

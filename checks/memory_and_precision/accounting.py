@@ -1,174 +1,114 @@
-"""Exercise 1: ``account(model, inputs, loss, state)``: a model on the CPU, and the ledger of a GPU with its twin."""
+"""Check of ``account``: small networks with what is easily counted wrong."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
-from checks import plain
-from checks.contracts import Broken, Case, Contract, Facts, Rules
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
-PRELOAD = ("checks.memory_and_precision.networks", "torch.distributed.tensor")
-KINDS = ("parameters", "gradients", "optimizer state", "activations")
+from checks.core import Reference, leaves, refuse, same
+from checks.plain import from_array, shorten
 
-
-def draw(rng: random.Random) -> list[Case]:
-    cases: list[Case] = []
-    for types, loss, state in (
-        ("float32", "cross-entropy", 2),
-        ("float64", "root mean square", 1),
-        ("bfloat16", "mean square", 2),
-        ("float32", rng.choice(("root mean square", "mean square")), 0),
-        (rng.choice(("float32", "float64")), "cross-entropy", rng.randint(1, 3)),
-    ):
-        case: Case = {"ranks": 1, "gpus": 1, "type": types, "loss": loss, "rows": rng.randint(9, 70), "state": state}
-        cases.append(case | {"seed": rng.getrandbits(30)})
-    return cases
-
-
-def scene(case: Case, watch: Any, facts: Facts) -> None:
-    import torch
-
-    from checks.memory_and_precision import networks
-
-    dtype = getattr(torch, case["type"])
-    facts["right"], facts["guesses"] = _on_a_gpu(case, dtype)
-    model = networks.network(case["seed"], dtype)
-    inputs = networks.batch(model, case["seed"], case["rows"], dtype)
-    model.head.weight.grad = torch.ones_like(model.head.weight)  # of the step before: it is nobody's to throw away
-    given = {"model": model, "inputs": inputs}
-    for more in range(2):  # again, for another optimizer: what is kept from the first time shows
-        found = watch.call(
-            "account", **given, loss=lambda: networks.loss(model, case["loss"], *inputs), state=case["state"] + more
-        )
-        facts.setdefault("found", []).append(_told(found))
-
-
-def _told(found: Any) -> Any:
-    """What an answer says, as plain data."""
-    if not isinstance(found, dict):
-        return f"a {type(found).__name__}"
-    whole = [(str(key), plain.number(value, whole=True), value) for key, value in found.items()]
-    return {key: repr(value)[:40] if number is None else number for key, number, value in whole}
-
-
-def _on_a_gpu(case: Case, dtype: Any) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
-    """What the ledger of a simulated GPU says, and what likely mistakes would say."""
-    import torch
-
-    import simgpu
-    from checks.core import gpus
-    from checks.memory_and_precision import networks
-
-    simgpu.cluster(gpus_per_node=1)
-    model = networks.network(case["seed"], dtype)
-    x, classes = (one.to("simgpu:0") for one in networks.batch(model, case["seed"], case["rows"], dtype))
-    empty = gpus.held()[0]
-    gpus.put(model, torch.device("simgpu:0"))
-    buffers = sum(gpus.rounded(one.nbytes) for one in model.buffers())
-    right = {"parameters": gpus.held()[0] - empty - buffers}
-    before = gpus.held()[0]
-    loss = networks.loss(model, case["loss"], x, classes)
-    right["activations"] = gpus.held()[0] - before
-    loss.backward()
-    del loss
-    right["gradients"] = gpus.held()[0] - before
-    trainable = [one for one in model.parameters() if one.requires_grad]
-    before = gpus.held()[0]
-    kept = [torch.zeros_like(one) for one in trainable for _ in range(case["state"])]
-    right["optimizer state"] = gpus.held()[0] - before
-    del kept
-    return right, _guesses(case, dtype, right, buffers, inputs=[x, classes])
-
-
-def _guesses(case: Case, dtype: Any, right: dict[str, int], buffers: int, inputs: Any) -> dict[str, dict[str, int]]:
-    from checks.core.gpus import rounded
-    from checks.memory_and_precision import networks
-
-    model = networks.network(case["seed"], dtype)
-    everything, trainable = list(model.parameters()), [one for one in model.parameters() if one.requires_grad]
-    twice = rounded(model.square.weight.nbytes)
-    exact, exact_trainable = (sum(one.nbytes for one in some) for some in (everything, trainable))
-    unrounded, frozen = "no block is rounded up to 512 bytes", "the frozen layer counts"
-    tied = "a tied weight counts twice"
-    state, activations = case["state"], right["activations"]
-    batch = sum(rounded(one.nbytes) for one in inputs[: 2 if case["loss"] == "cross-entropy" else 1])
-    return {
-        "parameters": {
-            unrounded: exact,
-            tied: right["parameters"] + twice,
-            "the frozen layer is missing": right["gradients"],
-            "buffers are no parameters": right["parameters"] + buffers,
-        },
-        "gradients": {
-            unrounded: exact_trainable,
-            tied: right["gradients"] + twice,
-            frozen: right["parameters"],
-        },
-        "optimizer state": {
-            unrounded: state * exact_trainable,
-            tied: state * (right["gradients"] + twice),
-            frozen: state * right["parameters"],
-            "each of its numbers is a tensor of its own, rounded by itself": rounded(state * exact_trainable),
-        },
-        "activations": {
-            "the loss itself is missing": activations - 512,
-            "the loss counts twice: here the backward pass keeps it too": activations + 512,
-            "the batch was there before": activations + batch,
-            "buffers were there before": activations + buffers,
-            "the batch and the buffers were there before": activations + batch + buffers,
-        },
-    }
-
-
-def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
-    facts = world[0]
-    right = facts["right"] | {"optimizer state": (case["state"] + 1) * facts["right"]["gradients"]}
-    yield from _judge_one(facts["found"][0], facts["right"], facts["guesses"])
-    words = "when it is asked again, for one state more: "
-    yield from (replace(one, sentence=words + one.sentence, call=1) for one in _judge_one(facts["found"][1], right, {}))
-
-
-def _judge_one(found: Any, right: dict[str, int], guesses: dict[str, dict[str, int]]) -> Iterator[Broken]:
-    if not isinstance(found, dict) or set(found) != set(KINDS):
-        kinds = ", ".join(f'"{kind}"' for kind in KINDS)
-        yield Broken("returns:kind", f"account returns a dict with the keys {kinds}", str(found)[:140])
-        return
-    for number, kind in enumerate(KINDS):
-        value, wanted = found[kind], right[kind]
-        if not isinstance(value, int):
-            yield Broken("returns:number", f"the bytes of the {kind} are a plain int", value)
-        elif value != wanted:
-            why = next((f": {words}" for words, guess in guesses.get(kind, {}).items() if value == guess != wanted), "")
-            if not why and kind == "activations":
-                why = ": more than backward keeps" if value > wanted else ": less than backward keeps"
-                why += ", each storage once, in blocks of 512 bytes, parameters and batch left out"
-            words = f"the bytes of the {kind} are not what the GPU's ledger counts{why}"
-            yield Broken(f"value:{number}", words, f"{value:,}", f"{wanted:,}")
-
-
-def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
-    right = played[0][1][0]["right"]
-    return {
-        "networks": len(played),
-        "to the byte, in the first": ", ".join(f"{kind} {right[kind]:,}" for kind in KINDS),
-    }
-
-
-CONTRACT = Contract(
-    name="memory_and_precision.account",
-    rules={"account": Rules()},
-    draw=draw,
-    scene=scene,
-    judge=judge,
-    mistakes=(
-        ("state:*.grad", "{}: predict the gradients' bytes, no backward pass is needed"),
-        ("state:*", "{}"),
-        ("around:*", "{}"),
-        ("returns:*", "{}"),
-        *((f"value:{number}", "{}") for number in range(4)),
-    ),
-    figures=figures,
+ROUND, KEY = "return -(-nbytes // 512) * 512", "kept[storage.data_ptr()] = storage"
+BEFORE, ALL = "[*parameters, *model.buffers(), *inputs]", "sum(blocks(one.nbytes) for one in parameters)"
+TRAINABLE, RESULT, PACK = (
+    "sum(blocks(one.nbytes) for one in trainable)",
+    "        result = loss()\n",
+    "    pack(result)\n",
 )
+OFFICIAL = Reference("memory_and_precision", "account", {
+    "a GPU gives blocks of 512 bytes: round each tensor up": {ROUND: "return nbytes"},
+    "bytes that just fill their blocks need no block more": {ROUND: "return (nbytes // 512 + 1) * 512"},
+    "round each tensor up to blocks, not their sum":
+        {ALL: "blocks(sum(one.nbytes for one in parameters))", TRAINABLE: "blocks(sum(p.nbytes for p in trainable))"},
+    "each tensor of the optimizer's state is rounded up by itself":
+        {"state * gradients": "blocks(state * sum(one.nbytes for one in trainable))"},
+    "several operators keep the same memory: count each storage once": {KEY: "kept[len(kept)] = storage"},
+    "a view is kept with all the memory behind it: count the bytes of its storage":
+        {KEY: "kept[storage.data_ptr()] = tensor", "storage.nbytes()": "storage.nbytes"},
+    "parameters are no activations, though backward keeps them too": {BEFORE: "[*model.buffers(), *inputs]"},
+    "the batch is no activation: it was there before the forward pass": {BEFORE: "[*parameters, *model.buffers()]"},
+    "a buffer is no activation: it was there before the forward pass": {BEFORE: "[*parameters, *inputs]"},
+    "parameters, buffers and the batch are no activations: they were there before the forward pass": {BEFORE: "[]"},
+    "the loss itself is there after the forward pass too: count it among the activations": {PACK: ""},
+    "where backward keeps the loss too (that of a square root, say) it is counted twice":
+        {PACK: "", "for storage in kept.values())": "for storage in kept.values()) + blocks(result.nbytes)"},
+    "under no_grad nothing is kept for backward": {RESULT: f"        with torch.no_grad():\n    {RESULT}"},
+    "not only floats are kept: a mask has truth values": {"in before:": "in before and tensor.is_floating_point():"},
+    "what modules return is not what backward keeps: functions keep tensors too, and not all outputs are needed":
+        {"    with saved_tensors_hooks(pack, lambda tensor: tensor):\n": "    for module in model.modules():\n"
+         "        module.register_forward_hook(lambda m, i, out: (pack(out), None)[1])\n    if True:\n"},
+    "a frozen parameter has no gradient and no state": {TRAINABLE: ALL},
+    "frozen parameters take memory too": {f'"parameters": {ALL}': '"parameters": gradients'},
+    "a tied weight is one parameter in two layers: count it once": {"list(model.parameters())":
+        "[p for m in model.modules() for p in m._parameters.values() if p is not None]"},
+    "buffers are no parameters": {f'"parameters": {ALL}':
+        '"parameters": sum(blocks(one.nbytes) for one in [*parameters, *model.buffers()])'},
+    "an optimizer keeps `state` tensors for each parameter, not always 2": {"state * gradients": "2 * gradients"},
+    "a number may have 2 or 8 bytes, not always 4": {"one.nbytes": "4 * one.numel()"},
+})  # fmt: skip
+KINDS = "parameters", "gradients", "optimizer state", "activations"
+LAYERS, EVERYTHING = "Linear(20, 40), ReLU, Linear(40, 7)", "tied, frozen and gated layers, a mask, a buffer"
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "cross-entropy": functional.cross_entropy,
+    "mean square": lambda out, classes: out.square().mean(),
+    "root mean square": lambda out, classes: out.square().mean().sqrt(),
+}
+CASES = [
+    {"network": LAYERS, "type": "float32", "loss": "cross-entropy", "rows": 30, "state": 2},
+    {"network": LAYERS, "type": "float32", "loss": "root mean square", "rows": 64, "state": 1},
+    {"network": EVERYTHING, "type": "float32", "loss": "cross-entropy", "rows": 50, "state": 0},
+    {"network": EVERYTHING, "type": "float64", "loss": "root mean square", "rows": 64, "state": 1},
+    {"network": EVERYTHING, "type": "bfloat16", "loss": "mean square", "rows": 33, "state": 2},
+]
+
+
+class Network(nn.Module):
+    """Of a gate both halves of one tensor are kept, of a mask truth values; a mode is not that of the others."""
+
+    def __init__(self, dtype: torch.dtype, width: int = 40) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(20, width), nn.LayerNorm(width)
+        self.square, self.again = nn.Linear(width, width, bias=False), nn.Linear(width, width)
+        self.again.weight = self.square.weight
+        self.frozen = nn.Linear(width, width).requires_grad_(False)
+        self.gate, self.head = nn.Linear(width, 2 * width), nn.Linear(width, 7)
+        self.register_buffer("factors", torch.rand(width) + 0.5)
+        self.to(dtype)
+        self.head.float()  # so two types, but in a network of float32
+        self.norm.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.first(x))
+        x = torch.where(x > 0.1, x, -x)
+        x = x + torch.tanh(self.square(self.norm(x))) * self.factors
+        gate, x = self.gate(x).chunk(2, dim=-1)
+        return self.head(torch.sigmoid(self.again(self.frozen(functional.silu(gate) * x))).to(self.head.weight.dtype))
+
+
+def made(case: dict[str, Any]) -> tuple[nn.Module, list[Tensor]]:
+    """The case's network, and a batch with its classes."""
+    dtype, plain = getattr(torch, case["type"]), nn.Sequential(nn.Linear(20, 40), nn.ReLU(), nn.Linear(40, 7))
+    model = plain if case["network"] == LAYERS else Network(dtype)
+    return model, [torch.randn(case["rows"], 20, dtype=dtype), torch.randint(7, (case["rows"],))]
+
+
+def play(case: dict[str, Any], account: Callable[..., Any]) -> dict[str, Any]:
+    """Twice, for two optimizers: what is kept from the first time shows."""
+    (model, inputs), found = made(case), dict[str, Any]()
+    *_, last = model.parameters()
+    last.grad = torch.ones_like(last)  # of the step before: it is nobody's to throw away
+    for more in ("", ", with one state more"):
+        with leaves(model=model, inputs=inputs):
+            before = [one.grad if one.grad is None else one.grad.clone() for one in model.parameters()]
+            loss = lambda: LOSSES[case["loss"]](model(inputs[0]), inputs[1])  # noqa: E731
+            told = account(model, inputs, loss, case["state"] + bool(more))
+            words = "the model's gradients change: their bytes can be predicted without a backward pass"
+            refuse(not same([one.grad for one in model.parameters()], before), words)
+        fine = isinstance(told, dict) and set(told) == set(KINDS)
+        refuse(not fine, f"account returns a dict with the keys {', '.join(KINDS)}", measured=shorten(told))
+        found |= {f"the bytes of the {kind}{more}": from_array(told[kind]) for kind in KINDS}
+    return found

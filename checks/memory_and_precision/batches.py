@@ -1,92 +1,84 @@
-"""Exercise 4: ``largest_batch(peak, capacity)``: steps on a simulated GPU, none of which may run out of memory.
-
-Two things decide the peak: gradients and the optimizer's temporaries while the batch is small, activations when it is
-large. So it is nearly flat at first and then steep: who goes on in the line of two small batches runs out of memory.
-"""
+"""Check of ``largest_batch``: training steps on a simulated GPU, none of which may run out of memory."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from checks import plain
-from checks.contracts import Broken, Case, Contract, Facts, Rules
-from checks.contracts.guarding import guarded
+import torch
+import torch.distributed.tensor  # a simulated GPU asks for it in its first step: half a second, so before the fork
+from torch import nn
 
-PRELOAD = ("torch.distributed.tensor", "checks.contracts.gpus")
+import simgpu
+from checks.core import Reference, refuse
+from checks.plain import number, shorten
+
+ROW, RETURN = "row = held - peak(batch - 1)", "return batch + (capacity - held) // row"
+OFFICIAL = Reference("memory_and_precision", "largest_batch", {
+    "that batch fits for certain, and some rows more fit: ask what one more row costs": {RETURN: "return batch"},
+    "the capacity is all yours: no part of it is kept free":
+        {"batch, held = 1, peak(1)": "capacity = capacity * 9 // 10\n    batch, held = 1, peak(1)"},
+    "the result does not fit, it is a row too large: round down": {RETURN: RETURN + " + 1"},
+    "between a small batch and a large one the peak is no straight line: what a row costs, two neighbours say":
+        {ROW: "row = max(1, (held - peak(max(1, batch // 10))) // max(1, batch - batch // 10))"},
+    "one row's bytes do not come again with each row: what every batch needs is there once":
+        {RETURN: "return capacity // peak(1)"},
+    "a batch may have any number of rows, not only powers of two": {RETURN: "return 2 ** (batch.bit_length() - 1)"},
+})  # fmt: skip
 MOST_STEPS = 30
-REFUSED = tuple(
-    f"simgpu.torch_module.{name}"
-    for name in ("memory_allocated", "max_memory_allocated", "memory_stats", "mem_get_info")
-)
+CASES = [  # room left: how much of what one row more would take, with the largest batch
+    {"width": 256, "layers": 4, "rows_that_fit": 2000, "room_left": 0.0},
+    {"width": 128, "layers": 6, "rows_that_fit": 2999, "room_left": 1.0},
+    # Here the peak gets straight only just before half of the capacity: a row has its price from there.
+    {"width": 384, "layers": 4, "rows_that_fit": 920, "room_left": 1.0},
+    # Here few rows fit, as each has many tokens: the first guess must be one that fits for certain.
+    {"width": 128, "layers": 3, "rows_that_fit": 13, "room_left": 0.7, "tokens": 1024},
+]
 
 
-def draw(rng: random.Random) -> list[Case]:
-    """Networks that are wide or deep, with so much room that one row needs less than half of it."""
-    cases: list[Case] = []
-    for width, layers, largest in ((256, 4, 2000), (128, 6, 2999), (640, 1, 5 * 640)):
-        cases.append({"ranks": 1, "gpus": 1, "width": width, "layers": layers, "tokens": 1, "facts": [largest]})
-    for _ in range(3):
-        case: Case = {"ranks": 1, "gpus": 1, "width": 128 * rng.randint(1, 5), "layers": rng.randint(1, 8), "tokens": 1}
-        cases.append(case | {"facts": [case["width"] * rng.randint(5, 11) + rng.randint(0, case["width"])]})
-    # A network of which the peak gets straight only just before half of the capacity: a row has its price from there.
-    cases[3] |= {"layers": 8, "facts": [int(cases[3]["width"] * rng.uniform(2.87, 3.0))]}
-    # A network of which few rows fit, as each has many tokens: the first guess must be one that fits for certain.
-    cases[-1] |= {"tokens": 8 * cases[-1]["width"], "facts": [rng.randint(10, 20)]}
-    for case, more in zip(cases, (0.0, 1.0, rng.random(), 1.0, rng.random(), rng.random()), strict=True):
-        case["facts"].append(more)  # how much of the room for one row more is left
-    return [case | {"seed": rng.getrandbits(30)} for case in cases]
-
-
-def scene(case: Case, watch: Any, facts: Facts) -> None:
-    import torch
-
-    largest, more = case["facts"]
+def play(case: dict[str, Any], largest_batch: Callable[..., Any]) -> dict[str, Any]:
+    fits = case["rows_that_fit"]
     step = _training(case, 2**40)
-    fits, too_much = step(largest), step(largest + 1)
-    capacity = fits + int(more * (too_much - fits - 1))
-    step = _training(case, capacity)
-    facts["tried"], facts["capacity"] = [], capacity
+    least, too_much = step(fits), step(fits + 1)
+    capacity = least + int(case["room_left"] * (too_much - least - 1))
+    step, tried, failed = _training(case, capacity), [], []
 
-    def peak(batch: int) -> int:
-        rows = plain.number(batch, whole=True)
-        if rows is None or rows < 1:
-            raise ValueError(f"a batch has 1, 2, 3, … rows, not {batch!r}")
-        facts["tried"].append([rows, False])
+    def peak(rows: int) -> int:
+        if number(rows, whole=True) is None or rows < 1:
+            raise ValueError(f"a batch has 1, 2, 3, … rows, not {rows!r}")
+        tried.append(int(rows))
         try:
-            found = step(rows)
+            return step(int(rows))
         except torch.OutOfMemoryError:
-            facts["tried"][-1][1] = True
+            failed.append(int(rows))
             raise
-        return found
 
-    answer = watch.call("largest_batch", peak=guarded(peak), capacity=capacity)
-    rows = plain.number(answer, whole=True)
-    facts["answer"] = f"{answer!r}"[:60] if rows is None else rows
+    try:
+        found = largest_batch(peak, capacity)
+    finally:
+        words, most = "a step ran out of memory: choose each batch so that it fits for certain", max(failed, default=0)
+        refuse(failed, words, measured=f"{most} rows", expected=f"at most {fits} rows")
+    rows = number(found, whole=True)
+    refuse(rows is None, "largest_batch returns a whole number of rows", measured=shorten(found))
+    words = f"the largest batch is found with at most {MOST_STEPS} steps"
+    refuse(rows == fits and len(tried) > MOST_STEPS, words, measured=len(tried))
+    return {"the largest batch": rows}
 
 
-def _training(case: Case, capacity: int) -> Any:
+def _training(case: dict[str, Any], capacity: int) -> Callable[[int], int]:
     """``step(rows)``: a training step with so many rows, and the most bytes that it held."""
-    import torch
-    from torch import nn
-
-    import simgpu
-
     simgpu.cluster(gpus_per_node=1, numbers=False, memory=capacity)
-    width, tokens, device = case["width"], case["tokens"], torch.device("simgpu:0")
+    width, device = case["width"], torch.device("simgpu:0")
     with device:
-        layers = [layer for _ in range(case["layers"]) for layer in (nn.Linear(width, width), nn.GELU())]
-        model = nn.Sequential(*layers)
+        model = nn.Sequential(*(layer for _ in range(case["layers"]) for layer in (nn.Linear(width, width), nn.GELU())))
         state = [torch.empty_like(one) for one in model.parameters() for _ in range(2)]
-
-    ledger = simgpu.current().gpus[0].memory  # (torch.simgpu's words for it are refused to an answer)
+    ledger = simgpu.current().gpus[0].memory
 
     def step(rows: int) -> int:
         x = loss = None
         ledger.peak = ledger.allocated
         try:
-            x = torch.empty(rows, tokens, width, device=device, dtype=torch.float32)  # whatever the answer has set
+            x = torch.empty(rows, case.get("tokens", 1), width, device=device)
             loss = model(x).square().mean()
             loss.backward()
             with torch.no_grad():
@@ -100,52 +92,3 @@ def _training(case: Case, capacity: int) -> Any:
             model.zero_grad()
 
     return step
-
-
-def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
-    facts = world[0]
-    tried, right = facts["tried"], case["facts"][0]
-    if over := [batch for batch, failed in tried if failed]:
-        words = f"a step with {over[0]} rows ran out of memory, as number {[f for _, f in tried].index(True) + 1} of "
-        words += "the steps: choose each batch so that it fits for certain"
-        yield Broken("raised:over", words, f"{over[0]} rows", f"at most {right} rows")
-        return
-    if "answer" not in facts:
-        return
-    answer = facts["answer"]
-    if not isinstance(answer, int):
-        yield Broken("returns:kind", "largest_batch returns a plain int", answer)
-    elif answer != right:
-        words = f"the largest batch that fits is {'larger' if answer < right else 'smaller'}"
-        yield Broken("value:answer", words, f"{answer} rows", f"{right} rows")
-    elif len(tried) > MOST_STEPS:
-        words = f"finds it, but tries too many steps: {MOST_STEPS} are enough"
-        yield Broken("work:steps", words, f"{len(tried)} steps", f"at most {MOST_STEPS}")
-
-
-def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
-    case, (facts,) = played[0]
-    right = case["facts"][0]
-    return {
-        "networks": len(played),
-        "the first": f"{right} rows in {facts['capacity']:,} bytes, found in {len(facts['tried'])} steps",
-        "steps that ran out of memory": 0,
-    }
-
-
-CONTRACT = Contract(
-    name="memory_and_precision.largest",
-    rules={"largest_batch": Rules()},
-    draw=draw,
-    scene=scene,
-    judge=judge,
-    mistakes=(
-        ("raised:over", "{}"),
-        ("returns:*", "{}"),
-        ("value:*", "{}"),
-        ("work:*", "{}"),
-        ("around:*", "{}"),
-    ),
-    refused=REFUSED,
-    figures=figures,
-)

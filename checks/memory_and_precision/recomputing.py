@@ -1,229 +1,118 @@
-"""Exercise 2: ``checkpointed(function, *tensors)``, on a simulated GPU: what is held, computed again and drawn.
-
-A chain of pieces is run twice: as it is, and with each piece checkpointed. Both begin with the same random numbers.
-"""
+"""Check of ``checkpointed``: a chain of functions on a simulated GPU: what is held, computed again and drawn."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Sequence
+import gc
+from collections.abc import Callable
 from typing import Any
 
-from checks.contracts import Broken, Case, Contract, Facts, Rules, compare
+import torch
+import torch.distributed.tensor  # a simulated GPU asks for it in its first step: half a second, so before the fork
+from torch import Tensor, nn
+from torch.nn.functional import dropout
 
-PRELOAD = ("checks.memory_and_precision.pieces", "torch.distributed.tensor")
-PIECES = 4
-ROUNDINGS = 200
+import simgpu
+from checks.contracts import gpus
+from checks.core import Reference, refuse
+from checks.plain import kind_of
+
+APPLY, SAVE = "return Again.apply(function, *tensors)", "ctx.save_for_backward(*tensors)"
+INPUTS = "[one.detach().requires_grad_(one.requires_grad) for one in ctx.saved_tensors]"
+SET, BACK = "        torch.simgpu.set_rng_state(ctx.random)\n", "        torch.simgpu.set_rng_state(now)\n"
+BACKWARD, RETURN = "torch.autograd.backward(result, gradient)", "return None, *(one.grad for one in tensors)"
+OFFICIAL = Reference("memory_and_precision", "checkpointed", {
+    "that is a plain call: everything is kept for the backward pass": {APPLY: "return function(*tensors)"},
+    "the graph of the first run is kept, with all activations":
+        {"        return function(*tensors)\n": "        with torch.enable_grad():\n            ctx.kept = "
+         "function(*[one.detach().requires_grad_() for one in tensors])\n        return ctx.kept.detach()\n"},
+    "copies of the tensors are kept: keep the tensors themselves, with ctx.save_for_backward":
+        {SAVE: "ctx.save_for_backward(*[one.clone().requires_grad_(one.requires_grad) for one in tensors])"},
+    "the graph of the second run is still there after the backward pass":
+        {BACKWARD: f"{BACKWARD[:-1]}, retain_graph=True)\n        ctx.kept = result"},
+    "dropout draws other random numbers in the second run: set the state that you found before the first": {SET: ""},
+    "those are the random numbers of the CPU or of GPU 0, and the tensors are on another GPU":
+        {"torch.simgpu.get_rng": "torch.get_rng", "torch.simgpu.set_rng": "torch.set_rng"},
+    "after backward the GPU draws again what it has drawn: put back the state found when backward began": {BACK: ""},
+    "the state to put back is that of when backward began, and not that of before the first run": {BACK: SET},
+    "in backward autograd records nothing, unless under torch.enable_grad()": {"with torch.enable_grad():": "if True:"},
+    "the second run's tensors have to ask for gradients, as those of the first":
+        {INPUTS: "[one.detach() for one in ctx.saved_tensors]"},
+    "the second run still belongs to the graph before it: detach its tensors": {INPUTS: "ctx.saved_tensors"},
+    "only the first tensor gets its gradient": {RETURN: "return None, tensors[0].grad, *[None] * (len(tensors) - 1)"},
+    "parameters get no gradient: autograd.grad brings gradients only to the tensors that it is given":
+        {BACKWARD: "asked = [one for one in tensors if one.requires_grad]\n        "
+         "for one, found in zip(asked, torch.autograd.grad(result, asked, gradient)):\n            one.grad = found"},
+    "the gradient that arrives in backward is not used": {"(result, gradient)": "(result, torch.ones_like(result))"},
+    "under torch.no_grad() it is a plain call, without a graph": {APPLY: f"with torch.enable_grad():\n        {APPLY}"},
+})  # fmt: skip
+WIDTH = 64
+CASES = [
+    {"GPU": 0, "dropout": 0.0, "tensors": 1, "gradients_for": "all"},
+    {"GPU": 0, "dropout": 0.3, "tensors": 1, "gradients_for": "all"},
+    {"GPU": 1, "dropout": 0.2, "tensors": 2, "gradients_for": "the second"},
+    {"GPU": 0, "dropout": 0.4, "tensors": 3, "gradients_for": "all"},
+]
 
 
-def draw(rng: random.Random) -> list[Case]:
-    cases: list[Case] = []
-    for gpu, dropout, tensors, gradients in (
-        (0, 0.0, 1, "all"),
-        (0, 0.3, 1, "all"),
-        (1, 0.5, 2, "all but the last"),  # GPU 1 draws from a generator of its own, GPU 0 from the CPU's
-        (rng.randrange(2), 0.2, 2, "the second only"),
-        (rng.randrange(2), rng.choice((0.0, 0.4)), 3, "all"),
-    ):
-        case: Case = {"ranks": 1, "gpus": 2, "gpu": gpu, "dropout": dropout, "tensors": tensors}
-        cases.append(case | {"gradients for": gradients, "rows": rng.randint(20, 60), "seed": rng.getrandbits(30)})
-    return cases
+class Piece(nn.Module):
+    """Two layers with dropout; the other tensors are factors. It counts how often it runs."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.up, self.down, self.p, self.runs = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH), p, 0
+
+    def forward(self, x: Tensor, *others: Tensor) -> Tensor:
+        self.runs += 1
+        inner = dropout(torch.tanh(self.up(x)), self.p)
+        for one in others:
+            inner = inner * one
+        return x + self.down(torch.sigmoid(inner))
 
 
-def scene(case: Case, watch: Any, facts: Facts) -> None:
-    import torch
-
-    import simgpu
-    from checks.core import gpus
-    from checks.memory_and_precision import pieces
-
+def play(case: dict[str, Any], checkpointed: Callable[..., Any]) -> dict[str, Any]:
+    gc.freeze()  # what is there now need not be looked through again
     simgpu.cluster(gpus_per_node=2)
-    gpu = case["gpu"]
+    gpu, device = case["GPU"], simgpu.device(case["GPU"])
     torch.simgpu.set_device(gpu)
-    facts["plain"] = _plain(case)
-    chain, tensors = pieces.made(case, PIECES)
-    counts = [0] * PIECES
-    x, outputs = tensors[0], []
-    torch.manual_seed(case["seed"])  # of the GPUs too
-    start, there = gpus.held()[gpu], sum(gpus.rounded(one.grad.nbytes) for one in chain[0].parameters())
-    facts["forward"] = []
-    for number, piece in enumerate(chain):
-        given = {f"tensor {i}": one for i, one in enumerate([x, *tensors[1:]])}
-        function = pieces.counted(piece, counts, number)
-        x = watch.call("checkpointed", function=function, **given)
-        if not isinstance(x, torch.Tensor):
-            facts["kind"] = type(x).__name__
-            return
-        outputs.append(x.nbytes)
-        facts["forward"].append(gpus.held()[gpu] - start - sum(gpus.rounded(each) for each in outputs))
-    facts["output"] = gpus.plain(x)
-    facts["calls forward"] = list(counts)
-    facts["random forward"] = _random()
-    given.clear()
-    if x.grad_fn is None:
-        facts["kind"] = "a tensor without a graph"
-        return
-    gradient = x.detach() / x.numel()
-    parameters = [one for piece in chain for one in piece.parameters()]
-    given = {"tensors": tensors, "parameters": parameters, "gradient": gradient}
-    with watch.step("backward", None, **given), gpus.seen() as facts["seen"]:
-        x.backward(gradient)
-    del x, gradient
-    given.clear()
-    facts["calls"] = list(counts)
-    facts["random"] = _random()
-    facts["gradients"] = pieces.gradients(chain, tensors)
-    facts["room"] = sum(gpus.rounded(one.grad.nbytes) for one in [*parameters, *tensors] if one.grad is not None)
-    facts["left"] = gpus.held()[gpu] - start + there - facts["room"]
-    with torch.no_grad():
-        given = {f"tensor {i}": one for i, one in enumerate(tensors)}
-        before = list(counts)
-        y = watch.call("checkpointed", function=pieces.counted(chain[0], counts, 0), **given)
-    facts["without"] = {
-        "calls": counts[0] - before[0],
-        "graph": getattr(y, "grad_fn", None) is not None or bool(getattr(y, "requires_grad", False)),
-    }
-
-
-def _random() -> list[list[int]]:
-    """Where the random numbers are: those of the GPU, and those of the CPU."""
-    import torch
-
-    return [torch.simgpu.get_rng_state().tolist(), torch.get_rng_state().tolist()]
-
-
-def _plain(case: Case) -> Facts:
-    """The same chain, as it is."""
-    import torch
-
-    from checks.core import gpus
-    from checks.memory_and_precision import pieces
-
-    chain, tensors = pieces.made(case, PIECES)
-    torch.manual_seed(case["seed"])  # of the GPUs too
-    x, kept, gpu = tensors[0], [], case["gpu"]
+    torch.manual_seed(1)
+    with device:
+        chain = [Piece(case["dropout"]) for _ in range(3)]
+        tensors = [torch.randn(30, WIDTH), torch.randn(4 * WIDTH), torch.randn(4 * WIDTH)][: case["tensors"]]
+    for one in tensors if case["gradients_for"] == "all" else tensors[1:]:
+        one.requires_grad_()
+    for one in chain[0].parameters():  # of a backward pass before this one
+        one.grad = torch.full_like(one, 0.001)
+    before, x, results, found = _held(gpu, chain, tensors), tensors[0], 0, dict[str, Any]()
     for piece in chain:
-        before = gpus.held()[gpu]
-        x = piece(x, *tensors[1:])
-        kept.append(gpus.held()[gpu] - before - gpus.rounded(x.nbytes))
-    found: Facts = {"output": gpus.plain(x)["value"], "random": _random(), "kept": kept}
-    x.backward(x.detach() / x.numel())
-    found["gradients"] = pieces.gradients(chain, tensors)
+        x = checkpointed(lambda *given, piece=piece: piece(*given), x, *tensors[1:])
+        words = "checkpointed returns what the function returns, a tensor that autograd can go back from"
+        fine = isinstance(x, Tensor) and x.grad_fn is not None
+        refuse(not fine, words, measured="a tensor without a graph" if isinstance(x, Tensor) else kind_of(x))
+        results += gpus.rounded(x.nbytes)
+    found["the result of three functions, one after the other"] = x.detach().cpu()
+    found["the runs of each function in the forward pass"] = [piece.runs for piece in chain]
+    found["the bytes that are kept beside the results"] = max(0, _held(gpu, chain, tensors) - before - results)
+    found["the random numbers that the GPU draws after the forward pass"] = torch.rand(3, device=device).cpu()
+    try:
+        x.backward(x.detach() / x.numel())
+    except Exception as error:
+        return found | {"how the backward pass ends": f"{type(error).__name__}: {error}"}
+    found["how the backward pass ends"] = "well"
+    found["the runs of each function in all"] = [piece.runs for piece in chain]
+    named = {f"tensor {number}": one for number, one in enumerate(tensors)}
+    named |= {f"function {i}'s {name}": one for i, piece in enumerate(chain) for name, one in piece.named_parameters()}
+    for name, one in named.items():
+        found[f"the gradient of {name}"] = None if one.grad is None else one.grad.cpu()
+    found["the random numbers that the GPU draws after the backward pass"] = torch.rand(3, device=device).cpu()
+    left = _held(gpu, chain, tensors) - before - results
+    found["the bytes that stay after the backward pass, beside results and gradients"] = max(0, left)
+    with torch.no_grad():
+        found["whether the result has a graph under torch.no_grad()"] = checkpointed(chain[0], *tensors).requires_grad
+    found["the runs of the first function, with one more under torch.no_grad()"] = chain[0].runs
     return found
 
 
-def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
-    facts = world[0]
-    plain = facts["plain"]
-    if "kind" in facts:
-        words = "checkpointed returns what the function returns, a tensor that autograd can go back from"
-        yield Broken("returns:kind", words, facts["kind"])
-        return
-    yield from compare("value:0", "the result", facts["output"]["value"], [plain["output"]], steps=ROUNDINGS)
-    for number, more in enumerate(facts["forward"]):
-        if more > 0:
-            words = f"after {number + 1} pieces, something is held beside the pieces' results: the activations of a "
-            words += "piece are not to be kept"
-            figures = f"{more:,} bytes more", f"0 (everything kept: {sum(plain['kept'][: number + 1]):,})"
-            yield Broken("memory:0 held", words, *figures)
-            break
-    if facts["calls forward"] != [1] * PIECES:
-        words = "each function runs once in the forward pass"
-        yield Broken("work:0 forward", words, facts["calls forward"], [1] * PIECES)
-    if facts["random forward"] != plain["random"]:
-        words = "after the forward pass the GPU's random numbers are not where the functions leave them"
-        yield Broken("value:4 drawn", words)
-    yield from _backward(facts, plain, case)
-    if facts["without"]["calls"] != 1 or facts["without"]["graph"]:
-        words = "under torch.no_grad() the function runs once, and there is no graph"
-        yield Broken("work:3 no_grad", words, f"{facts['without']['calls']} runs")
-
-
-def _backward(facts: Facts, plain: Facts, case: Case) -> Iterator[Broken]:
-    yield from _gradients(facts["gradients"], plain["gradients"], "value:3" if case["dropout"] else "value:2")
-    if facts["calls"] != [2] * PIECES:
-        words = "each function runs once in the forward pass and once more in the backward pass"
-        yield Broken("work:1 again", words, facts["calls"], [2] * PIECES)
-    if facts["random"] != plain["random"]:
-        words = (
-            "after the backward pass the GPU's random numbers are not as before it: whoever draws next gets numbers "
-        )
-        yield Broken("value:5 drawn", words + "that were drawn already. Put the state back that you have found")
-    most = facts["room"] + 2 * max(plain["kept"])
-    if facts["seen"]["peak"][case["gpu"]] > most:
-        words = "in the backward pass the activations of more than one piece are there at the same time"
-        yield Broken("memory:1 peak", words, f"{facts['seen']['peak'][case['gpu']]:,} bytes", f"at most {most:,}")
-    if facts["left"] > 0:
-        words = "something stays in the GPU's memory after the backward pass, beside gradients"
-        yield Broken("memory:2 left", words, f"{facts['left']:,} bytes", 0)
-
-
-def _gradients(got: dict[str, Any], right: dict[str, Any], clause: str) -> Iterator[Broken]:
-    from checks.memory_and_precision.pieces import BEFORE
-
-    for name, one in right.items():
-        if one is None and got.get(name) is not None:
-            yield Broken("value:1 extra", f"{name} gets a gradient, though nobody asked for one")
-        elif one is not None and got.get(name) is None:
-            why = "is every tensor's gradient returned, in the order of the tensors?"
-            if name.startswith("piece"):
-                why = "the backward pass through the second run has to reach the parameters too"
-            yield Broken("value:1 none", f"{name} gets no gradient: {why}")
-    for name, one in right.items():
-        if one is not None and got.get(name) is not None:
-            others = [value for value in right.values() if value is not None]
-            later = PIECES - int(name.split("'")[0].split()[1]) if name.startswith("piece") else PIECES
-            before = BEFORE * name.startswith("piece 0")
-            guesses = {"is too large: twice as large with each piece": before + 2**later * (one - before)}
-            if before:
-                guesses["is that of this pass alone: add it to the one that is there already"] = one - before
-            yield from compare(
-                clause, f"the gradient of {name}", got[name], [one], steps=ROUNDINGS, guesses=guesses, beside=others
-            )
-
-
-def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
-    facts = played[1][1][0]
-    return {
-        "chains": len(played),
-        "bytes kept by four pieces": f"0 instead of {sum(facts['plain']['kept']):,}",
-        "runs of each piece": facts["calls"][0],
-    }
-
-
-RANDOM = ("around.torch's random numbers", "around.the GPUs' random numbers")
-CONTRACT = Contract(
-    name="memory_and_precision.checkpointed",
-    rules={
-        "checkpointed": Rules(changes=RANDOM),
-        "backward": Rules(changes=(*RANDOM, "*.grad", "*.grad.*")),
-    },
-    draw=draw,
-    scene=scene,
-    judge=judge,
-    mistakes=(
-        ("state:*", "{}"),
-        ("around:*", "{}"),
-        ("returns:*", "{}"),
-        ("value:0*", "{}"),
-        ("memory:0*", "{}"),
-        ("work:0*", "{}"),
-        ("value:1*", "{}"),
-        ("work:1*", "{}"),
-        ("value:2*", "{}"),
-        ("value:3*", "{}. Does dropout draw the same numbers in the second run?"),
-        ("value:4*", "{}"),
-        ("value:5*", "{}"),
-        ("memory:1*", "{}"),
-        ("memory:2*", "{}"),
-        ("work:3*", "{}"),
-    ),
-    refused=(
-        "torch.utils.checkpoint.checkpoint",
-        "torch.utils.checkpoint.checkpoint_sequential",
-        "torch.utils.checkpoint.CheckpointFunction.forward",
-        "torch.utils.checkpoint._checkpoint_without_reentrant_generator",
-        "torch.autograd.graph.save_on_cpu.__init__",
-    ),
-    figures=figures,
-)
+def _held(gpu: int, chain: list[Piece], tensors: list[Tensor]) -> int:
+    """The bytes on the GPU that are no gradients of these."""
+    known = [*tensors, *(one for piece in chain for one in piece.parameters())]
+    return gpus.held()[gpu] - sum(gpus.rounded(one.grad.nbytes) for one in known if one.grad is not None)
