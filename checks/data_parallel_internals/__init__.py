@@ -1,33 +1,35 @@
-"""The exercises of this lab: data parallelism out of four steps. Each module holds a contract.
+"""The exercises of this lab: data parallelism out of four steps. (1 and 2 are tests, 3 to 5 contracts.)
 
 scattering.py   scatter: rows to their GPUs
-replicas.py     replicate: the model's tensors, on all GPUs
+replicating.py  replicate: the model's tensors, on all GPUs
 forwards.py     forward: all four steps
 losses.py       loss: the loss where the logits are
 autograd_functions.py  functions: a backward of one's own
 steps.py        what forward and loss share; nets.py: their models, in the rank
+simulated.py    what the tests share; models.py: their model
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from checks import core
 from checks.contracts import judge
-from checks.data_parallel_internals import autograd_functions, forwards, losses, replicas, scattering
+from checks.data_parallel_internals import autograd_functions, forwards, losses, replicating, scattering
 from checks.framework import exercise
 from checks.points import passed
 
 
-@exercise(title="Scatter the batch", difficulty=1, minutes=10)
+@exercise(title="Scatter the batch", difficulty=1, minutes=10, official=scattering.OFFICIAL)
 def scatter(scatter_batch: Any) -> dict[str, Any]:
     """Judge ``scatter_batch(batch, devices)``, which returns a list of parts, each on its GPU."""
-    return judge(scattering.CONTRACT, scatter_batch)
+    return core.judge(scattering.OFFICIAL, scattering.play, scattering.CASES, scatter_batch)
 
 
-@exercise(title="Replicate the model", difficulty=2, minutes=15)
+@exercise(title="Replicate the model", difficulty=2, minutes=15, official=replicating.OFFICIAL)
 def replicate(replicate_model: Any) -> dict[str, Any]:
     """Judge ``replicate_model(model, devices)``, which returns for each GPU a dict of names and tensors."""
-    return judge(replicas.CONTRACT, replicate_model)
+    return core.judge(replicating.OFFICIAL, replicating.play, replicating.CASES, replicate_model)
 
 
 @exercise(title="Run the replicas, gather the outputs", difficulty=2, minutes=15)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from checks.contracts import Broken, Case, Contract, Facts, Rules, compare
 from checks.data_parallel_internals import steps
-from checks.data_parallel_internals.replicas import ROUNDINGS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -170,7 +169,7 @@ def _judge_statistics(facts: Facts) -> Iterator[Broken]:
         broken = [
             one
             for name, got, wanted in zip(STATISTICS[:2], facts["got"], right, strict=False)
-            for one in compare("value:5 statistics", f"{name} after a step", got, [wanted], steps=ROUNDINGS)
+            for one in compare("value:5 statistics", f"{name} after a step", got, [wanted], steps=steps.ROUNDINGS)
         ]
         if not broken:
             return

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from checks.contracts import Broken, Case, Facts, Rules, compare, races
-from checks.data_parallel_internals.replicas import MOVED, ROUNDINGS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+MOVED = "the model itself has moved: .to() of a module changes it in place, .to() of a tensor gives a copy"
+ROUNDINGS = 200  # one after the other, in the forward and backward of these models
 PRELOAD = ("checks.data_parallel_internals.nets",)
 REFUSED = ("torch.nn.DataParallel.__init__", "torch.nn.parallel.data_parallel.data_parallel")
 TURNS = (0, 1, 0)
