@@ -21,7 +21,7 @@ OWN = """class Send(torch.autograd.Function):
     @staticmethod
     def forward(ctx, tensor, device, count):
         ctx.home, ctx.count = tensor.device, count
-        return tensor.to(device)
+        return tensor.to(device) if tensor.device != device else tensor.view_as(tensor)
 
     @staticmethod
     def backward(ctx, gradient):
@@ -29,10 +29,10 @@ OWN = """class Send(torch.autograd.Function):
 
 
 def replicate_model"""
-HERE = "device == devices[0] or not tensor.requires_grad"
 OFFICIAL = Reference("data_parallel_internals", "replicate_model", {
     "the gradient that comes back is divided by the number of replicas: bring it back as it is":
-        {MARK: OWN, SEND: f"tensor.to(device) if {HERE} else Send.apply(tensor, device, len(devices)) for"},
+        {MARK: OWN, SEND: "(Send.apply(tensor, device, len(devices)) if tensor.requires_grad else tensor.to(device)) "
+                          "for"},
     "a frozen parameter wants a gradient in a replica: what is frozen stays frozen":
         {SEND: "(tensor if device == devices[0] else tensor.to(device).requires_grad_(tensor.is_floating_point() and "
                "name in dict(model.named_parameters()))) for"},

@@ -28,8 +28,8 @@ OFFICIAL = Reference("data_parallel_internals", "scatter_batch", {
     "there are never more than four parts": {"chunk(len(devices))": "chunk(min(4, len(devices)))"},
 })  # fmt: skip
 CASES = [
-    {"devices": [0, 1, 2, 3], "rows": 10, "of": "float64", "batch_on": "host"},
-    {"devices": [2, 0, 1], "rows": 7, "of": "float32", "batch_on": "GPU 1"},
+    {"devices": [0, 1, 2, 3], "rows": 10, "of": "float32", "batch_on": "host"},
+    {"devices": [2, 0, 1], "rows": 7, "of": "float64", "batch_on": "GPU 1"},
     {"devices": [3, 0, 2, 1], "rows": 2, "of": "int64", "batch_on": "host"},
     {"devices": [1], "rows": 3, "of": "float64", "batch_on": "GPU 0"},
     {"devices": [4, 1, 3, 0, 2], "rows": 9, "of": "float32", "batch_on": "GPU 5"},
