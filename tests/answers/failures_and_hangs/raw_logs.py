@@ -1,56 +1,16 @@
-"""Exercise 1 of the lab on failures and hangs: raw logs, judged."""
+"""Exercise 1 of the lab on failures and hangs: raw logs, judged. What is not here is in the official solution."""
 
-# ruff: noqa: F401 (modules that changed answers use)
-import random
 import re
 from collections import Counter, defaultdict
-from pathlib import Path
 
 from known_answers import right, wrong
 
-
-def judge_log(log):
-    ends = {int(rank): end for rank, end in re.findall(r"rank      : (\d+) .*\n  exitcode  : (.*)", log)}
-    calls = {int(rank): call for rank, call in re.findall(r"\[Rank (\d+)\] Watchdog.*?(OpType.*?), NumelOut", log)}
-    calls |= {int(rank): call for rank, call in re.findall(r"Rank (\d+) is running.*?(OpType.*?\])", log)}
-    errors = {}
-    for rank, name, words in re.findall(r"^\[rank(\d+)\]: ([\w.]+)(?:: (.*))?$", log, re.MULTILINE):
-        errors.setdefault(int(rank), (name, words))
-
-    if calls:
-        if len(calls) < len(ends):
-            return (set(ends) - set(calls)).pop(), "missing"
-        usual = Counter(calls.values()).most_common(1)[0][0]
-        return next(rank for rank in calls if calls[rank] != usual), "mismatch"
-    for rank, (name, words) in errors.items():
-        if not re.search("Timed out|Connection (closed|reset)", words):
-            return rank, name
-    for rank, end in ends.items():
-        if killed := re.search(r"SIG(?!TERM)\w+", end):
-            return rank, killed[0]
-    return (set(ends) - set(errors)).pop(), "missing"
-
-
-EQUAL = {
-    "24: 0 → -1 (2)": "of the one commonest, the last is the first",
-    "24: 1 → 2": "of the two commonest, the first is the commonest",
-}
 WITNESS = '"Timed out|Connection (closed|reset)"'
-FIRST = "errors.setdefault(int(rank), (name, words))"
-PATTERN = r'r"^\[rank(\d+)\]: ([\w.]+)(?:: (.*))?$"'
-ERRORS = "    for rank, (name, words) in errors.items():\n"
-KILLED = (
-    r"    for rank, end in ends.items():"
-    + "\n"
-    + r'        if killed := re.search(r"SIG(?!TERM)\w+", end):'
-    + "\n            return rank, killed[0]\n"
-)
-CALLS = "    if calls:\n"
-SILENT = 'return (set(ends) - set(errors)).pop(), "missing"'
 USUAL = "usual = Counter(calls.values()).most_common(1)[0][0]"
-
-
-# --- right, and written differently
+SILENT = 'return (set(ends) - set(errors)).pop(), "missing"'
+right("the connection, in fewer words", {
+    WITNESS: '"gloo/transport"', USUAL: "usual = max(calls.values(), key=list(calls.values()).count)"
+})  # fmt: skip
 
 
 @right("line by line")
@@ -124,16 +84,7 @@ def by_rank():
     return (judge_log,)
 
 
-right(
-    "the connection, in fewer words",
-    {WITNESS: '"gloo/transport"', USUAL: "usual = max(calls.values(), key=list(calls.values()).count)"},
-)
-
-
-# --- wrong
-
-
-@wrong("what torchrun calls the root cause", "is a witness, though torchrun saw it fail first")
+@wrong("what torchrun calls the root cause", "is a witness")
 def root_cause():
     def judge_log(log):
         root = log[log.index("Root Cause") :]
@@ -145,82 +96,18 @@ def root_cause():
     return (judge_log,)
 
 
-@wrong("who speaks first", "raised TypeError")
-def speaks_first():
-    def judge_log(log):
-        found = re.search(r"^\[rank(\d+)\]: ([\w.]+)(:|$)", log, re.MULTILINE)
-        return int(found[1]), found[2]
-
-    return (judge_log,)
-
-
-wrong("the last exception of a rank", "its first exception is the cause", {
-    FIRST: "errors[int(rank)] = name, words", WITNESS: '"Timed out|Connection (closed|reset)|Parent directory"'
-})  # fmt: skip
-wrong("the last exception, whoever has it", "is a witness", {FIRST: "errors[int(rank)] = name, words"})
 wrong("who was stopped is to blame", "SIGTERM is how torchrun stops", {"SIG(?!TERM)": "SIG"})
-wrong("signals first", "waits in it: who has not come", {CALLS: KILLED + CALLS})
-wrong("SIGTERM in front of what ranks say", "SIGTERM is how torchrun stops", {
-    CALLS: KILLED.replace("(?!TERM)", "") + CALLS
+wrong("signals first", "rank 2 has come to the collective", {
+    "    if calls:\n": "    for rank, end in ends.items():\n        if killed := re.search(r'SIG(?!TERM)\\w+', end):\n"
+    "            return rank, killed[0]\n    if calls:\n"
 })  # fmt: skip
 wrong("closed connections are no sign", "is a witness", {WITNESS: '"Timed out"'})
-wrong("time-outs are no sign", "is a witness", {WITNESS: '"Connection (closed|reset)"'})
 wrong("reset is forgotten", "is a witness", {WITNESS: '"Timed out|Connection closed"'})
-wrong("every RuntimeError is a witness", "drawn log", {
-    WITNESS + ", words)": "'RuntimeError', name)",
-    SILENT: 'return (set(ends) - set(errors) or set(errors)).pop(), "missing"',
-})  # fmt: skip
-wrong("exceptions end in Error", "the log says more of it", {
-    PATTERN: r'r"^\[rank(\d+)\]: ([\w.]+Error)(?:: (.*))?$"'
-})  # fmt: skip
-wrong("four signals", "the log says more of it", {r'r"SIG(?!TERM)\w+"': 'r"SIG(KILL|SEGV|ABRT|BUS)"'})
-wrong("a name without dots", "drawn log", {PATTERN: r'r"^\[rank(\d+)\]: (\w+)(?:: (.*))?$"'})
-wrong("an exception has words", "drawn log", {PATTERN: r'r"^\[rank(\d+)\]: ([\w.]+): (.*)$"'})
-wrong(
-    "killed means out of memory",
-    "that is not what happened to it",
-    {"return rank, killed[0]": 'return rank, "SIGKILL"'},
-)
-wrong("who is silent was killed", "that is not what happened to it", {SILENT: SILENT.replace("missing", "SIGKILL")})
+wrong("killed means out of memory", "does not stand in this log", {"return rank, killed[0]": 'return rank, "SIGKILL"'})
+wrong("who is silent was killed", "does not stand in this log", {SILENT: SILENT.replace("missing", "SIGKILL")})
 wrong("missing is the one that was stopped", "is a witness", {
     SILENT: 'return max(rank for rank, end in ends.items() if "SIGTERM" in end), "missing"'
 })  # fmt: skip
-wrong("rank 0 is always right", "calls what most of the others call", {
-    USUAL: "usual = calls[0]" })  # fmt: skip
-wrong("the operation alone", "raised", {"NumelOut": "NumelIn", r"(OpType.*?\])": r"(OpType.*?),"})
-wrong("whose number is the smallest", "waits in it: who has not come", {
-    'return (set(ends) - set(calls)).pop(), "missing"':
-        r'return min((int(n), int(r)) for r, n in re.findall(r"Rank (\d+)\].*?last enqueued work: (\d+)", log))[1], "missing"'
-})  # fmt: skip
-wrong("a dict", "returns a pair of a rank", {
-    "return rank, name": 'return {"rank": rank, "what": name}'
-})  # fmt: skip
-wrong("the rank as text", "returns a pair of a rank", {"return rank, name": "return str(rank), name"})
+wrong("a dict", "not a pair", {"return rank, name": 'return {"rank": rank, "what": name}'})
+wrong("the rank as text", "not a pair", {"return rank, name": "return str(rank), name"})
 wrong("the whole line", "give the name alone", {"return rank, name": 'return rank, f"{name}: {words}"'})
-
-
-@wrong("a guess", "log a")
-def a_guess():
-    def judge_log(log):
-        return random.Random(log[:50]).choice([(0, "missing"), (2, "mismatch"), (1, "SIGKILL")])
-
-    return (judge_log,)
-
-
-wrong("shuffled, and the dice are left there", "random numbers", {
-    "    ends = {": "    random.shuffle(lines := log.splitlines())\n    ends = {"
-})  # fmt: skip
-wrong("signals in small letters", "give the name alone", {"return rank, killed[0]": "return rank, killed[0].lower()"})
-wrong(
-    "who was killed is missing", "the log says more of it than that it has not come", {r"SIG(?!TERM)\w+": r"SIG(?!\w)"}
-)
-
-
-wrong(
-    "any word about the time or a connection", "judge_log raised KeyError", {WITNESS: '"(?i)time|connect|closed|reset"'}
-)
-wrong(
-    "exceptions have one of five endings",
-    "its first exception is the cause",
-    {PATTERN: r'r"^\[rank(\d+)\]: ([\w.]*(?:Error|Exception|Interrupt|Exit|Iteration))(?:: (.*))?$"'},
-)
