@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +16,7 @@ from checks.core import refuse
 from checks.data_parallel_internals.simulated import values
 
 WIDTH, CLASSES = 4, 3
+FLOPS = 200  # of a row, forward
 
 
 class Net(nn.Module):
@@ -36,6 +39,11 @@ class Net(nn.Module):
         self.to(dtype)
 
     def forward(self, x: Tensor) -> Tensor:
+        if threading.current_thread() is not threading.main_thread():
+            time.sleep(0.1)  # another thread that shares this module puts its tensors into it meanwhile
+        where, right = gpus.place(self.first.weight), gpus.place(x)
+        refuse(where != right, "rows and weights of a replica are on two GPUs (do threads share a module? While it "
+               "runs, functional_call puts a replica's tensors there)", measured=f"{right} and {where}")  # fmt: skip
         return self.norm(self.head(torch.tanh(self.again(self.frozen(self.inner(self.first(x * self.scale)))))))
 
 

@@ -10,7 +10,6 @@ from torch import nn
 from torch.func import functional_call
 
 from checks.contracts import gpus
-from checks.contracts.snapshot import raw
 from checks.core import Reference, refuse
 from checks.data_parallel_internals.models import Net, rows, tensors, unchanged
 from checks.data_parallel_internals.simulated import cluster, refuse_host, refuse_left, unraced, values
@@ -111,7 +110,8 @@ def _refuse_names(model: Net, replicas: Any) -> None:
 def _refuse_tensor(number: int, name: str, copy: Any, own: Any, device: Any) -> None:
     what = f"`{name}` in replica {number}"
     refuse(not isinstance(copy, torch.Tensor), f"{what} is no tensor", measured=type(copy).__name__)
-    place, right, itself = gpus.place(copy), f"GPU {device.index}", raw(copy).data_ptr() == raw(own).data_ptr()
+    place, right = gpus.place(copy), f"GPU {device.index}"
+    itself = gpus.plain(copy)["memory"] == gpus.plain(own)["memory"]
     refuse(itself and number, f"{what} is the model's own tensor: the replicas share it with the model")
     refuse(place != right, f"{what} is in the wrong place", measured=place, expected=right)
     refuse(not number and not itself and isinstance(own, nn.Parameter), f"{what} is a copy: devices[0] has the "
