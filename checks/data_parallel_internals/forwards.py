@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
-from checks.core import Reference, refuse
+from checks.core import Reference
 from checks.data_parallel_internals import steps
-from checks.data_parallel_internals.models import CLASSES
 
 PARTS = "parts = scatter_batch(batch, devices)"
 OUTPUTS = "[output.to(devices[0]) for output in outputs]"
@@ -39,11 +36,4 @@ CASES = [
 
 
 def play(case: dict[str, Any], data_parallel_forward: Callable[..., Any]) -> dict[str, Any]:
-    def call(*inputs: Any) -> Any:
-        output = data_parallel_forward(*inputs)
-        kind = type(output).__name__
-        refuse(not isinstance(output, torch.Tensor), "the result is not one tensor with all rows", measured=kind)
-        return output
-
-    words = "other bytes go to the first GPU than the outputs of the others, each once"
-    return steps.play(case, call, back=CLASSES, spare=0, words=words)
+    return steps.play(case, data_parallel_forward)

@@ -50,17 +50,7 @@ MANY = [
 
 
 def play(case: dict[str, Any], data_parallel_loss: Callable[..., Any]) -> dict[str, Any]:
-    def call(*inputs: Any) -> Any:
-        loss = data_parallel_loss(*inputs)
-        kind = type(loss).__name__
-        refuse(
-            not isinstance(loss, torch.Tensor), "the result is not a tensor, so no gradient goes back", measured=kind
-        )
-        refuse(loss.dim(), "the result is not one number, a tensor with no dimensions", measured=list(loss.shape))
-        return loss
-
-    words = "more than one loss of each GPU goes to the first GPU: compute and add up losses where the logits are"
-    return steps.play(case | {"of": "float32", "loss": True}, call, back=0, spare=16, words=words)
+    return steps.play(case | {"of": "float32"}, data_parallel_loss, loss=True)
 
 
 def hold(case: dict[str, Any], data_parallel_loss: Callable[..., Any]) -> dict[str, Any]:

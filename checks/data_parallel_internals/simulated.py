@@ -53,3 +53,12 @@ def refuse_left(before: list[int], words: str) -> None:
     """Nothing is held on any GPU that was not there before."""
     left = [max(0, now - then) for now, then in zip(gpus.held(), before, strict=True)]
     refuse(any(left), words, measured=f"bytes on each GPU: {left}", expected="none")
+
+
+def refuse_late(spans: dict[int, tuple[float, float]], waits: int) -> None:
+    """Of the times in which GPUs compute, no one begins after another has ended."""
+    late = max((start, gpu) for gpu, (start, _) in spans.items())
+    done = min((end, gpu) for gpu, (_, end) in spans.items())
+    why = "a copy waits for all that its GPU was given before: copy everything first, then run"
+    why = "the host waits for a result: only launch" if waits else why
+    refuse(late[0] > done[0], f"GPU {late[1]} begins to compute when GPU {done[1]} has ended: {why}")

@@ -15,11 +15,12 @@ import simgpu
 from checks.contracts import gpus
 from checks.core import refuse
 from checks.data_parallel_internals.models import CLASSES, FLOPS, Net, rows, tensors, unchanged
-from checks.data_parallel_internals.simulated import cluster, links, refuse_host, refuse_left, unraced, values
+from checks.data_parallel_internals.simulated import cluster, refuse_host, refuse_late, refuse_left, unraced, values
 
 H100 = simgpu.gpu("H100")
 SLOW = dataclasses.replace(H100, name="slow", flops={kind: rate / 1e9 for kind, rate in H100.flops.items()})
 """Computing takes longer than launching and copying do, so it shows who waits for whom."""
+MOST_GATHERED = 16  # bytes of a loss, and of a count beside it
 WEIGHTS = 64  # bytes that the host may send: numbers that an answer itself makes
 REPLICAS = "replicate_model(model, devices[: len(parts)])"
 COPIED = "[dict(one.named_parameters()) | dict(one.named_buffers()) for one in [{}]]"
@@ -36,15 +37,8 @@ COMMON = {
 LIBRARY = lambda *_, **__: refuse(True, "nn.DataParallel does not count: write its four steps")  # noqa: E731
 
 
-def play(case: dict[str, Any], call: Callable[..., Any], back: int, spare: int, words: str) -> dict[str, Any]:
-    """One model's steps.
-
-    Args:
-        call: an answer, which gets targets if the case asks for a loss; it refuses what is no tensor.
-        back: numbers that come back to the first GPU for a row.
-        spare: bytes that may come back beside them from each other GPU.
-        words: what is wrong if others come back.
-    """
+def play(case: dict[str, Any], function: Callable[..., Any], loss: bool = False) -> dict[str, Any]:
+    """One model's steps with a function that returns all outputs, or their loss."""
     devices = cluster(case["devices"], gpu=SLOW, launch_s=1e-7)
     model = gpus.put(Net(getattr(torch, case["of"]), "statistics" in case), devices[0])
     if "eval" in case:
@@ -54,7 +48,7 @@ def play(case: dict[str, Any], call: Callable[..., Any], back: int, spare: int, 
     found: dict[str, Any] = {}
     for number in range(1, case.get("steps", 1) + 1):
         before = gpus.held()
-        seen = _step(case, model, devices, number, call, back, spare, words)
+        seen = _step(case, model, devices, number, function, loss)
         refuse_left(before, "something stays in a GPU's memory after the step: who keeps replicas, parts or outputs?")
         found |= {f"{what}, in step {number}": one for what, one in seen.items()}
         with torch.no_grad():
@@ -63,17 +57,19 @@ def play(case: dict[str, Any], call: Callable[..., Any], back: int, spare: int, 
     return found
 
 
-def _step(case: Any, model: Net, devices: Any, number: int, call: Any, back: int, spare: int, words: str) -> Any:
+def _step(case: Any, model: Net, devices: Any, number: int, function: Any, loss: bool) -> dict[str, Any]:
     given, first = list(devices), devices[0]
     batch = rows(case["rows"], case["of"], number).to(first).requires_grad_("batch_learns" in case)
     targets = (torch.arange(case["rows"]) * number % CLASSES).to(first)
-    inputs = {"batch": batch, "targets": targets} if "loss" in case else {"batch": batch}
+    inputs = {"batch": batch, "targets": targets} if loss else {"batch": batch}
     numbers = {name: values(one) for name, one in inputs.items()}
     library = mock.patch.object(sys.modules[nn.DataParallel.__module__], "scatter_kwargs", LIBRARY)
     with torch.set_grad_enabled("eval" not in case), library, unraced() as read, gpus.seen() as seen:
         with unchanged(model, buffers=False):
-            result = call(model, *inputs.values(), devices)
+            result = function(model, *inputs.values(), devices)
         read.append(result)
+    refuse(not isinstance(result, torch.Tensor), "the result is not one tensor", measured=type(result).__name__)
+    refuse(loss and result.dim(), "the loss is one number, a tensor with no dimensions", measured=list(result.shape))
     refuse(devices != given, "your function changes `devices`: leave it as it was")
     changed = next((name for name, one in inputs.items() if not torch.equal(values(one), numbers[name])), "")
     refuse(changed, f"your function changes the numbers in `{changed}`")
@@ -88,22 +84,26 @@ def _step(case: Any, model: Net, devices: Any, number: int, call: Any, back: int
         for name, one in [*model.named_parameters(), ("batch", batch)]:
             found[f"the gradient of `{name}`"] = None if one.grad is None else values(one.grad)
     found |= {f"the model's `{name}`": values(one) for name, one in model.named_buffers()}
-    if "loss" not in case:
-        _refuse_one_by_one(seen)
+    if not loss:
+        refuse_late(seen["spans"], seen["waits"] + seen["pauses"])
     model.zero_grad()
-    return found | _moved(case, seen, model, numbers, right, back * batch.element_size(), spare, words)
+    return found | _moved(case, seen, model, numbers, right, loss)
 
 
-def _moved(case: Any, seen: Any, model: Net, numbers: Any, first: str, back: int, spare: int, words: str) -> Any:
+def _moved(case: Any, seen: Any, model: Net, numbers: Any, first: str, loss: bool) -> dict[str, Any]:
     """Who has computed how many rows, and what has moved for them."""
     copies = {link: sent for link, sent in seen["copies"].items() if not (link.startswith("host") and sent <= WEIGHTS)}
     refuse_host(copies, "in your function")
     worked = {f"GPU {gpu}": flops / FLOPS for gpu, flops in enumerate(seen["flops"]["forward"]) if flops}
     total, others = sum(worked.values()), len(worked.keys() - {first})
     away = round(total - worked.get(first, 0))
-    came, least = sum(sent for link, sent in copies.items() if link.endswith(f"→ {first}")), back * away
-    wrong = round(total) == case["rows"] and not least <= came <= least + spare * others
-    refuse(wrong, words, measured=f"{came} bytes ({links(copies)})", expected=f"{least} to {least + spare * others}")
+    came = sum(sent for link, sent in copies.items() if link.endswith(f"→ {first}"))
+    least = 0 if loss else away * CLASSES * numbers["batch"].element_size()
+    most = least + MOST_GATHERED * loss * others
+    words = "other bytes go to the first GPU than the outputs of the others, each once"
+    words = "more than a loss of each GPU goes to the first one: compute it where the logits are" if loss else words
+    wrong = round(total) == case["rows"] and not least <= came <= most
+    refuse(wrong, words, measured=f"{came} bytes", expected=f"{least} to {most}")
     state, row = sum(one.nbytes for one in tensors(model).values()), sum(one[0].nbytes for one in numbers.values())
     more = sum(copies.values()) - came - state * others - row * away
     return {
@@ -111,12 +111,3 @@ def _moved(case: Any, seen: Any, model: Net, numbers: Any, first: str, back: int
         "the most rows on a GPU": max(worked.values()),
         "bytes that the other GPUs get beside the model and their own rows": more,
     }
-
-
-def _refuse_one_by_one(seen: dict[str, Any]) -> None:
-    """Who works at another time than another GPU."""
-    late = max((start, gpu) for gpu, (start, _) in seen["spans"].items())
-    done = min((end, gpu) for gpu, (_, end) in seen["spans"].items())
-    why = "a copy waits for all that its GPU was given before: copy everything first, then run"
-    why = "the host waits for a result: only launch" if seen["waits"] + seen["pauses"] else why
-    refuse(late[0] > done[0], f"GPU {late[1]} begins to compute when GPU {done[1]} has ended: {why}")

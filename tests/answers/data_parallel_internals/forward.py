@@ -46,7 +46,7 @@ right("an autograd function gathers; the shortest share first", {
     "    parts = [part.to(device) for part, device in zip(batch.split(sizes), devices, strict=False)]",
     APPLY: "outputs = [functional_call(model, replicas[i], parts[i]) for i in reversed(range(p))]",
 })  # fmt: skip
-wrong("list of outputs", "not one tensor with all rows", {GATHER: "outputs"})
+wrong("list of outputs", "not one tensor", {GATHER: "outputs"})
 wrong("gathered on the host", "not on devices[0]", {GATHER: GATHER.replace("to(devices[0])", "cpu()")})
 wrong("gathered on simgpu:0", "not on devices[0]", {GATHER: GATHER.replace("devices[0]", "'simgpu:0'")})
 wrong("in float32", "the result, in step 1", {GATHER: GATHER.replace("put.to", "put.float().to(output.dtype).to")})

@@ -49,8 +49,8 @@ right("a sum and a count go to the first GPU; as even as possible", {
 wrong("targets stay on the first GPU", "Expected all tensors to be on the same device", {
     PARTS: PARTS.replace("scatter_batch(targets, devices)", "targets.chunk(len(devices))")
 })  # fmt: skip
-wrong("one loss for each GPU", "not one number", {SUM: "torch.stack([one.to(devices[0]) for one in losses])"})
-wrong("floats", "not a tensor, so no gradient goes back", {SUM: "sum(loss.item() for loss in losses) / len(batch)"})
+wrong("one loss for each GPU", "the loss is one number", {SUM: "torch.stack([one.to(devices[0]) for one in losses])"})
+wrong("floats", "not one tensor", {SUM: "sum(loss.item() for loss in losses) / len(batch)"})
 wrong("on the last GPU", "not on devices[0]", {SUM: SUM.replace("devices[0]", "devices[len(losses) - 1]")})
 wrong("rounded on the way", "the result, in step 1", {
     SUM: SUM.replace("loss.to(devices[0])", "loss.bfloat16().to(devices[0]).to(loss.dtype)")
@@ -59,10 +59,10 @@ wrong("detached", "knows nothing of the replicas", {SUM: SUM.replace("loss.to", 
 wrong("backward inside", "leave backward to the caller", {
     "return " + SUM: "total = " + SUM + "\n    total.backward(retain_graph=True)\n    return total"
 })  # fmt: skip
-wrong("logits gathered", "compute and add up losses where the logits are", {
+wrong("logits gathered", "compute it where the logits are", {
     FINISH: "return F.cross_entropy(torch.cat([output.to(devices[0]) for output in " + OUTPUTS + "]), targets)\n    " + FINISH
 })  # fmt: skip
-wrong("losses of rows gathered", "more than one loss of each GPU", {
+wrong("losses of rows gathered", "more than a loss of each GPU", {
     '"sum"': '"none"', SUM: "torch.cat([loss.to(devices[0]) for loss in losses]).mean()"
 })  # fmt: skip
 wrong("logits gathered elsewhere", "beside the model and their own rows", {
