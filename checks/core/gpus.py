@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -17,8 +18,18 @@ from simgpu.clock import COMMUNICATION
 from simgpu.memory import rounded
 from utils.ranks.locate import looking
 
-__all__ = ["go_on", "held", "place", "plain", "put", "raw", "rounded", "seen", "unordered"]
+__all__ = ["begin", "go_on", "held", "place", "plain", "put", "raw", "rounded", "seen", "unordered"]
 Facts = dict[str, Any]
+
+
+@functools.cache  # once in a process
+def begin() -> None:
+    """Simulated GPUs, and the threads that autograd makes for them."""
+    simgpu.cluster(gpus_per_node=2)
+    x = torch.ones(1, device="simgpu:0", requires_grad=True)
+    x.to("simgpu:1").sum().backward()
+    gc.collect()
+    gc.freeze()  # what is there now need not be looked through again
 
 
 def raw(tensor: torch.Tensor) -> torch.Tensor:

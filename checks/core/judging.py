@@ -114,10 +114,9 @@ def _refuse(play: Play, first: tuple[Case, Seen, Seen], seen: Sequence[Any], off
     words = ""
     for mistake in official.mistakes:
         functions = official.functions(mistake)
-        alike = (same(_attempt(play, c, functions), f) for c, _, f in seen)
-        if all(
-            _everywhere(all(alike if dist.get_world_size() == 1 else [*alike]))
-        ):  # (ranks play all of them together)
+        played = (same(_attempt(play, c, functions), f) for c, _, f in (first, *seen))
+        alike = all(played if dist.get_world_size() == 1 else [*played])  # (all ranks play together)
+        if all(_everywhere(alike)):
             words = mistake
             break
     label = next((name for name in expected if not same(found.get(name), expected[name])), "")

@@ -112,7 +112,9 @@ def difference(seen: Any, expected: Any) -> tuple[str, str]:
         at = f"at {where} " if where else ""
         if not seen.is_floating_point():
             return f"{at}{seen.flatten()[place].item()}", f"{expected.flatten()[place].item()}"
-        return f"{at}{float(wide.flatten()[place]):.6g}", f"{float(right.flatten()[place]):.6g}"
+        one, other = float(wide.flatten()[place]), float(right.flatten()[place])
+        digits = 6 if f"{one:.6g}" != f"{other:.6g}" else 17
+        return f"{at}{one:.{digits}g}", f"{other:.{digits}g}"
     if isinstance(seen, Sequence) and isinstance(expected, Sequence) and not isinstance(seen, str):
         if len(seen) == len(expected):
             place = next(number for number, pair in enumerate(zip(seen, expected, strict=True)) if not same(*pair))

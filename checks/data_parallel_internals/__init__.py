@@ -1,51 +1,62 @@
-"""The exercises of this lab: data parallelism out of four steps. Each module holds a contract.
+"""The exercises of this lab: data parallelism out of four steps.
 
-scattering.py   scatter: rows to their GPUs
-replicas.py     replicate: the model's tensors, on all GPUs
-forwards.py     forward: all four steps
-losses.py       loss: the loss where the logits are
+scattering.py          scatter: rows to their GPUs
+replicating.py         replicate: the model's tensors, on all GPUs
+forwards.py            forward: all four steps
+losses.py              loss: the loss where the logits are
 autograd_functions.py  functions: a backward of one's own
-steps.py        what forward and loss share; nets.py: their models, in the rank
+steps.py               what forward and loss share
+simulated.py           GPUs for a case, and what crosses between them; models.py: a model
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from checks.contracts import judge
-from checks.data_parallel_internals import autograd_functions, forwards, losses, replicas, scattering
+from checks import core
+from checks.data_parallel_internals import autograd_functions, forwards, losses, replicating, scattering
 from checks.framework import exercise
 from checks.points import passed
 
 
-@exercise(title="Scatter the batch", difficulty=1, minutes=10)
+@exercise(title="Scatter the batch", difficulty=1, minutes=10, official=scattering.OFFICIAL)
 def scatter(scatter_batch: Any) -> dict[str, Any]:
     """Judge ``scatter_batch(batch, devices)``, which returns a list of parts, each on its GPU."""
-    return judge(scattering.CONTRACT, scatter_batch)
+    return core.judge(scattering.OFFICIAL, scattering.play, scattering.CASES, scatter_batch)
 
 
-@exercise(title="Replicate the model", difficulty=2, minutes=15)
+@exercise(title="Replicate the model", difficulty=2, minutes=15, official=replicating.OFFICIAL)
 def replicate(replicate_model: Any) -> dict[str, Any]:
     """Judge ``replicate_model(model, devices)``, which returns for each GPU a dict of names and tensors."""
-    return judge(replicas.CONTRACT, replicate_model)
+    return core.judge(replicating.OFFICIAL, replicating.play, replicating.CASES, replicate_model)
 
 
-@exercise(title="Run the replicas, gather the outputs", difficulty=2, minutes=15)
+@exercise(title="Run the replicas, gather the outputs", difficulty=2, minutes=15, official=forwards.OFFICIAL)
 def forward(data_parallel_forward: Any) -> dict[str, Any]:
     """Judge ``data_parallel_forward(model, batch, devices)``, which returns the output on the first GPU."""
-    return judge(forwards.CONTRACT, data_parallel_forward)
+    return core.judge(forwards.OFFICIAL, forwards.play, forwards.CASES, data_parallel_forward)
 
 
-@exercise(title="Keep the loss in the replicas", difficulty=3, minutes=20, parts={"loss and gradients": 2, "memory": 1})
+@exercise(
+    title="Keep the loss in the replicas",
+    difficulty=3,
+    minutes=20,
+    parts={"loss and gradients": 2, "memory": 1},
+    official=losses.OFFICIAL,
+)
 def loss(data_parallel_loss: Any) -> dict[str, Any]:
     """Judge ``data_parallel_loss(model, batch, targets, devices)``: the mean cross-entropy, on the first GPU."""
-    figures = judge(losses.CONTRACT, data_parallel_loss)
+    figures = core.judge(losses.OFFICIAL, losses.play, losses.CASES, data_parallel_loss)
     passed("loss and gradients")
-    return figures | judge(losses.MEMORY, data_parallel_loss)
+    return {
+        "cases": figures["cases"] + core.judge(losses.OFFICIAL, losses.hold, losses.MANY, data_parallel_loss)["cases"]
+    }
 
 
-@exercise(title="Broadcast and Gather, backward included", difficulty=3, minutes=25)
+@exercise(
+    title="Broadcast and Gather, backward included", difficulty=3, minutes=25, official=autograd_functions.OFFICIAL
+)
 def functions(Broadcast: Any, Gather: Any) -> dict[str, Any]:
     """Judge two subclasses of ``torch.autograd.Function``: ``Broadcast.apply(tensor, *devices)`` and
     ``Gather.apply(device, *parts)``."""
-    return judge(autograd_functions.CONTRACT, Broadcast, Gather)
+    return core.judge(autograd_functions.OFFICIAL, autograd_functions.play, autograd_functions.CASES, Broadcast, Gather)

@@ -1,232 +1,111 @@
-"""Exercise 5: ``Broadcast`` and ``Gather`` as ``torch.autograd.Function``, with a backward of their own."""
+"""Check of ``Broadcast`` and ``Gather``: what they make, what comes back, which bytes move and what is kept."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from checks.contracts import Broken, Case, Contract, Facts, Rules, compare
+import torch
+from torch import Tensor
 
-PRELOAD = ("checks.contracts.gpus",)
-NAMES = ("Broadcast", "Gather")
-KINDS = ("all of it used", "some of it used", "frozen")
-SHAPES = ((), (3,), (2, 2))  # of a row
+from checks.core import Reference, gpus, refuse
+from checks.data_parallel_internals.simulated import cluster, refuse_host, unraced, values
+
+SUM = "sum(gradient.to(ctx.device) for gradient in gradients)"
+ROWS = "gradient.split(ctx.rows)"
+PUT = "torch.cat([part.to(device) for part in parts])"
+OFFICIAL = Reference("data_parallel_internals", "Broadcast Gather", {
+    "the tensor gets the gradient of one copy only: all of them go into the sum": {SUM: "gradients[0].to(ctx.device)"},
+    "the tensor gets the mean over the copies: it is their sum": {SUM: SUM + " / ctx.copies"},
+    "Gather puts the rows of the last part first": {PUT: PUT.replace("in parts", "in reversed(parts)")},
+    "the gradients of Gather come in another order than the parts": {ROWS: ROWS + "[::-1]"},
+    "the gradients of Broadcast are added on another GPU and then moved once more":
+        {SUM: "sum(gradient.to(gradients[-1].device) for gradient in gradients).to(ctx.device)"},
+    "the whole gradient goes to each part's GPU: split first, then move":
+        {"part.to(device) for part, device in zip(parts, ctx.devices, strict=True)":
+         "gradient.to(device).split(ctx.rows)[index] for index, device in enumerate(ctx.devices)"},
+})  # fmt: skip
+CASES = [
+    {"devices": [0, 1, 2, 3], "rows": [2, 2, 2, 2], "of": "float64"},
+    {"devices": [2, 0, 1], "rows": [3, 1, 2], "of": "float32", "trained_or_used": "only the first"},
+    {"devices": [1, 0], "rows": [1, 4], "of": "float64", "row": ()},
+    {"devices": [1], "rows": [3], "of": "float32"},
+    {"devices": [3, 0, 4, 1, 2], "rows": [1, 3, 2, 1, 1], "of": "float64", "row": (2, 2)},
+]
 
 
-def draw(rng: random.Random) -> list[Case]:
-    cases: list[Case] = []
-    for few in (4, 3, 2, 5, 1):
-        count = few + rng.randint(0, 1)
-        devices = list(range(4)) if few == 4 else rng.sample(range(count), few)
-        case = {"ranks": 1, "gpus": count, "devices": ", ".join(map(str, devices)), "seed": rng.getrandbits(30)}
-        cases.append(case | {"type": rng.choice(("float64", "float32"))})
-    return cases
+def play(case: dict[str, Any], Broadcast: Any, Gather: Any) -> dict[str, Any]:
+    devices = cluster(case["devices"])
+    target = devices[-1]
+    copies = _play(case, "Broadcast", lambda tensor: Broadcast.apply(tensor, *devices), devices[:1], devices)
+    parts = _play(case, "Gather", lambda *parts: Gather.apply(target, *parts), devices, [target])
+    return copies | parts
 
 
-def scene(case: Case, watch: Any, facts: Facts) -> None:
-    import simgpu
+def _play(case: dict[str, Any], name: str, call: Callable[..., Any], there: list[Any], right: list[Any]) -> Any:
+    """Forward, another forward, and the backward of the first one.
 
-    simgpu.cluster(gpus_per_node=case["gpus"])
-    dice = random.Random(case["seed"])
-    facts["calls"] = []
-    for kind in KINDS:
-        for name in NAMES:
-            _one(case, watch, facts, name, kind, dice)
-
-
-def _one(case: Case, watch: Any, facts: Facts, name: str, kind: str, dice: random.Random) -> None:
-    """A forward, a moment in which nobody but autograd holds what went in, and a backward."""
-    import torch
-
-    import simgpu
-    from checks.contracts import gpus, snapshot
-    from checks.inside import Outcome
-    from simgpu.memory import rounded
-
-    generator = torch.Generator().manual_seed(dice.getrandbits(30))
-    draw = lambda *shape: torch.randn(shape, generator=generator, dtype=getattr(torch, case["type"]))  # noqa: E731
-    numbers = [int(one) for one in case["devices"].split(", ")]
-    devices = [simgpu.device(number) for number in numbers]
-    row = dice.choice(SHAPES)
-    broadcast = name == "Broadcast"
-    leaves = [draw(dice.randint(1, 5), *row).to(device) for device in (devices[:1] if broadcast else devices)]
-    trained = [kind != "frozen" and (number == 0 or kind != "some of it used") for number in range(len(leaves))]
-    for leaf, learns in zip(leaves, trained, strict=True):
-        leaf.requires_grad_(learns)
-    before = gpus.held()
-    given = [leaf * 2 for leaf in leaves]  # (which are no leaves, so that nobody else holds them)
-    call: Facts = {"name": name, "used": kind, "numbers": numbers, "given": [gpus.plain(one) for one in given]}
-    facts["calls"].append(call)
-    answer = watch.answers[name]
-    target = dice.choice(devices)
-    call["target"] = target.index
-    with gpus.seen() as call["seen"], watch.step(name, given=given):
-        found = answer.apply(given[0], *devices) if broadcast else answer.apply(target, *given)
-    call["kind"] = "Tensor" if isinstance(found, torch.Tensor) else type(found).__name__
-    outs = list(found) if isinstance(found, tuple) else [found]
-    call["got"] = [gpus.plain(one) for one in outs]
-    if any(not isinstance(one, torch.Tensor) for one in outs) or call["kind"] != ("tuple" if broadcast else "Tensor"):
-        return
-    node = getattr(answer, "_backward_cls", None)
-    call["by hand"] = [one.grad_fn is None or (node is not None and isinstance(one.grad_fn, node)) for one in outs]
-    given = found = None
-    call["held"] = [now - then for now, then in zip(gpus.held(), before, strict=True)]
-    if not all(one["gradient"] == any(trained) for one in call["got"]) or not any(trained):
-        return
-    used = [number for number in range(len(outs)) if number == 0 or kind != "some of it used" or dice.random() < 0.5]
-    coming = {number: draw(*outs[number].shape) for number in used}
-    others = [draw(dice.randint(1, 5), *row).to(device).requires_grad_() for device in devices[::-1]]
-    before = gpus.held()
-    another = [leaf * 2 for leaf in others]
-    with watch.step(name):  # a second call in between, with other sizes and devices
-        found = answer.apply(another[0], *devices[::-1]) if broadcast else [answer.apply(target, *another)]
-    sums = [one.sum() for one in found]  # (the graph of which is still there)
-    found = another = None
-    call["left"] = sum(gpus.held()) - sum(before) - sum(rounded(one.nbytes) for one in sums)
-    there = [coming[number].to(outs[number].device) for number in used]
-    with gpus.seen() as call["back"], watch.step(name, gradients=there):
+    Args:
+        there: where the tensors are that go in.
+        right: where those have to be that come out.
+    """
+    only = "trained_or_used" in case
+    leaves = _leaves(case, there, 0)
+    for leaf in leaves[1:] if only else ():
+        leaf.requires_grad_(False)
+    with gpus.seen() as ahead, unraced() as read:
+        outs = call(*(leaf * 2 for leaf in leaves))  # (no leaves: nobody else holds them)
+        kind = type(outs).__name__
+        refuse(not isinstance(outs, tuple if name == "Broadcast" else Tensor), f"{name}.apply returns no "
+               f"{'tuple of copies' if name == 'Broadcast' else 'tensor'}", measured=kind)  # fmt: skip
+        outs = [outs] if isinstance(outs, Tensor) else list(outs)
+        read += outs
+    places = [gpus.place(out) if isinstance(out, Tensor) else type(out).__name__ for out in outs]
+    wanted = [f"GPU {device.index}" for device in right]
+    refuse(places != wanted, f"what {name} returns is not where it belongs", measured=places, expected=wanted)
+    refuse(not all(out.requires_grad for out in outs), f"what {name} returns does not know what it was made from")
+    refuse_host(ahead["copies"], f"in the forward of {name}")
+    found: dict[str, Any] = {f"what {name} returns": [values(out) for out in outs]}
+    found[f"bytes that move in the forward of {name}"] = sum(ahead["copies"].values())
+    _refuse_kept(name, call, _leaves(case, there, 1))
+    used = outs[:1] if only else outs
+    coming = [(torch.arange(out.numel(), dtype=out.dtype) / (3 + number)).view(out.shape).to(out.device)
+              for number, out in enumerate(used)]  # fmt: skip
+    numbers = [values(one) for one in coming]
+    with gpus.seen() as back:
         try:
-            torch.autograd.backward([outs[number] for number in used], there)
-        except (NotImplementedError, Outcome):
+            torch.autograd.backward(used, coming)
+        except NotImplementedError:
             raise
-        except Exception as error:  # (it comes through autograd, and has lost its line)
-            call["raised"] = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-    if "raised" in call:
-        return
-    call["coming"] = coming
-    call["gradients"] = [None if one.grad is None else snapshot.raw(one.grad).detach().clone() for one in leaves]
-    call["trained"] = trained
+        except Exception as error:  # (autograd does not say whose it is)
+            refuse(True, f"the backward of {name} ended with {type(error).__name__}: {' '.join(str(error).split())}")
+    refuse_host(back["copies"], f"in the backward of {name}")
+    changed = not all(torch.equal(values(one), was) for one, was in zip(coming, numbers, strict=True))
+    refuse(changed, f"the backward of {name} changes a gradient that it gets: it belongs to somebody else")
+    found[f"the gradients after a backward through {name}"] = [
+        None if leaf.grad is None else values(leaf.grad) for leaf in leaves if leaf.requires_grad
+    ]
+    moved, most = sum(back["copies"].values()), found[f"bytes that move in the forward of {name}"]
+    least = 0 if only else most  # a gradient that nobody needs may stay, or go as zeros
+    found[f"bytes that move in the backward of {name}"] = most if least <= moved <= most else moved
+    return found
 
 
-def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
-    for number, call in enumerate(world[0]["calls"]):
-        for one in (*_forward(call), *_backward(call)):
-            yield one.at(call=number)
+def _leaves(case: dict[str, Any], there: list[Any], more: int) -> list[Tensor]:
+    found = []
+    for number, (device, rows) in enumerate(zip(there, case["rows"], strict=False)):
+        shape = (rows + more, *case.get("row", (3,)))
+        numbers = torch.arange(torch.Size(shape).numel(), dtype=getattr(torch, case["of"])).view(shape) / 7 + number
+        found.append(numbers.to(device).requires_grad_())
+    return found
 
 
-def _forward(call: Facts) -> Iterator[Broken]:
-    import torch
-
-    from simgpu.memory import rounded
-
-    name, numbers, got = call["name"], call["numbers"], call["got"]
-    broadcast = name == "Broadcast"
-    if call["kind"] != ("tuple" if broadcast else "Tensor") or any(one["kind"] != "tensor" for one in got):
-        words = "a tuple with a copy for each device" if broadcast else "one tensor"
-        yield Broken("returns:kind", f"{name}.apply returns {words}", call["kind"])
-        return
-    places = [f"GPU {number}" for number in (numbers if broadcast else [call["target"]])]
-    values = [one["value"] for one in call["given"]]
-    right = values[0] if broadcast else torch.cat(values)
-    if len(got) != len(places):
-        yield Broken("returns:number", f"{name}.apply returns a copy for each device", len(got), len(places))
-        return
-    for index, (one, place) in enumerate(zip(got, places, strict=True)):
-        what = f"copy {index} of {name}" if broadcast else f"what {name} returns"
-        if one["place"] != place:
-            yield Broken("value:0 place", f"{what} is on the wrong device", one["place"], place)
-        if one["value"].shape != right.shape or not torch.equal(one["value"], right):
-            order = "the tensor" if broadcast else "the rows of all parts, those of part 0 first"
-            shapes = [str(list(shape)) for shape in (one["value"].shape, right.shape)]
-            yield Broken("value:0 numbers", f"{what} is not {order}", *shapes)
-    learns = any(one["gradient"] for one in call["given"])
-    if any(one["gradient"] != learns for one in got):
-        words = "knows nothing of what it was made from" if learns else "wants a gradient of what is frozen"
-        yield Broken("value:1 cut", f"what {name} returns {words}: call it by apply, and let forward only compute")
-    elif not all(call.get("by hand", [True])):
-        words = (
-            f"what {name}.apply returns was not made by its own forward: autograd brings the gradient back by itself"
-        )
-        yield Broken("value:1 node", f"{words}. Here backward is yours")
-    yield from _moved(call, "forward", call["seen"]["copies"])
-    for gpu, nbytes in enumerate(call.get("held", ())):
-        most = sum(rounded(one["value"].nbytes) for one in got if one["place"] == f"GPU {gpu}")
-        if nbytes > most:
-            words = f"{name} keeps tensors for its backward, which needs no more than sizes and devices"
-            yield Broken("memory:kept", words, f"{nbytes:,} bytes on GPU {gpu}", f"at most {most:,}, what it returned")
-            return
-    if (left := call.get("left", 0)) > 0:
-        words = (
-            f"{name} keeps alive what it was given, or has returned: its backward needs no more than sizes and devices"
-        )
-        yield Broken("memory:left", words, f"{left:,} bytes", "0 bytes")
-
-
-def _moved(call: Facts, way: str, copies: dict[str, int]) -> Iterator[Broken]:
-    """Each tensor crosses once, straight from GPU to GPU. A gradient that nobody needs may stay, or go as zeros."""
-    name, first = call["name"], call["numbers"][0]
-    if name == "Broadcast":
-        crossing = [(number != first, call["given"][0]) for number in call["numbers"]]
-        needed = [index in call.get("coming", ()) for index in range(len(crossing))]
-    else:
-        crossing = [(one["place"] != f"GPU {call['target']}", one) for one in call["given"]]
-        needed = call.get("trained", ())
-    sizes = [crosses * one["value"].nbytes for crosses, one in crossing]
-    most = sum(sizes)
-    least = sum(size for size, one in zip(sizes, needed, strict=True) if one) if way == "backward" else most
-    if through := next((link for link in copies if "host" in link), ""):
-        words = f"in the {way} of {name} tensors go through the host: a copy from GPU to GPU needs no stop there"
-        yield Broken("copies:host", words, f"{copies[through]:,} bytes {through}", "0 bytes")
-    elif not least <= (total := sum(copies.values())) <= most:
-        words = f"in the {way} of {name} other bytes move than have to"
-        yield Broken("copies:bytes", words, f"{total:,} bytes", f"{most:,} bytes")
-
-
-def _backward(call: Facts) -> Iterator[Broken]:
-    import torch
-
-    if "raised" in call:
-        yield Broken("value:3 raised", f"the backward of {call['name']} ended with {call['raised']}")
-    if "gradients" not in call:
-        return
-    name, coming = call["name"], call["coming"]
-    yield from _moved(call, "backward", call["back"]["copies"])
-    if name == "Broadcast":
-        terms = list(coming.values())
-        guesses = {
-            "is the gradient of one copy only: all of them go into the sum": 2 * terms[0],
-            "is the mean over the copies: it is their sum": 2 * sum(term.double() for term in terms) / len(terms),
-        }
-        what = f"after a backward through {len(terms)} of {len(call['numbers'])} copies, the gradient"
-        yield from compare("value:3 sum", what, call["gradients"][0], terms, 2.0, guesses if len(terms) > 1 else {})
-        return
-    rows = coming[0].split([len(one["value"]) for one in call["given"]])
-    for index, (got, right, learns) in enumerate(zip(call["gradients"], rows, call["trained"], strict=True)):
-        if learns and (got is None or got.shape != right.shape or not torch.equal(got, 2 * right)):
-            words = "is missing" if got is None else "is not that of its own rows"
-            yield Broken("value:3 rows", f"after a backward through Gather, the gradient of part {index} {words}")
-            return
-
-
-def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
-    first = played[0][1][0]["calls"][0]
-    nbytes = first["given"][0]["value"].nbytes
-    return {
-        "calls": sum(len(world[0]["calls"]) for _, world in played),
-        "GPUs": ", ".join(str(len(case["devices"].split(", "))) for case, _ in played),
-        f"bytes of Broadcast, for {nbytes:,} to 4 GPUs": f"{sum(first['seen']['copies'].values()):,}, and as many back",
-        "kept for backward": "no tensor",
-    }
-
-
-CONTRACT = Contract(
-    name="data_parallel_internals.functions",
-    rules={name: Rules() for name in NAMES},
-    draw=draw,
-    scene=scene,
-    judge=judge,
-    mistakes=(
-        ("state:*", "{}"),
-        ("around:*", "{}"),
-        ("returns:*", "{}"),
-        *((f"value:{number} *", "{}") for number in range(4)),
-        ("copies:*", "{}"),
-        ("memory:*", "{}"),
-    ),
-    refused=tuple(
-        f"torch.nn.parallel.comm.{name}"
-        for name in ("broadcast", "broadcast_coalesced", "reduce_add", "reduce_add_coalesced", "scatter", "gather")
-    ),
-    figures=figures,
-)
+def _refuse_kept(name: str, call: Callable[..., Any], leaves: list[Tensor]) -> None:
+    """Between forward and backward, when nobody else holds what went in or came out."""
+    before = sum(gpus.held())
+    outs = call(*(leaf * 2 for leaf in leaves))
+    sums = [out.sum() for out in ([outs] if isinstance(outs, Tensor) else outs)]  # (with their graph)
+    outs = None
+    kept = sum(gpus.held()) - before - sum(gpus.rounded(one.nbytes) for one in sums)
+    refuse(kept > 0, f"{name} keeps a tensor alive for its backward, which needs no more than sizes and devices",
+           measured=f"{kept} bytes", expected="none")  # fmt: skip

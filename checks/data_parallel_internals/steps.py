@@ -1,297 +1,112 @@
-"""What exercises 3 and 4 share: steps with a data-parallel function, seen from all GPUs, and the same on one device.
-
-Two models live side by side and are trained in turn, with batches of other sizes.
-"""
+"""What ``forward`` and ``loss`` share: steps of training on simulated GPUs. What comes out, who works, what moves."""
 
 from __future__ import annotations
 
-import itertools
-import math
-import random
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+import dataclasses
+import sys
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
 
-from checks.contracts import Broken, Case, Facts, Rules, compare, races
-from checks.data_parallel_internals.replicas import MOVED, ROUNDINGS
+import torch
+from torch import nn
 
-if TYPE_CHECKING:
-    from torch import Tensor
+import simgpu
+from checks.core import gpus, refuse
+from checks.data_parallel_internals.models import CLASSES, FLOPS, Net, rows, tensors, unchanged
+from checks.data_parallel_internals.simulated import cluster, refuse_host, refuse_late, refuse_left, unraced, values
 
-PRELOAD = ("checks.data_parallel_internals.nets",)
-REFUSED = ("torch.nn.DataParallel.__init__", "torch.nn.parallel.data_parallel.data_parallel")
-TURNS = (0, 1, 0)
-BACKWARD = "the backward pass behind it"
-MISTAKES = (
-    ("ready:*", "{}. nn.DataParallel does not count: write its four steps"),
-    ("state:*.device", MOVED),
-    ("state:*.grad", "{}: the model has gradients before anyone called backward. Leave that to the caller"),
-    ("state:*", "{}"),
-    ("around:*", "{}"),
-    ("returns:*", "{}"),
-    *((f"value:{number} *", "{}") for number in range(9)),
-    ("work:*", "{}"),
-    ("copies:*", "{}"),
-)
-AFTERWARDS = Rules(changes=("model.*.grad", "batch.grad"))
-
-
-def draw(rng: random.Random) -> list[Case]:
-    """Cases with steps: GPUs, and for each step how many rows the batch has."""
-    cases: list[Case] = []
-    for few, types in ((4, "float64"), (3, "float32"), (rng.choice((2, 5)), "float64 and float32"), (1, "float64")):
-        count = few + rng.randint(0, 1)
-        devices = list(range(4)) if few == 4 else rng.sample(range(count), few)
-        rows = [few * rng.randint(2, 3) + rng.randint(1, few), rng.randint(1, few), rng.randint(few, 4 * few)]
-        rng.shuffle(rows)
-        case = {"ranks": 1, "gpus": count, "devices": ", ".join(map(str, devices)), "play": "steps", "type": types}
-        cases.append(case | {"rows": ", ".join(map(str, rows)), "seed": rng.getrandbits(30)})
-    return cases
+H100 = simgpu.gpu("H100")
+SLOW = dataclasses.replace(H100, name="slow", flops={kind: rate / 1e9 for kind, rate in H100.flops.items()})
+"""Computing takes longer than launching and copying do, so it shows who waits for whom."""
+MOST_GATHERED = 16  # bytes of a loss, and of a count beside it
+WEIGHTS = 64  # bytes that the host may send: numbers that an answer itself makes
+REPLICAS = "replicate_model(model, devices[: len(parts)])"
+COPIED = "[dict(one.named_parameters()) | dict(one.named_buffers()) for one in [{}]]"
+COPY = "__import__('copy').deepcopy(model).to(device) for device in devices[{}len(parts)]"
+COMMON = {
+    "no gradient comes back to the model: its copies forget what they were copied from":
+        {REPLICAS: COPIED.format(COPY.format(": "))},
+    "the gradient comes from the rows of the first GPU alone: copies of the model forget what they were copied from":
+        {REPLICAS: COPIED.format("model, *(" + COPY.format("1 : ") + ")")},
+    "GPUs that have no rows get the model too: replicate it for as many GPUs as have rows":
+        {"devices[: len(parts)]": "devices", "strict=True": "strict=False"},
+}  # fmt: skip
+"""Mistakes in both exercises."""
+LIBRARY = lambda *_, **__: refuse(True, "nn.DataParallel does not count: write its four steps")  # noqa: E731
 
 
-def play(case: Case, watch: Any, facts: Facts, function: str) -> None:
-    """The steps of a case. A function that gets targets returns a loss."""
-    import torch
-
-    import simgpu
-    from checks.contracts import gpus, snapshot
-    from checks.data_parallel_internals import nets
-
-    simgpu.cluster(gpus_per_node=case["gpus"])
-    dice, with_targets = random.Random(case["seed"]), function == "data_parallel_loss"
-    numbers = [int(one) for one in case["devices"].split(", ")]
-    home = simgpu.device(numbers[0])
-    models = [nets.pair(case["seed"] + n, home, case["type"], statistics=False) for n in range(2)]
+def play(case: dict[str, Any], function: Callable[..., Any], loss: bool = False) -> dict[str, Any]:
+    """One model's steps with a function that returns all outputs, or their loss."""
+    devices = cluster(case["devices"], gpu=SLOW, launch_s=1e-7)
+    model = gpus.put(Net(getattr(torch, case["of"]), "statistics" in case), devices[0])
+    if "eval" in case:
+        model.eval()
     with torch.no_grad():
-        for model, _ in models if "one class" in case else ():
-            model.body.head.bias[0] -= 200
-    facts["steps"] = []
-    for turn, rows in zip(TURNS, map(int, case["rows"].split(", ")), strict=True):
-        model, twin = models[turn]
-        before = gpus.held()  # (when there is no batch yet: one that is gone again would hide what is kept)
-        batch = nets.rows(rows, model, dice.getrandbits(30))
-        learns = dice.random() < 0.5
-        given = {"batch": _layout(batch.to(home), dice).requires_grad_(learns)}
-        if with_targets:
-            targets = torch.randint(model.body.head.out_features, (rows,))
-            given["targets"] = targets.to(home)
-        else:
-            targets = None
-        with torch.no_grad(), gpus.seen() as alone:
-            model(given["batch"][:1])
-        stale = _on_host(twin, batch, targets)["right"]
-        nets.copy_state(model, twin)
-        step: Facts = _on_host(twin, batch.requires_grad_(learns), targets) | {"stale": stale, "rows": rows}
-        step |= {"numbers": list(numbers), "alone": sum(alone["flops"]["forward"]), "sizes": nets.sizes(model, batch)}
-        step["rounding"] = rounding(case)
-        facts["steps"].append(step)
-        devices = [simgpu.device(number) for number in numbers]
-        with simgpu.races() as found, gpus.seen() as step["ahead"]:
-            output = watch.call(function, model=model, **given, devices=devices)
-            gpus.go_on([output])
-        step["races"] = gpus.unordered(found)
-        step["got"] = gpus.plain(output)
-        stays = {gpus.place(tensor) for tensor in nets.state(model)} == {f"GPU {numbers[0]}"}
-        if stays and _is_usable(step, f"GPU {numbers[0]}"):
-            factor = _weights(step["right"], case["seed"]).to(home)
-            with watch.step(BACKWARD, model=model, batch=given["batch"]), gpus.seen() as step["back"]:
-                (output * factor).sum().backward()
-            step["gradients"] = snapshot.gradients(model)
-            grad = given["batch"].grad
-            step["of the batch"] = None if grad is None else snapshot.raw(grad).detach().clone()
-            step |= _gradients_on_host(twin, batch, targets, case["seed"], -(-rows // len(numbers)))
-        output = factor = grad = None
-        given["batch"].grad = None
+        model.head.bias[0] -= case.get("class_0_has_logits_lower_by", 0)
+    found: dict[str, Any] = {}
+    for number in range(1, case.get("steps", 1) + 1):
+        before = gpus.held()
+        seen = _step(case, model, devices, number, function, loss)
+        refuse_left(before, "something stays in a GPU's memory after the step: who keeps replicas, parts or outputs?")
+        found |= {f"{what}, in step {number}": one for what, one in seen.items()}
         with torch.no_grad():
             for parameter in model.parameters():
-                parameter.grad = None
-                parameter.mul_(0.9)
-        given.clear()
-        devices.clear()
-        held = gpus.held()
-        step["left"] = [max(0, now - then) for now, then in zip(held, before, strict=True)]
-        numbers[1:] = dice.sample(numbers[1:], len(numbers) - 1)
+                parameter.mul_(0.8)
+    return found
 
 
-def _layout(batch: Tensor, dice: random.Random) -> Tensor:
-    """The same numbers, perhaps with gaps between the rows."""
-    import torch
-
-    return torch.cat([batch, batch], 1)[:, : batch.shape[1]].detach() if dice.random() < 0.4 else batch
-
-
-def _on_host(twin: Any, batch: Tensor, targets: Tensor | None) -> Facts:
-    import torch
-    from torch.nn import functional
-
-    with torch.no_grad():
-        output = twin(batch)
-        if targets is None:
-            return {"right": output}
-        alone = functional.cross_entropy(output, targets, reduction="none")
-        return {"right": functional.cross_entropy(output, targets), "rows alone": alone}
-
-
-def _is_usable(step: Facts, home: str) -> bool:
-    got = step["got"]
-    return (
-        got["kind"] == "tensor"
-        and got["gradient"]
-        and got["place"] == home
-        and got["value"].shape == step["right"].shape
-    )
-
-
-def _weights(like: Tensor, seed: int) -> Tensor:
-    """What each number of an output is multiplied by before backward."""
-    import torch
-
-    generator = torch.Generator().manual_seed(seed)
-    return (torch.rand(like.shape, generator=generator, dtype=torch.float64) + 0.5).to(like.dtype)
+def _step(case: Any, model: Net, devices: Any, number: int, function: Any, loss: bool) -> dict[str, Any]:
+    given, first = list(devices), devices[0]
+    batch = rows(case["rows"], case["of"], number).to(first).requires_grad_("batch_learns" in case)
+    targets = (torch.arange(case["rows"]) * number % CLASSES).to(first)
+    inputs = {"batch": batch, "targets": targets} if loss else {"batch": batch}
+    numbers = {name: values(one) for name, one in inputs.items()}
+    library = mock.patch.object(sys.modules[nn.DataParallel.__module__], "scatter_kwargs", LIBRARY)
+    with torch.set_grad_enabled("eval" not in case), library, unraced() as read, gpus.seen() as seen:
+        with unchanged(model, buffers=False):
+            result = function(model, *inputs.values(), devices)
+        read.append(result)
+    refuse(not isinstance(result, torch.Tensor), "the result is not one tensor", measured=type(result).__name__)
+    refuse(loss and result.dim(), "the loss is one number, a tensor with no dimensions", measured=list(result.shape))
+    refuse(devices != given, "your function changes `devices`: leave it as it was")
+    changed = next((name for name, one in inputs.items() if not torch.equal(values(one), numbers[name])), "")
+    refuse(changed, f"your function changes the numbers in `{changed}`")
+    place, right = gpus.place(result), f"GPU {first.index}"
+    refuse(place != right, "the result is not on devices[0]", measured=place, expected=right)
+    found = {"the result": values(result)}
+    if "eval" not in case:
+        refuse(not result.requires_grad, "the result knows nothing of the replicas, so no gradient goes back: keep "
+               "tensors, without detach, item or no_grad")  # fmt: skip
+        weights = torch.linspace(0.5, 1.5, result.numel(), dtype=result.dtype).view(result.shape)
+        (result * weights.to(first)).sum().backward()
+        for name, one in [*model.named_parameters(), ("batch", batch)]:
+            found[f"the gradient of `{name}`"] = None if one.grad is None else values(one.grad)
+    found |= {f"the model's `{name}`": values(one) for name, one in model.named_buffers()}
+    if not loss:
+        refuse_late(seen["spans"], seen["waits"] + seen["pauses"])
+    model.zero_grad()
+    return found | _moved(case, seen, model, numbers, right, loss)
 
 
-def _gradients_on_host(twin: Any, batch: Tensor, targets: Tensor | None, seed: int, first: int) -> Facts:
-    """What one device computes; and what comes of the rows of the first GPU alone."""
-    from torch.nn import functional
-
-    from checks.contracts import snapshot
-
-    found: Facts = {}
-    for name, count in (("first rows", first), ("own", len(batch))):
-        twin.zero_grad()
-        batch.grad = None
-        output = twin(batch[:count])
-        if targets is None:
-            (output * _weights_of(output, batch, twin, seed)).sum().backward()
-        else:
-            loss = functional.cross_entropy(output, targets[:count], reduction="sum") / len(batch)
-            (loss * _weights(loss, seed)).backward()
-        found[name] = snapshot.gradients(twin)
-    return found | {"right of the batch": None if batch.grad is None else batch.grad.clone()}
-
-
-def _weights_of(output: Tensor, batch: Tensor, twin: Any, seed: int) -> Tensor:
-    return _weights(output.new_empty(len(batch), *output.shape[1:]), seed)[: len(output)]
-
-
-# --- What is judged
-
-
-def rounding(case: Case) -> dict[str, Any]:
-    """How far rounding may take what such a model computes."""
-    return {"steps": ROUNDINGS, "coarsest": case["type"].split()[-1]}
-
-
-def judge_gradients(step: Facts) -> Iterator[Broken]:
-    """Those of the model's own parameters, and of the batch."""
-    if "own" not in step:
-        return
-    exact = step["rounding"] | {"beside": list(step["own"].values())}
-    for name, right in step["own"].items():
-        guesses = {
-            "comes from the rows of the first GPU alone: the other replicas are cut off": step["first rows"][name]
-        }
-        if name not in step["gradients"]:
-            words = f"no gradient comes back to the model's own `{name}`: have the replicas lost the graph?"
-            yield Broken("value:6 lost", words)
-            continue
-        what = f"the gradient of `{name}`"
-        yield from compare("value:7 gradient", what, step["gradients"][name], [right], guesses=guesses, **exact)
-    if extra := sorted(set(step["gradients"]) - set(step["own"])):
-        yield Broken("value:7 extra", f"`{extra[0]}` gets a gradient, though it is frozen")
-    if (right := step["right of the batch"]) is not None:
-        if step["of the batch"] is None:
-            words = "the batch requires a gradient, and none comes back to it: it was cut off on its way to the GPUs"
-            yield Broken("value:8 batch", words)
-        else:
-            yield from compare(
-                "value:8 batch", "the gradient of the batch", step["of the batch"], [right], **step["rounding"]
-            )
-
-
-def shares(rows: int, gpus: int) -> tuple[int, list[int]]:
-    """How many rows a GPU gets at most, and how many may leave the first GPU."""
-    most = math.ceil(rows / gpus)
-    fewest = max(1, rows - (gpus - 1) * most)
-    return most, [rows - first for first in range(fewest, most + 1)]
-
-
-def judge_work(step: Facts) -> Iterator[Broken]:
-    """Every row goes forward once, and no GPU has more rows than its share."""
-    rows, numbers, alone = step["rows"], step["numbers"], step["alone"]
-    most, _ = shares(rows, len(numbers))
-    wanted = math.ceil(rows / most)
-    done = {gpu: flops / alone for gpu, flops in enumerate(step["ahead"]["flops"]["forward"]) if flops}
-    shown = ", ".join(f"GPU {gpu}: {count:.3g}" for gpu, count in done.items())
-    if len(set(done) & set(numbers)) < wanted or (
-        "back" in step and sum(bool(flops) for flops in step["back"]["flops"]["backward"]) < wanted
-    ):
-        yield Broken("work:gpus", "not every GPU works, forward and backward", f"rows: {shown}", f"{wanted} GPUs")
-    elif sum(done.values()) > 1.01 * rows:
-        yield Broken("work:twice", "rows go forward more than once", f"rows: {shown}", f"{rows} in all")
-    elif max(done.values()) > most * 1.01 or set(done) - set(numbers):
-        yield Broken("work:share", "a GPU works on more rows than its share", f"rows: {shown}", f"at most {most} each")
-    elif sum(done.values()) < 0.99 * rows:
-        yield Broken("work:never", "some rows never go forward", f"rows: {shown}", f"{rows} in all")
-
-
-def judge_bytes(
-    step: Facts, of_row: int, beside: int, spare: int, guess: Callable[[int, int], Mapping[int, str]]
-) -> Iterator[Broken]:
-    """Forward and backward, each thing that has to move moves once.
-
-    Args:
-        of_row: bytes of what comes of a row and goes back to the first GPU.
-        beside: bytes of a row beside the batch: its target.
-        spare: bytes that may move in addition, for each GPU in each direction.
-        guess: what is likely, by how many bytes it moves; from the number of other GPUs and of rows
-            that leave the first.
-    """
-    rows, numbers, sizes = step["rows"], step["numbers"], step["sizes"]
-    copies, back = (
-        {
-            link: nbytes
-            for link, nbytes in step.get(phase, {}).get("copies", {}).items()
-            if not _is_a_weight(link, nbytes, spare)
-        }
-        for phase in ("ahead", "back")
-    )
-    if through := next((link for link in (*copies, *back) if "host" in link), ""):
-        yield Broken(
-            "copies:0 host", "something goes through the host: a copy from GPU to GPU needs no stop there", through
-        )
-        return
-    arrived = sum(nbytes for link, nbytes in copies.items() if link.endswith(f"→ GPU {numbers[0]}"))
-    sent, returned = sum(copies.values()) - arrived, sum(back.values())
-    most, aways = shares(rows, len(numbers))
-    used, right, words = math.ceil(rows / most) - 1, [], ""
-    at_work = sum(map(bool, step["ahead"]["flops"]["forward"])) - 1  # beside the first
-    for away, gpus in itertools.product(aways, range(used, len(numbers))):
-        there, here = gpus * sizes["state"] + away * (sizes["input"] + beside), away * of_row
-        right += [there + here] * (gpus == at_work)
-        words = words or guess(gpus, away).get(sent + arrived, "")
-        fits = 0 <= sent - there <= spare * gpus and 0 <= arrived - here <= spare * gpus
-        if fits and gpus > at_work:
-            words = "GPUs that have no rows get the model too: replicate it for as many GPUs as have rows"
-        elif fits:
-            grads = away * (of_row + sizes["input"] * sizes["learns"])
-            # (Torch's own functions send back zeros for what is frozen, or not used.)
-            least, bound = used * sizes["trained"] + grads, gpus * (sizes["parameters"] + 2 * spare) + grads
-            if "back" in step and not least <= returned <= bound:
-                words = "in backward other bytes move than gradients of outputs and of parameters, each once"
-                yield Broken("copies:2 back", words, f"{returned:,} bytes", f"{least:,} bytes")
-            return
-    words = words or "in forward other bytes move than parameters, buffers, rows and what comes of them, each once"
-    expected = " or ".join(f"{one:,}" for one in dict.fromkeys(right[:3]))
-    yield Broken("copies:1 ahead", words, f"{sent + arrived:,} bytes", f"{expected} bytes")
-
-
-def _is_a_weight(link: str, nbytes: int, spare: int) -> bool:
-    """A few numbers that the program itself hands in."""
-    return link.startswith("host") and nbytes <= spare
-
-
-def judge_left(step: Facts) -> Iterator[Broken]:
-    yield from races.judge_races(step)
-    if any(step["left"]):
-        words = "something stays in a GPU's memory after the step: who keeps replicas, parts or outputs?"
-        yield Broken("memory:left", words, step["left"], [0] * len(step["left"]))
+def _moved(case: Any, seen: Any, model: Net, numbers: Any, first: str, loss: bool) -> dict[str, Any]:
+    """Who has computed how many rows, and what has moved for them."""
+    copies = {link: sent for link, sent in seen["copies"].items() if not (link.startswith("host") and sent <= WEIGHTS)}
+    refuse_host(copies, "in your function")
+    worked = {f"GPU {gpu}": flops / FLOPS for gpu, flops in enumerate(seen["flops"]["forward"]) if flops}
+    total, others = sum(worked.values()), len(worked.keys() - {first})
+    away = round(total - worked.get(first, 0))
+    came = sum(sent for link, sent in copies.items() if link.endswith(f"→ {first}"))
+    least = 0 if loss else away * CLASSES * numbers["batch"].element_size()
+    most = least + MOST_GATHERED * loss * others
+    words = "other bytes go to the first GPU than the outputs of the others, each once"
+    words = "more than a loss of each GPU goes to the first one: compute it where the logits are" if loss else words
+    wrong = round(total) == case["rows"] and not least <= came <= most
+    refuse(wrong, words, measured=f"{came} bytes", expected=f"{least} to {most}")
+    state, row = sum(one.nbytes for one in tensors(model).values()), sum(one[0].nbytes for one in numbers.values())
+    more = sum(copies.values()) - came - state * others - row * away
+    return {
+        "rows that go forward, on all GPUs together": total,
+        "the most rows on a GPU": max(worked.values()),
+        "bytes that the other GPUs get beside the model and their own rows": more,
+    }

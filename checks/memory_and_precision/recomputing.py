@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 import simgpu
-from checks.contracts import gpus
-from checks.core import Reference, refuse
+from checks.core import Reference, gpus, refuse
 from checks.plain import kind_of
 
 APPLY, SAVE = "return Again.apply(function, *tensors)", "ctx.save_for_backward(*tensors)"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
@@ -31,7 +30,6 @@ CASES = [
     {"stages": 3, "micro_batches": 2, "samples": 4},
     {"stages": 2, "micro_batches": 4, "samples": 192, "layers": 4},  # so large that activations can be told apart
 ]
-_begin = cache(gpus.begin)  # once in a process
 
 
 class Layer(nn.Module):
@@ -70,7 +68,7 @@ def play(case: dict[str, Any], step: Callable[..., Any], order: Callable[..., st
         waits: why a bubble may be too large.
         most: of how many micro-batches GPU 0 may hold the activations.
     """
-    _begin()
+    gpus.begin()
     p, m, there = case["stages"], case["micro_batches"], case.get("gradients_before", False)
     _ideal_cluster(p)
     torch.manual_seed(case["samples"])

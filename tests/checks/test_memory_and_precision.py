@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import simgpu
-from checks.contracts import gpus
+from checks.core import gpus
 from checks.memory_and_precision import accounting
 
 
