@@ -8,17 +8,22 @@ other_ranks.py    elsewhere: saved on N ranks with DCP, loaded on M; worlds.py h
 
 from __future__ import annotations
 
+import os
+import random
 from typing import Any
 
+from checks import core
 from checks.contracts import judge
+from checks.contracts.judging import SEED
 from checks.framework import exercise
 from checks.sharded_checkpoints import backgrounds, other_ranks, resharding
 
 
-@exercise(title="A resharding loader", difficulty=3, minutes=35)
+@exercise(title="A resharding loader", difficulty=3, minutes=35, official=resharding.OFFICIAL)
 def reshard(load: Any) -> dict[str, Any]:
     """Judge ``load(store, rank, world_size)``: right rows, and no byte too many."""
-    return judge(resharding.CONTRACT, load)
+    cases = resharding.cases(random.Random(int(os.environ.get(SEED) or 0)))
+    return core.judge(resharding.OFFICIAL, resharding.play, cases, load)
 
 
 @exercise(title="A save in the background", difficulty=3, minutes=40)
