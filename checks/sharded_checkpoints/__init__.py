@@ -20,10 +20,10 @@ from checks.sharded_checkpoints import backgrounds, other_ranks, resharding
 
 
 @exercise(title="A resharding loader", difficulty=3, minutes=35, official=resharding.OFFICIAL)
-def reshard(load: Any) -> dict[str, Any]:
-    """Judge ``load(store, rank, world_size)``: right rows, and no byte too many."""
+def reshard(load_rows: Any) -> dict[str, Any]:
+    """Judge ``load_rows(store, rank, world_size)``: right rows, and no byte too many."""
     cases = resharding.cases(random.Random(int(os.environ.get(SEED) or 0)))
-    return core.judge(resharding.OFFICIAL, resharding.play, cases, load)
+    return core.judge(resharding.OFFICIAL, resharding.play, cases, load_rows)
 
 
 @exercise(title="A save in the background", difficulty=3, minutes=40)

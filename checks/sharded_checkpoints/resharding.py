@@ -1,4 +1,4 @@
-"""Check of ``load``: of what N ranks have saved, the rows of one of M, and no byte more."""
+"""Check of ``load_rows``: of what N ranks have saved, the rows of one of M, and no byte more."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLACE = "                mine[start - first : stop - first] = piece.reshape(stop
 SHARE = "first, last = share(shape[0], rank, world_size)\n"
 WHOLE = f"store.read(file, {OFFSET[:-3]}, (b - a) * row)"
 CUT = "                mine[start - first : stop - first] = piece.reshape(b - a, *shape[1:])[start - a : stop - a]\n"
-OFFICIAL = Reference("sharded_checkpoints", "load", {
+OFFICIAL = Reference("sharded_checkpoints", "load_rows", {
     "a tensor begins at its offset in the file, not at byte 0": {OFFSET: ""},
     "a rank's first row may lie within a file's rows: skip start - a rows of it": {"(start - a) * row": "0"},
     "the first ranks have one row more, not the last one all the rest":
@@ -81,15 +81,17 @@ def whole_of(reshard: Reshard, types: Sequence[str]) -> dict[str, torch.Tensor]:
     return found
 
 
-def play(case: dict[str, Any], load: Callable[..., Any]) -> dict[str, Any]:
+def play(case: dict[str, Any], load_rows: Callable[..., Any]) -> dict[str, Any]:
     import torch
 
     reshard, values, reads = case["case"]["reshard"], {}, {}
     whole = whole_of(**case["case"])
     for rank in range(reshard.loaded):
         store = make_store(whole, reshard)
-        found = load(store, rank, reshard.loaded)
-        refuse(not isinstance(found, dict), "load returns a dictionary from names to tensors", measured=kind_of(found))
+        found = load_rows(store, rank, reshard.loaded)
+        refuse(
+            not isinstance(found, dict), "load_rows returns a dictionary from names to tensors", measured=kind_of(found)
+        )
         strange = [f"{name}: {kind_of(one)}" for name, one in found.items() if not isinstance(one, torch.Tensor)]
         refuse(strange, "in the dictionary is something that is not a tensor", measured=", ".join(strange[:3]))
         values[f"the names on rank {rank}"] = sorted(map(str, found))

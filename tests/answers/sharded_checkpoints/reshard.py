@@ -10,7 +10,7 @@ KEEP = "        loaded[name] = mine\n"
 
 @right("the bytes of this rank first, and as numbers in the end")
 def bytes_first():
-    def load(store, rank, world_size):
+    def load_rows(store, rank, world_size):
         indices = {file: store.index(file) for file in store.files()}
         state = {}
         for name, entry in indices[store.files()[0]].items():
@@ -31,12 +31,12 @@ def bytes_first():
             state[name] = flat.reshape(sizes[rank], *rest)
         return state
 
-    return (load,)
+    return (load_rows,)
 
 
 @right("pieces in the order of their rows, put together")
 def piece_by_piece():
-    def load(store, rank, world_size):
+    def load_rows(store, rank, world_size):
         pieces = {}
         for file in store.files():
             for name, entry in store.index(file).items():
@@ -57,12 +57,12 @@ def piece_by_piece():
             state[name] = found
         return state
 
-    return (load,)
+    return (load_rows,)
 
 
 @right("file by file, named arguments, rows of bytes")
 def file_by_file():
-    def load(store, rank, world_size):
+    def load_rows(store, rank, world_size):
         state = {}
         for file in sorted(store.files()):
             for name, facts in store.index(file=file).items():
@@ -79,12 +79,12 @@ def file_by_file():
                     state[name].narrow(0, begin - low, size).copy_(numbers)
         return state
 
-    return (load,)
+    return (load_rows,)
 
 
 @right("a generator of pieces, and a concatenation")
 def generator():
-    def load(store, rank, world_size):
+    def load_rows(store, rank, world_size):
         files = [(file, store.index(file)) for file in store.files()]
 
         def pieces(name, low, high, row):
@@ -105,17 +105,17 @@ def generator():
 
         return {name: tensor(name, entry) for name, entry in files[-1][1].items()}
 
-    return (load,)
+    return (load_rows,)
 
 
 wrong("arrays", "not a tensor", {KEEP: "        loaded[name] = mine.float().numpy()\n"})
-wrong("a list", "load returns a dictionary", {"    return loaded": "    return list(loaded.items())"})
+wrong("a list", "load_rows returns a dictionary", {"    return loaded": "    return list(loaded.items())"})
 wrong("a note among the tensors", "not a tensor", {"    return loaded": "    return loaded | {'rank': rank}"})
 wrong("saved evenly", "raised EOFError", {
     'a, b = index[name]["rows"]': "saver, savers = int(file.removeprefix('shard-')), len(indices)\n"
     "            a, b = saver * shape[0] // savers, (saver + 1) * shape[0] // savers"
 })  # fmt: skip
 wrong("the index is kept from call to call", "raised", {
-    "def load": "kept = {}\n\n\ndef load",
+    "def load_rows": "kept = {}\n\n\ndef load_rows",
     "    loaded = {}\n": "    indices = kept.setdefault('indices', indices)\n    loaded = {}\n",
 })  # fmt: skip
