@@ -171,7 +171,7 @@ new-lab: setup  ## make a lab with one exercise and its check, for a lecture: ma
 # (ARGS=--help lists what can be chosen: time, memory, where the results go.)
 grade: setup  ## grade learners' labs, each in a sandbox (README says what it keeps out): make grade DIR=folder
 	@$(if $(DIR)$(ARGS),,echo "Which folder of learners' labs? Type: make grade DIR=folder" >&2; exit 2)
-	@$(RUN) -m checks.grading $(ARGS) $(if $(DIR),"$(DIR)")
+	@$(RUN) -m checks.grade $(ARGS) $(if $(DIR),"$(DIR)")
 
 mutants: setup  ## try a check with changed right answers: make mutants EXERCISE=ddp_and_bucketing.average
 	@$(if $(EXERCISE),,echo "Which exercise? Type: make mutants EXERCISE=ddp_and_bucketing.average" >&2; exit 2)

@@ -17,7 +17,7 @@ what is done
   memory.py      what this learner has done, kept between sessions
   overview.py    progress(): every lab, and what is done of it
   start_page.py  the page on which `make lab` opens
-  grading/       a table of many learners' labs
+  grade/         a table of many learners' labs
 the labs, in the order of the course
   01  single_vs_multi_node/             ranks and nodes, groups, the time of an all-reduce, broken launches
   02  model_parallelism/                stages, and pipelines of them

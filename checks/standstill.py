@@ -80,6 +80,8 @@ def report(ends: list[End]) -> str:
     states = {"waits": "stopped", "returned": "finished"}
     outcomes = [
         Outcome(rank, states[end["state"]], place=end.get("place") and end["place"] | {"still": True})
+        if end.get("inside", True)
+        else Outcome(rank, "finished", place=None)
         for rank, end in enumerate(ends)
         if end["state"] in states
     ]

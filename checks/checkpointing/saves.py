@@ -1,264 +1,189 @@
-"""Exercise 1: ``save(state, path)``, killed at every step with files and at many bytes, and on full disks."""
+"""Check of ``save``: killed before each of its steps with files and at many bytes, on full disks, and its order."""
 
 from __future__ import annotations
 
-import contextlib
-import gc
+import itertools
 import os
-import random
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from checks.checkpointing.lives import Life, Watch, first_failure, live
-from checks.checkpointing.save_verdicts import LITTER, judge
-from checks.contracts import Case, Contract, Facts, Rules
-from checks.contracts.events import is_torchs_folder
-from checks.contracts.snapshot import Snapshot
-from checks.contracts.surroundings import changed, settled, surroundings
+import torch
 
-NEIGHBOURS = ("notes.txt", "other.pt", "other.pt.tmp", "thesis.tmp", ".hidden")  # of somebody else; and NAME.txt
-STEPS = {"old": 10, "new": 20}
-NAMES = ("model.ckpt", "a checkpoint", "best", "step-20.bin", "x.tmp")  # (the first one ends in .pt)
-ERRORS = {one.__name__: one for one in (ValueError, TypeError, KeyboardInterrupt, MemoryError, SystemExit)}
+from checks.checkpointing.killing import Life, Notes, Steps, limit, live
+from checks.core import Reference, leaves, refuse, same
+from checks.inside import Outcome
 
-
-def draw(rng: random.Random) -> list[Case]:
-    """The first one as the lab's text says it; then other names and sizes."""
-    cases = [{"name": "last.pt", "numbers": 4000, "kills": "all", "bytes": 10}]
-    cases += [{"name": rng.choice(NAMES), "numbers": rng.choice((1, 300, 9000)), "kills": "some", "bytes": 2}]
-    errors = list(ERRORS), rng.sample(list(ERRORS), 1)
-    return [{"ranks": 1} | c | {"errors": e, "seed": rng.getrandbits(30)} for c, e in zip(cases, errors, strict=True)]
+OFFICIAL = Reference("checkpointing", "save")
+CASES = [{"name": "last.pt", "numbers": 4000, "bytes": 10}, {"name": "a checkpoint", "numbers": 300, "bytes": 3}]
+MINE = "notes.txt", "other.pt", "other.pt.tmp", "last.pt.txt", ".hidden"  # files of somebody else
+ELSEWHERE = "the temporary file is in another folder, maybe on another disk: no rename can come from there"
+KILLS = 4  # that leave half a file, and then one whole save
 
 
-def state_of(case: Case, step: int) -> dict[str, Any]:
-    """What is saved: tensors of several types, one of them strided, one empty, two that share their memory."""
-    import torch
-
-    # (Types by name: an answer may leave another default behind, and that shall be told, not that the file is wrong.)
-    wide = torch.full((case["numbers"], 2), step, dtype=torch.float32)
-    empty = torch.empty(0, 3, dtype=torch.float32)
-    model = {"w": wide[:, 1], "tied": wide[:, 1], "b": torch.arange(33) + step, "none": empty}
-    kinds = {"half": wide[:3].bfloat16() / 3, "asks for a gradient": wide[:3, 0].clone().requires_grad_()}
-    return {"step": step, "model": model, "rates": [0.1, (step, None)], "types": kinds}
-
-
-def _same(one: Any, other: Any) -> bool:
-    import torch
-
-    if isinstance(one, torch.Tensor):
-        kinds = [(each.dtype, each.requires_grad) for each in (one, other) if isinstance(each, torch.Tensor)]
-        return kinds == [kinds[0]] * 2 and torch.equal(one, other)
-    if isinstance(one, dict):
-        return isinstance(other, dict) and one.keys() == other.keys() and all(_same(one[k], other[k]) for k in one)
-    if isinstance(one, list | tuple):
-        return type(one) is type(other) and len(one) == len(other) and all(map(_same, one, other))
-    return type(one) is type(other) and one == other
-
-
-class _Raises:
-    """Something that cannot be pickled."""
-
-    def __init__(self, error: type[BaseException]) -> None:
-        self.error = error
-
-    def __reduce__(self) -> Any:
-        raise self.error("this part cannot be saved")
+def state_of(case: dict[str, Any], step: int) -> dict[str, Any]:
+    weights = torch.full((case["numbers"], 2), float(step))
+    return {"step": step, "model": {"w": weights[:, 0], "none": torch.empty(0, 3)}, "rates": [0.1, (step, None)]}
 
 
 class Room:
-    """A fresh folder with an old checkpoint, and with files of somebody else."""
+    """A folder with an old checkpoint and files of somebody else, in which lives save a new state."""
 
-    def __init__(self, case: Case, save: Any, old: bool = True, by_save: bool = False) -> None:
-        import torch
-
-        self.case, self.save = case, save
-        self.folder = Path(tempfile.mkdtemp(dir=os.getcwd(), prefix="run.pt-"))
-        self.path, self.neighbours = self.folder / case["name"], (*NEIGHBOURS, f"{case['name']}.txt")
-        self.states = {name: state_of(case, step) for name, step in STEPS.items()}
-        for name in self.neighbours:
+    def __init__(self, case: dict[str, Any], save: Any, old: bool = True) -> None:
+        self.case, self.save, self.place = case, save, tempfile.TemporaryDirectory(prefix="check-")
+        self.folder = Path(self.place.name).resolve() / "run.pt-1"
+        self.folder.mkdir()
+        self.path = self.folder / case["name"]
+        for name in MINE:
             (self.folder / name).write_text("mine")
-        if old:  # (an answer that has saved under this name before must not be careless the second time)
-            (save if by_save else torch.save)(self.states["old"], str(self.path))
+        if old:
+            torch.save(state_of(case, 10), self.path)
 
-    def life(self, here: Path | None = None, **how: Any) -> Life:
-        """A process that saves, with the path from the folder ``here`` on if there is one.
+    def life(self, *, kill: int = -1, size: int = 0, full: int = -1, fails: str = "", here: Path | None = None,
+             extra: Any = None) -> Life:  # fmt: skip
+        """Killed before step ``kill`` or at byte ``size``; the disk is full at a byte, or at an fsync."""
 
-        ``events``, ``size``: where it is killed; ``full``: at which byte the disk is full; ``large``: of another state,
-        more numbers than in any other.
-        """
-
-        def body(watch: Watch) -> None:
-            import torch
-
-            torch.set_num_threads(1)
-            if here:
-                os.chdir(here)
-            watch.files(self.save, str(self.folder))
-            if (size := how.get("size", how.get("full"))) is not None:
-                watch.limit(size, fatal="size" in how)
-            if how.get("events") is not None:
-                watch.kill_before(how["events"])
-            watch.broken_sync = how.get("broken sync", "")
-            state = self.states["new"] | ({"part": _Raises(how["error"])} if "error" in how else {})
-            if how.get("large"):
-                state["large"] = torch.ones(20_000)
-            before, around = Snapshot({"state": state}), surroundings() | _umask()
-            failure = None
+        def body(note: Notes) -> None:
+            os.chdir(here or self.place.name)
+            note("folder", inode=os.stat(self.folder).st_ino)
+            steps = Steps(note, str(self.path), fails)
+            save, steps.left = steps.seen(self.save), kill
+            if size or full >= 0:
+                limit(max(size, full), fatal=bool(size))
+            state, path = state_of(self.case, 20), os.path.relpath(self.path, here) if here else str(self.path)
+            before = len(os.listdir("/dev/fd"))
             try:
-                self.save(state, os.path.relpath(self.path, here) if here else str(self.path))
-            except BaseException as error:
-                watch.note("raised", kind=type(error.__cause__ or error).__name__)
-                failure = error.with_traceback(None)  # (whose frames hold what goes by itself)
-                failure.__cause__ = failure.__context__ = None
-            watch.note("returned")
-            watch.names()
-            left = [name for name, *_ in changed(around, settled(around) | _umask())]
-            left += ["`state`"] * bool(before.changes_to(Snapshot({"state": state})))
-            left += ["the open files"] * bool(self.still_open() and gc.collect() >= 0 and self.still_open())
-            watch.note("left", names=[name for name in left if name != "the files in its folder"])
-            if failure:
-                raise failure
+                save(state if extra is None else state | {"extra": extra}, path)
+            except Outcome as error:
+                error.__cause__ = error.__context__ = error.__traceback__ = None  # its frames keep files open
+                note("failure", open=len(os.listdir("/dev/fd")) > before)
+                raise
 
         return live(body)[0]
 
-    def holds(self) -> Facts:
-        names = {path.name for path in self.folder.iterdir()}
-        others = sorted(names - {self.case["name"], *self.neighbours})
-        theirs = [self.folder / name for name in self.neighbours]
-        mine = all(path.exists() and path.read_text() == "mine" for path in theirs)
-        return {"file": self._look(), "others": others, "neighbours": mine}
-
-    def still_open(self) -> list[str]:
-        """What this process has open in the folder; where the system does not tell (macOS), nothing."""
-        found = []
-        for path in Path("/proc/self/fd").glob("*"):
-            with contextlib.suppress(OSError):
-                found.append(os.readlink(path))
-        return [path for path in found if f"{path}/".startswith(f"{os.path.realpath(self.folder)}/")]
-
-    def _look(self) -> str:
-        """Which state the file holds: a name, "nothing" or "half"."""
-        import torch
-
+    def holds(self) -> str:
         if not self.path.exists():
-            return "nothing"
+            return "nothing: there is no checkpoint any more"
         try:
-            found = torch.load(self.path)
+            step = torch.load(self.path)["step"]
         except Exception:
-            return "half"
-        states = {name: state_of(self.case, step) for name, step in STEPS.items()}  # (the answer had the others)
-        return next((name for name, state in states.items() if _same(state, found)), "something else")
+            return "half a file"
+        return {10: "old", 20: "new"}[step]
+
+    def others(self) -> list[str]:
+        return sorted({one.name for one in self.folder.iterdir()} - {self.case["name"], *MINE})
+
+    def clean(self) -> None:
+        refuse(len(os.listdir(self.place.name)) > 1, ELSEWHERE)
+        kept = all((self.folder / name).exists() and (self.folder / name).read_text() == "mine" for name in MINE)
+        refuse(not kept, "files of somebody else in the folder are gone or changed: touch only your own")
 
 
-def scene(case: Case, watch: Any, facts: Facts) -> None:
-    save, dice = watch.answers["save"], random.Random(case["seed"])
-    first, mask = Room(case, save, old=False), _umask()
-    watch.call("save", state=first.states["new"], path=str(first.path))
-    left = [name for name, *_ in changed(mask, _umask())]
-    facts["first"] = {"ended": 0, "failed": None, "left": left} | first.holds()
-    watch.call("save", state=first.states["old"], path=str(first.path))
-    facts["again"] = first.holds()["file"]
-    facts["smaller"] = _again_smaller(watch, first)
-    facts["open"] = first.still_open()
-    facts["strays"] = sorted(
-        {path.name for path in first.folder.parent.iterdir() if not is_torchs_folder(path.name)} - {first.folder.name}
-    )
+def play(case: dict[str, Any], save: Any) -> dict[str, Any]:
+    room = Room(case, save, old=False)
+    for step in (20, 10):
+        state, before = state_of(case, step), len(os.listdir("/dev/fd"))
+        with leaves(state=state):
+            save(state, str(room.path))
+        refuse(not room.path.exists(), "after a save, there is no file under the name that was given")
+        refuse(room.holds() == "half a file", "after a save, torch.load cannot read the file")
+        refuse(not same(torch.load(room.path), state), f"torch.load does not give the state of step {step} back")
+        refuse(len(os.listdir("/dev/fd")) > before, "a file or folder stays open after the save: close what you open")
+    words = "a whole save leaves more than the checkpoint in the folder"
+    refuse(room.others(), words, measured=", ".join(room.others()))
+    room.clean()
+    for how in ("", "with a name without a folder, like last.pt", "with a path from the current folder on"):
+        room, where = Room(case, save), f" ({how})" * bool(how)
+        old, here = os.stat(room.path).st_ino, {"with a n": room.folder, "with a p": room.folder.parent}.get(how[:8])
+        life = room.life(here=here)
+        life.raise_failure(f"{how}: " * bool(how))
+        refuse(room.holds() != "new", f"the file is not the new checkpoint{where}", measured=room.holds())
+        opened = [note["at"] for note in life.of("files") if note["name"] == "open" and os.path.isabs(note["at"])]
+        outside = [one for one in opened if not f"{os.path.realpath(one)}/".startswith(f"{room.folder}/")]
+        refuse(outside, ELSEWHERE, measured=outside and outside[0])
+        if here:
+            half = Room(case, save)
+            half.life(size=100, here=half.folder if here == room.folder else half.folder.parent)
+            half.clean()
+        if not how:
+            _killed(case, save, os.stat(room.path).st_size)
+        _in_order(life, os.stat(room.path), old, where)
+    _full(case, save, os.stat(room.path).st_size)
+    _litter(case, save, os.stat(room.path).st_size)
+    return {"kills": f"at {case['bytes']} bytes and before each step with files, each time old or new"}
 
-    def told(where: str, old: bool = True, **how: Any) -> Facts:
-        room = Room(case, save, old)
-        return _told(room.life(**how), room) | {"where": where}
 
-    facts["whole"] = _traced(Room(case, save, by_save=True))
-    facts["new"] = _traced(Room(case, save, old=False))
-    bare, relative = Room(case, save), Room(case, save)
-    facts["bare"], facts["relative"] = _traced(bare, here=bare.folder), _traced(relative, here=relative.folder.parent)
-    steps = [
-        note
-        for note in facts["whole"]["notes"]
-        if note["what"] not in ("entry", "failed", "raised", "returned", "left")
-    ]
-    chosen = range(len(steps)) if case["kills"] == "all" else dice.sample(range(len(steps)), min(2, len(steps)))
-    facts["kills"] = [told(f"before its step {n + 1} with files ({_name(steps[n])})", events=n) for n in chosen]
-    size = facts["whole"]["size"]
-    bytes_at = [0, 1, size - 1, *(dice.randrange(size) for _ in range(case["bytes"] - 3))][: case["bytes"]]
-    facts["kills"] += [told(f"at byte {byte:,}", size=byte) for byte in bytes_at]
-    facts["first kills"] = [told(f"at byte {b:,} of the first save", old=False, size=b) for b in (0, size // 2)]
-    facts["full"] = [told(f"a disk that is full at byte {b:,}", full=b) for b in (0, size // 2, size - 1)]
-    facts["sync"] = told("a disk that turns out to be full at fsync", **{"broken sync": "a file"})
-    facts["folder sync"] = told(
-        "a disk that turns out to be full at the folder's fsync", **{"broken sync": "the folder"}
-    )
-    facts["errors"] = [told(error, error=ERRORS[error]) for error in case["errors"]]
+def _killed(case: dict[str, Any], save: Any, size: int) -> None:
+    for byte in [1, size - 1, *(size * n // case["bytes"] for n in range(1, case["bytes"] - 1))]:
+        for old in (True, False) if byte == size // case["bytes"] else (True,):
+            room = Room(case, save, old=old)
+            room.life(size=byte)
+            held = room.holds()
+            words = f"after a kill at byte {byte:,}, the file under the final name is {held}: write under another name"
+            refuse(held == "half a file", words)
+            words = f"after a kill at byte {byte:,} the old checkpoint is lost: it may go only when the new one comes"
+            refuse(old and held.startswith("nothing"), words, measured=held)
+            room.clean()
+    for step in itertools.count():
+        room = Room(case, save)
+        life = room.life(kill=step)
+        if not life.killed:
+            return
+        at = [note["name"] for note in life.of("files")] or ["nothing"]
+        words = f"killed after its step {step} with files ({at[-1]}), the old one went before the new came: os.replace"
+        refuse(room.holds() not in ("old", "new"), f"{words} puts one in the place of the other", measured=room.holds())
+
+
+def _in_order(life: Life, file: os.stat_result, old: int, where: str) -> None:
+    """The bytes are on the disk before they have the name, and then the name is."""
+    words = "the new bytes are copied into the old file, and a copy can be killed half done: os.replace a whole file"
+    refuse(file.st_ino == old, words)
+    syncs = [note for note in life.of("files") if note["name"] == "fsync"]
+    mine = [note for note in syncs if note.get("inode") == file.st_ino or note["kind"] == "all"]
+    before = [note for note in mine if note["now"] != file.st_ino]
+    words = "fsync of the file comes after the rename: a power cut between them leaves the name without the bytes"
+    refuse(mine and not before and mine[0]["kind"] == "file", words + where)
+    refuse(not before, f"the bytes are not synced before they have the name: fsync the file that is renamed{where}")
+    whole = any(note["kind"] == "all" or note["size"] == file.st_size for note in before)
+    words = f"fsync comes before the last bytes are written: write, flush, fsync{where}"
+    refuse(not whole, words, measured=f"{before[-1].get('size')} bytes", expected=file.st_size)
+    folders = [note for note in syncs if note["kind"] == "folder"]
+    after = [note for note in syncs if note["now"] == file.st_ino and note["kind"] != "file"]
+    mine = [one for one in after if one["kind"] == "all" or one["inode"] == life.of("folder")[0]["inode"]]
+    words = f"the folder is synced before the rename: the new name is not on the disk then{where}"
+    refuse(folders and not after, words)
+    refuse(not mine, f"the folder of the checkpoint is not synced after the rename: a power cut loses the name{where}")
+
+
+def _full(case: dict[str, Any], save: Any, size: int) -> None:
+    faults = [{"full": byte} for byte in (0, size // 2, size - 1)] + [{"fails": "file"}, {"extra": lambda: None}]
+    for fault in [*faults, {"fails": "folder"}]:
+        at = f" at byte {fault['full']:,}" if "full" in fault else f" at the {fault.get('fails')}'s fsync"
+        what = "something that cannot be pickled" if "extra" in fault else f"a disk that is full{at}"
+        room = Room(case, save)
+        life = room.life(**fault)  # type: ignore[arg-type]
+        missed = not life.failure and ("fails" not in fault or life.of("fails"))
+        refuse(missed, f"with {what}, save returns as if all were well: let the error out")
+        if life.failure and fault != {"fails": "folder"}:
+            refuse(room.holds() != "old", f"with {what}, the old checkpoint is lost", measured=room.holds())
+        words = f"with {what}, the half-written file stays and takes up room: remove it before the error goes on"
+        refuse(room.others(), words, measured=", ".join(room.others()))
+        words = f"with {what}, a file or folder stays open: close what you open after an error, too"
+        refuse(
+            fault == {"fails": "file"} and any(note["open"] for note in life.of("failure")), words
+        )  # (torch keeps its own)
+        room.clean()
+
+
+def _litter(case: dict[str, Any], save: Any, size: int) -> None:
     room = Room(case, save)
-    for number in range(LITTER):
+    for number in range(KILLS - 1):
         room.life(size=size // (number + 2))
-    renames = [n for n, note in enumerate(steps) if note["what"] == "rename"]
-    room.life(events=renames[0] if renames else len(steps) - 1, large=True)  # what it leaves is longer than what comes
-    facts["litter"] = _told(room.life(), room)
-
-
-def _again_smaller(watch: Any, room: Room) -> str:
-    """A third save, of the very dictionary that was saved before, in which less is now, and other numbers."""
-    import torch
-
-    state = room.states["old"]
-    state["model"]["b"] += 1
-    del state["model"]["none"]
-    watch.call("save", state=state, path=str(room.path))
-    try:
-        found = torch.load(room.path)
-    except Exception:
-        return "half"
-    return "that state" if _same(state, found) else "something else"
-
-
-def _umask() -> Facts:
-    mask = os.umask(0)
-    os.umask(mask)
-    return {"the umask": mask}
-
-
-def _name(note: dict[str, Any]) -> str:
-    return note["what"] + (" of the folder" if note.get("folder") else "")
-
-
-def _traced(room: Room, **how: Any) -> Facts:
-    """A whole save, with what is needed to judge its steps."""
-    life = room.life(**how)
-    found = os.stat(room.path) if room.path.exists() else None
-    numbers = (found.st_ino, found.st_size, found.st_mtime_ns) if found else (0, 1000, 0)
-    facts = dict(zip(("inode", "size", "written"), numbers, strict=True)) | {"folder": os.path.realpath(room.folder)}
-    return _told(life, room) | facts | {"notes": life.notes, "inode of the folder": os.stat(room.folder).st_ino}
-
-
-def _told(life: Life, room: Room) -> Facts:
-    left = [name for note in life.of("left") for name in note["names"]]
-    kinds = [note["kind"] for note in life.of("raised")]
-    return {"ended": life.ended, "failed": first_failure([life]), "kinds": kinds, "left": left, **room.holds()}
-
-
-def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
-    found = [world[0] for _, world in played]
-    return {
-        "kills": f"{sum(len(facts['kills']) for facts in found)}, each time the old or the new checkpoint",
-        "full disks": f"{sum(len(facts['full']) for facts in found)}, old one untouched",
-        f"files left after {LITTER} kills": 0,
-    }
-
-
-CONTRACT = Contract(
-    name="checkpointing.saving",
-    rules={
-        "save": Rules(changes=("around.the files in its folder",), allows=("starts:a process", "writes:*")),
-    },
-    draw=draw,
-    scene=scene,
-    judge=judge,
-    mistakes=(
-        ("state:*", "{}"),
-        ("value:*", "{}"),
-    ),
-    figures=figures,
-)
+    room.life(size=2 * size, extra=torch.ones(size))  # what this kill leaves is longer than what comes
+    room.life().raise_failure("after a kill has left half a file: ")
+    words = "after a kill has left a longer half, the next save does not empty it first, as open(…, 'wb') does"
+    longer = os.stat(room.path).st_size > size + 1_000
+    refuse(room.holds() != "new" or longer, words, measured="longer than it should be" if longer else room.holds())
+    words = f"after {KILLS} kills and one whole save, half-written files are left: take the same name each time"
+    refuse(room.others(), words, measured=", ".join(room.others()))
+    room.clean()

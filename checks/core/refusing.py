@@ -106,9 +106,12 @@ def difference(seen: Any, expected: Any) -> tuple[str, str]:
             measured, right = (f"{list(one.shape)}, {str(one.dtype)[6:]}" for one in (seen, expected))
             return measured, right
         wide, right = seen.detach().double(), expected.detach().double()
-        place = int((wide - right).abs().nan_to_num(math.inf).argmax())
+        away = (wide - right).abs().nan_to_num(math.inf) if seen.is_floating_point() else (seen != expected).int()
+        place = int(away.argmax())
         where = [int(one) for one in torch.unravel_index(torch.tensor(place), seen.shape)]
         at = f"at {where} " if where else ""
+        if not seen.is_floating_point():
+            return f"{at}{seen.flatten()[place].item()}", f"{expected.flatten()[place].item()}"
         return f"{at}{float(wide.flatten()[place]):.6g}", f"{float(right.flatten()[place]):.6g}"
     if isinstance(seen, Sequence) and isinstance(expected, Sequence) and not isinstance(seen, str):
         if len(seen) == len(expected):

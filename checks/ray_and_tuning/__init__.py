@@ -1,4 +1,11 @@
-"""The exercises of this lab: random search and halving, by hand and with Ray Tune."""
+"""The exercises of this lab: random search and halving, by hand and with Ray Tune.
+
+random_searching.py   random_by_hand: samples.py says whether its samples are log-uniform and independent
+halving.py            halving_by_hand: how far each configuration is trained
+tune.py               random_with_tune and early_stopping in Ray; tune_verdicts.py judges what was seen
+bookkeeping.py        every epoch is asked for, and counted, in the check's process; curves.py: their losses
+ray_host.py, office.py    a Ray that runs while a check does; searches.py: what every search is judged by
+"""
 
 from __future__ import annotations
 
@@ -6,21 +13,21 @@ import contextlib
 from typing import Any
 
 from checks import exercise, run
-from checks.contracts import judge
-from checks.ray_and_tuning import halvings, ray_host, searching, tune, tune_verdicts
+from checks.core import judge
+from checks.ray_and_tuning import halving, random_searching, ray_host, tune, tune_verdicts
 from checks.ray_and_tuning.bookkeeping import Books
 
 
-@exercise(title="Random search", difficulty=1, minutes=20)
+@exercise(title="Random search", difficulty=1, minutes=20, official=random_searching.OFFICIAL)
 def random_by_hand(random_search: Any) -> dict[str, Any]:
     """Judge ``random_search(objective, low, high, batch_sizes, trials, rng)``."""
-    return judge(searching.CONTRACT, random_search)
+    return judge(random_searching.OFFICIAL, random_searching.play, random_searching.CASES, random_search)
 
 
-@exercise(title="Successive halving", difficulty=2, minutes=35)
+@exercise(title="Successive halving", difficulty=2, minutes=35, official=halving.OFFICIAL)
 def halving_by_hand(successive_halving: Any) -> dict[str, Any]:
     """Judge ``successive_halving(configs, train, eta, first)``."""
-    return judge(halvings.CONTRACT, successive_halving)
+    return judge(halving.OFFICIAL, halving.play, halving.cases, successive_halving)
 
 
 @exercise(title="Random search with Ray Tune", difficulty=2, minutes=25, timeout=800, needs=("ray",))

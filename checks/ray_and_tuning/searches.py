@@ -85,10 +85,10 @@ def judge_best(calls: Sequence[Call], result: Any) -> Iterator[Broken]:
         words = "the loss does not belong to the returned configuration"
     elif not own:
         words = "the returned configuration was not trained in this search"
-    elif config == max(good, key=lambda call: call.loss).config:
-        words = "the highest loss wins"
     elif config == calls[-1].config:
         words = "the last configuration is returned, not the best"
+    elif config == max(good, key=lambda call: call.loss).config:
+        words = "the highest loss wins"
     elif loss not in [call.loss for call in own]:
         words = "the loss does not belong to the returned configuration, which is not the best that was tried"
     else:

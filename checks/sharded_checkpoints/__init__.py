@@ -2,7 +2,7 @@
 
 resharding.py     reshard: which bytes are read
 backgrounds.py    in_background: saves while the training goes on; slow_disk.py waits for the check, states.py has what
-                  is saved, background_verdicts.py judges
+                  is saved, folder_events.py tells what happens to names, background_verdicts.py judges
 other_ranks.py    elsewhere: saved on N ranks with DCP, loaded on M; worlds.py has the processes and what they get
 """
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from checks.checkpointing.folder_events import FolderEvents
 from checks.contracts import Case, Contract, Facts, Rules
 from checks.contracts.snapshot import Snapshot
 from checks.inside import Outcome
 from checks.sharded_checkpoints.background_verdicts import failures, judge
+from checks.sharded_checkpoints.folder_events import FolderEvents
 from checks.sharded_checkpoints.slow_disk import Held, SlowDisk
 from checks.sharded_checkpoints.states import copied, differs, draw_state, look, tensors_of, train_on
 

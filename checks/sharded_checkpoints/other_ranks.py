@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from checks.checkpointing.lives import Watch
+from checks.checkpointing.killing import Notes
 from checks.contracts import Broken, Case, Contract, Facts, Rules
 from checks.sharded_checkpoints.worlds import World, counting
 from checks.verdicts import NotStarted, Wrong
@@ -128,7 +128,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
     here = Path(tempfile.mkdtemp(dir=os.getcwd()))
     folder = here / "checkpoint"
 
-    def saving(case: Case, rank: int, watch: Watch) -> None:
+    def saving(case: Case, rank: int, note: Notes) -> None:
         model, optimizer = build(case, case["seed"], case["rate"])
         train(model, optimizer, 2)
         model(torch.randn(4, 20)).sum().backward()  # gradients of a step that goes on after the save
@@ -147,12 +147,10 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
             torch.save(before, here / "truth.pt")
         changed = next((name for name in before if not _equal(before[name], after.get(name))), "")
         told = {"changed": changed, "touched": touched}
-        watch.note(
-            "told", received=count.received, largest=count.largest, local=local_bytes(model), files=files, **told
-        )
+        note("told", received=count.received, largest=count.largest, local=local_bytes(model), files=files, **told)
         dist.barrier()
 
-    def loading(case: Case, rank: int, watch: Watch) -> None:
+    def loading(case: Case, rank: int, note: Notes) -> None:
         model, optimizer = build(case, case["seed"] + 1, 0.001)
         if case["loaded by"] % 2:  # now and then the optimizer is not fresh, and there are gradients
             train(model, optimizer, 1)
@@ -167,7 +165,7 @@ def scene(case: Case, watch: Any, facts: Facts) -> None:
         if rank == 0:
             torch.save(found, here / "found.pt")
         told = {"received": count.received, "largest": count.largest, "touched": touched}
-        watch.note("told", **told, same=all(map(_is, owned, [p.to_local() for p in model.parameters()])))
+        note("told", **told, same=all(map(_is, owned, [p.to_local() for p in model.parameters()])))
         dist.barrier()
 
     facts["saved"] = World(case, case["saved by"], folder, saving).told()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from checks.checkpointing.lives import Life, Watch, first_failure, join_group, live
+from checks.checkpointing.killing import Life, Notes, first_failed, join, live
 from checks.contracts import Case, Facts
+from checks.verdicts import Wrong
 
 SECONDS = 15  # for a world of processes
 
@@ -40,17 +42,23 @@ class World:
         store = tempfile.mktemp(dir=os.getcwd())
 
         def one(rank: int) -> Any:
-            def run(watch: Watch) -> None:
+            def run(note: Notes) -> None:
                 import torch
 
                 torch.set_num_threads(1)
-                join_group(store, rank, ranks)
-                body(case, rank, watch)
+                join(store, rank, ranks)
+                body(case, rank, note)
 
             return run
 
-        self.lives: list[Life] = live(*(one(rank) for rank in range(ranks)), seconds=SECONDS)
+        self.lives: list[Life] = []  # none: they stood still, and were killed
+        with contextlib.suppress(Wrong):
+            self.lives = live(*(one(rank) for rank in range(ranks)), seconds=SECONDS)
 
     def told(self) -> Facts:
-        notes = [life.of("told")[0] if life.of("told") else {} for life in self.lives]
-        return {"failed": first_failure(self.lives), "ended": [life.ended for life in self.lives], "notes": notes}
+        notes, first = [life.of("told") for life in self.lives], first_failed(self.lives)
+        return {
+            "failed": first and first.failure,
+            "ended": [life.ended for life in self.lives] or [None],
+            "notes": [told[0] if told else {} for told in notes],
+        }

@@ -12,36 +12,37 @@ from __future__ import annotations
 
 from typing import Any
 
-from checks.contracts import judge
+from checks import contracts
+from checks.core import judge
 from checks.framework import exercise
 from checks.sharded_data_parallel import clipping, linear, optimizing, prefetching, reducing
 
 
-@exercise(title="Reduce-scatter the gradients", difficulty=1, minutes=20)
+@exercise(title="Reduce-scatter the gradients", difficulty=1, minutes=20, official=reducing.OFFICIAL)
 def reduce_gradients(reduce_gradients: Any) -> dict[str, Any]:
     """Judge ``reduce_gradients(parameters)``, which returns this rank's shard of the mean gradient."""
-    return judge(reducing.CONTRACT, reduce_gradients)
+    return judge(reducing.OFFICIAL, reducing.play, reducing.CASES, reduce_gradients, ranks=(3, 2, 4))
 
 
 @exercise(title="An optimizer that shards", difficulty=2, minutes=30)
 def sharded_optimizer(ShardedOptimizer: Any) -> dict[str, Any]:
     """Judge the class ``ShardedOptimizer(parameters, make_optimizer)`` with its method ``step()``."""
-    return judge(optimizing.CONTRACT, ShardedOptimizer)
+    return contracts.judge(optimizing.CONTRACT, ShardedOptimizer)
 
 
-@exercise(title="Clip by the true norm", difficulty=1, minutes=15)
+@exercise(title="Clip by the true norm", difficulty=1, minutes=15, official=clipping.OFFICIAL)
 def clip(clip_shards: Any) -> dict[str, Any]:
     """Judge ``clip_shards(shards, max_norm)``, which returns the norm of all ranks' shards."""
-    return judge(clipping.CONTRACT, clip_shards)
+    return judge(clipping.OFFICIAL, clipping.play, clipping.CASES, clip_shards, ranks=(3, 2, 4))
 
 
 @exercise(title="A linear layer that frees its weight", difficulty=3, minutes=35)
 def sharded_linear(sharded_linear: Any) -> dict[str, Any]:
     """Judge ``sharded_linear(x, shard, rows)``, forward and backward."""
-    return judge(linear.CONTRACT, sharded_linear)
+    return contracts.judge(linear.CONTRACT, sharded_linear)
 
 
-@exercise(title="Prefetch", difficulty=2, minutes=20)
+@exercise(title="Prefetch", difficulty=2, minutes=20, official=prefetching.OFFICIAL)
 def prefetch(run: Any) -> dict[str, Any]:
     """Judge ``run(units, x)``: in time of a simulated GPU, and in units that are gathered at once."""
-    return judge(prefetching.CONTRACT, run)
+    return judge(prefetching.OFFICIAL, prefetching.play, prefetching.CASES, run)

@@ -1,4 +1,4 @@
-"""Exercise 5: ``run(units, x)``: the next unit's all-gather is on its way while this one computes.
+"""Check of ``run``: the next unit's all-gather is on its way while this one computes.
 
 The units write down what is done with them. A small simulation puts that on a timeline, by the rules of streams: an
 all-gather begins when the network is free and when what was launched before it has ended; ``wait()`` makes what is
@@ -7,80 +7,98 @@ launched afterwards wait.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from checks.contracts import Broken, Case, Contract, Facts, Rules
-from checks.contracts.guarding import guarded
+import torch
 
-if TYPE_CHECKING:
-    from torch import Tensor
+from checks.core import Reference, leaves, refuse
 
-    Note = Callable[..., Any]
-
-AT_ONCE = 2
+NEXT = "        if number + 1 < len(units):\n            work = units[number + 1].gather()\n"
+BEGIN, WAIT, COMPUTE = "    work = units[0].gather()\n", "work.wait()\n", "x = unit(x)\n"
+OFFICIAL = Reference("sharded_data_parallel", "run", {
+    "nothing overlaps: begin the next all-gather before you compute":
+        {NEXT: "", WAIT: "unit.gather().wait()\n", BEGIN: ""},
+    "all units are gathered at once: only the one that computes, and the next":
+        {BEGIN: "    works = [unit.gather() for unit in units]\n", NEXT: "", WAIT: "works[number].wait()\n"},
+    "two units are gathered ahead: only the next one":
+        {BEGIN: "    works = [unit.gather() for unit in units[:2]]\n", WAIT: "works[number].wait()\n",
+         NEXT: "        if number + 2 < len(units):\n            works.append(units[number + 2].gather())\n"},
+    "the output is not that of all units, one after the other: hand on what a unit returns": {COMPUTE: "unit(x)\n"},
+})  # fmt: skip
+CASES = [
+    {"units": 6, "gather_ms": 1.0, "compute_ms": 2.0, "seed": 1},
+    {"units": 1, "gather_ms": 1.0, "compute_ms": 1.0, "seed": 2},
+    {"units": 2, "gather_ms": 1.0, "compute_ms": 3.0, "seed": 3},
+    {"units": 17, "gather_ms": 3.0, "compute_ms": 1.0, "seed": 4},
+]
 
 
 class Work:
     """An all-gather that is on its way."""
 
-    __slots__ = ("wait",)
-
-    def __init__(self, number: int, note: Note) -> None:
-        self.wait = lambda: note("wait", number)
+    def __init__(self, unit: Unit) -> None:
+        self.wait = unit.wait
 
 
 class Unit:
-    """A layer whose parameters are gathered, used and freed.
+    """A layer whose parameters are gathered, used and freed."""
 
-    ``gather()`` begins to gather them and returns the ``Work``; ``unit(x)`` computes with them; ``free()`` gives their
-    memory back. ``note`` is all that it does.
-    """
+    def __init__(self, number: int, log: list[tuple[str, int]]) -> None:
+        self.number, self.log, self.state = number, log, "away"
+        self.used = False
 
-    __slots__ = ("_compute", "free", "gather")
+    def gather(self) -> Work:
+        """Begin to gather the parameters."""
+        refuse(self.state != "away" or self.used, f"unit {self.number} is gathered twice: once is enough")
+        self.state = "on its way"
+        self.log.append(("gather", self.number))
+        return Work(self)
 
-    def __init__(self, number: int, note: Note) -> None:
-        self.gather = lambda: note("gather", number) or Work(number, note)
-        self._compute = lambda x: note("compute", number, x)
-        self.free = lambda: note("free", number)
+    def wait(self) -> None:
+        self.log.append(("wait", self.number))
+        self.state = "there" if self.state == "on its way" else self.state
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return self._compute(x)
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Compute with the parameters."""
+        refuse(self.used, f"unit {self.number} computes more than once: once is enough")
+        refuse(self.state == "away", f"unit {self.number} computes, and its parameters are not gathered")
+        words = f"unit {self.number} computes before anybody has waited for its all-gather: it may read anything"
+        refuse(self.state == "on its way", words)
+        self.used = True
+        self.log.append(("compute", self.number))
+        return x * (0.5 + self.number % 7) + 1
+
+    def free(self) -> None:
+        """Give the parameters' memory back."""
+        refuse(not self.used, f"unit {self.number} is freed before it has computed")
+        refuse(self.state == "away", f"unit {self.number} is freed, and it is not there: it was freed before")
+        self.state = "away"
+        self.log.append(("free", self.number))
 
 
-def _factor(number: int) -> float:
-    return 0.5 + number % 7
-
-
-def draw(rng: random.Random) -> list[Case]:
-    counts = (6, 1, 2, rng.randint(12, 30))
-    times = ((1.0, 2.0), (1.0, 1.0), (1.0, 3.0), (float(rng.randint(2, 4)), 1.0))
-    return [
-        {"ranks": 1, "units": count, "gather, ms": gather, "compute, ms": compute, "seed": rng.getrandbits(30)}
-        for count, (gather, compute) in zip(counts, times, strict=True)
-    ]
-
-
-def scene(case: Case, watch: Any, facts: Facts) -> None:
-    import torch
-
-    log: list[list[Any]] = []
-
-    def note(what: str, number: int, x: Tensor | None = None) -> Tensor | None:
-        log.append([what, number])
-        return None if x is None else x * _factor(number) + 1
-
-    units = [Unit(number, guarded(note)) for number in range(case["units"])]
+def play(case: dict[str, Any], run: Callable[..., Any]) -> dict[str, Any]:
+    log: list[tuple[str, int]] = []
+    units = [Unit(number, log) for number in range(case["units"])]
     x = torch.randn(3, generator=torch.Generator().manual_seed(case["seed"]))
-    right = x.clone()
-    for number in range(case["units"]):
-        right = right * _factor(number) + 1
-    y = watch.call("run", units=units, x=x)
-    facts |= {"log": log, "right": isinstance(y, torch.Tensor) and torch.equal(y, right)}
+    with leaves(x=x):
+        y = run(units, x)
+    used = sum(unit.used for unit in units)
+    refuse(used < len(units), "not every unit has computed", measured=used, expected=len(units))
+    left = [unit.number for unit in units if unit.state != "away"]
+    refuse(left, "units are gathered and not freed after their use", measured=f"units {left}")
+    there, most = 0, 0
+    for what, _ in log:
+        there += (what == "gather") - (what == "free")
+        most = max(most, there)
+    return {
+        "the output": y,
+        "units that are gathered at the same time": max(most, 2),
+        "simulated": f"{timeline(log, case['gather_ms'], case['compute_ms']):g} ms",
+    }
 
 
-def timeline(log: Sequence[Sequence[Any]], gather: float, compute: float) -> float:
+def timeline(log: Sequence[tuple[str, int]], gather: float, compute: float) -> float:
     """Milliseconds until all is done."""
     gpu = network = 0.0
     over: dict[int, float] = {}
@@ -93,75 +111,3 @@ def timeline(log: Sequence[Sequence[Any]], gather: float, compute: float) -> flo
         elif what == "compute":
             gpu += compute
     return max(gpu, network)
-
-
-def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
-    facts, count = world[0], case["units"]
-    log, began, waited, used = facts["log"], set(), set(), set()
-    there: set[int] = set()
-    most = 0
-    for what, number in log:
-        name = f"unit {number}"
-        if what == "gather":
-            if number in began:
-                yield Broken("use:0 twice", f"{name} is gathered twice: once is enough in a forward pass")
-            began.add(number)
-            there.add(number)
-            most = max(most, len(there))
-        elif what == "wait":
-            waited.add(number)
-        elif what == "compute":
-            if number not in there:
-                yield Broken("use:1 absent", f"{name} computes, and its parameters are not gathered")
-            elif number not in waited:
-                words = "computes before anybody has waited for its all-gather: it may read anything"
-                yield Broken("use:2 unwaited", f"{name} {words}")
-            if number in used:
-                yield Broken("use:7 again", f"{name} computes more than once: once is enough")
-            used.add(number)
-        else:
-            if number not in used:
-                yield Broken("use:3 early", f"{name} is freed before it has computed")
-            elif number not in there:
-                yield Broken("use:6 again", f"{name} is freed, and it is not there: it was freed before")
-            there.discard(number)
-    if len(used) < count:
-        yield Broken("use:4 unused", "not every unit has computed", len(used), count)
-        return
-    if there:
-        words = "units are gathered and not freed after their use"
-        yield Broken("use:5 left", words, f"units {sorted(there)}", "none")
-        return
-    if not facts["right"]:
-        yield Broken("value:", "the output is not that of all units, one after the other")
-    if most > AT_ONCE:
-        words = "more units are gathered at the same time than the one that computes and the next one"
-        yield Broken("memory:", words, most, AT_ONCE)
-    gather, compute = case["gather, ms"], case["compute, ms"]
-    took, best = timeline(log, gather, compute), gather + (count - 1) * max(gather, compute) + compute
-    if took > best:
-        words = "the GPU waits for all-gathers that could run while it computes"
-        if took >= count * (gather + compute):
-            words = f"nothing overlaps: {words}. Begin the next all-gather before you compute"
-        yield Broken("work:slow", words, f"{took:g} ms (simulated)", f"{best:g} ms")
-
-
-def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
-    case, world = played[0]
-    gather, compute = case["gather, ms"], case["compute, ms"]
-    return {
-        f"{case['units']} units, simulated": f"{timeline(world[0]['log'], gather, compute):g} ms",
-        "one after the other": f"{case['units'] * (gather + compute):g} ms",
-        "gathered at the same time": f"at most {AT_ONCE}",
-    }
-
-
-CONTRACT = Contract(
-    name="sharded_data_parallel.prefetch",
-    rules={"run": Rules()},
-    draw=draw,
-    scene=scene,
-    judge=judge,
-    mistakes=(("use:?*", "{}"), ("value:*", "{}"), ("memory:*", "{}"), ("work:*", "{}")),
-    figures=figures,
-)

@@ -1,123 +1,92 @@
-"""Exercise 1: ``reduce_gradients(parameters)``: this rank's shard of the mean of all gradients."""
+"""Check of ``reduce_gradients``: this rank's shard of the mean of all gradients, and nothing else is kept."""
 
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from checks.contracts import Amount, Broken, Case, Contract, Facts, Rules, compare
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from checks.contracts import memory
+from checks.core import Reference, leaves, refuse, watched
+from checks.core.watching import explained
+from checks.plain import kind_of
 from checks.sharded_data_parallel import layers
 
-STEPS = 2
+REDUCE, RESULT = "    dist.reduce_scatter_single(shard, whole, dist.ReduceOp.AVG)\n", "    return shard\n"
+CUT = "    shard.copy_(whole.chunk(ranks)[dist.get_rank()])\n"
+WHOLE, CLEAR = "[*flat, flat[0].new_zeros(padding)]", "parameter.grad = None"
+NEW = "whole.new_empty(whole.numel() // ranks)"
+OFFICIAL = Reference("sharded_data_parallel", "reduce_gradients", {
+    "the shard is the sum over the ranks: divide by the world size": {", dist.ReduceOp.AVG": ""},
+    "the shard is divided by the world size twice": {RESULT: "    return shard / ranks\n"},
+    "the shard is cut out of this rank's own gradient: nothing of the others has arrived": {REDUCE: CUT},
+    "an all-reduce brings every rank the whole gradient, of which it keeps a shard: a reduce-scatter is enough":
+        {REDUCE: "    dist.all_reduce(whole, dist.ReduceOp.AVG)\n" + CUT},
+    "a rank gets the shard of another one: rank r owns part r":
+        {REDUCE: "    whole = whole.roll(shard.numel())\n" + REDUCE},
+    "the whole gradient is still there, in `.grad`: set it to None, or nothing is saved": {CLEAR: "pass"},
+    "gradients of zeros are still there, in `.grad`: set it to None, or nothing is saved":
+        {CLEAR: "parameter.grad.zero_()"},
+    "the padding is in front: it comes at the end": {WHOLE: "[flat[0].new_zeros(padding), *flat]"},
+    "there is padding where none is needed": {"% ranks\n": "% ranks or ranks\n"},
+    "what is left over is cut off: add zeros at the end instead":
+        {f"torch.cat({WHOLE})": "torch.cat(flat)\n    whole = whole[: len(whole) // ranks * ranks]"},
+    "each parameter travels by itself: put all gradients into one flat tensor first":
+        {REDUCE: "    for one in flat:\n        part = torch.cat([one, one.new_zeros(-one.numel() % ranks)])\n"
+                 "        dist.reduce_scatter_single(part.new_empty(len(part) // ranks), part)\n" + REDUCE},
+    "parameters that are a single number are left out":
+        {"for parameter in parameters]": "for parameter in parameters if parameter.dim()]"},
+    "NaN and infinity are made into numbers: they have to come out": {RESULT: "    return shard.nan_to_num()\n"},
+    "the shard has another type than the gradients": {RESULT: "    return shard.half()\n"},
+    "a later call writes into the shard that this one has returned: give each its own memory":
+        {NEW: f"vars(reduce_gradients).setdefault('kept', {NEW})"},
+})  # fmt: skip
+CASES = [
+    {"type": "float64", "parameters": "several", "padding": "some", "seed": 1},
+    {"type": "float32", "parameters": "several", "padding": "none", "seed": 2},
+    {"type": "float32", "parameters": "one", "padding": "some", "seed": 3},
+]
 
 
-def draw(rng: random.Random) -> list[Case]:
-    cases: list[Case] = []
-    for ranks in (3, 3, 2, rng.choice((4, 5))):
-        kind = "float64" if not cases else rng.choice(("float64", "float32"))
-        padding = "some" if len(cases) % 2 == 0 else "none"
-        many = "one" if ranks == 2 else "several"
-        cases.append(
-            {"ranks": ranks, "type": kind, "parameters": many, "padding": padding, "seed": rng.getrandbits(30)}
-        )
-    return cases
-
-
-def scene(case: Case, watch: Any, facts: Facts) -> None:
-    import torch
-    import torch.distributed as dist
-    from torch import nn
-
-    from checks.contracts import memory
-
-    rank, ranks = dist.get_rank(), case["ranks"]
-    dtype = getattr(torch, case["type"])
+def play(case: dict[str, Any], reduce_gradients: Callable[..., Any]) -> dict[str, Any]:
+    rank, ranks = dist.get_rank(), dist.get_world_size()
     shapes = layers.draw_shapes(case["seed"], ranks, case["padding"] == "some", case["parameters"] == "one")
-    parameters = [nn.Parameter(torch.ones(shape, dtype=dtype)) for shape in shapes]
-    facts |= {"bytes": layers.joined(parameters, ranks).nbytes, "steps": []}
-    returned, living = [], memory.living(*parameters)
-    for step in range(STEPS):
-        layers.draw_gradients(parameters, case["seed"] + 100 * step + rank)
-        if not step and rank == case["seed"] % ranks:  # all zero, and travels all the same
+    parameters = [nn.Parameter(torch.ones(shape, dtype=getattr(torch, case["type"]))) for shape in shapes]
+    whole = layers.joined(parameters, ranks).nbytes
+    seen, returned = {}, []
+    for step in ("", " in a second call"):
+        layers.draw_gradients(parameters, case["seed"] + 100 * len(step) + rank)
+        if rank == case["seed"] % ranks:  # all zero, and travels all the same; then as in a training that goes wrong
             parameters[0].grad.zero_()
-        if step and rank == case["seed"] % ranks:  # as a training has it that goes wrong, and has to notice
-            parameters[-1].grad[-1] = (math.nan, math.inf)[case["seed"] % 2]
-        own = layers.joined([one.grad for one in parameters], ranks)
-        theirs = [memory.StorageWeakRef(one.grad.untyped_storage()) for one in parameters]
-        living.given |= {one.grad.untyped_storage()._cdata for one in parameters}
-        with living:
-            got = watch.call("reduce_gradients", parameters=parameters)
-        left = [number for number, one in enumerate(parameters) if one.grad is not None]
-        storage = got.untyped_storage().nbytes() if isinstance(got, torch.Tensor) else 0
-        returned.append(got)
-        there = [one for one in returned if isinstance(one, torch.Tensor)]
-        held = living.now(*there) + memory.not_tensors(watch.answers["reduce_gradients"].function, *there)
-        got = got.detach().clone() if isinstance(got, torch.Tensor) else None
-        found = {"own": own, "got": got, "left": left, "storage": storage, "held": held}
-        facts["steps"].append(found | {"kept": not left and memory.is_kept(*theirs)})
-    for found, shard in zip(facts["steps"], returned, strict=True):
-        found["stays"] = found["got"] is None or torch.equal(found["got"].nan_to_num(), shard.nan_to_num())
-
-
-def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
-    ranks = len(world)
-    for step in range(STEPS):
-        shards = [facts["steps"][step]["own"].chunk(ranks) for facts in world]
-        means = [sum(own[place].double() for own in shards) / ranks for place in range(ranks)]
-        for rank, facts in enumerate(world):
-            found, where = facts["steps"][step], {"rank": rank, "call": step}
-            guesses = {
-                f"is the sum over the ranks: divide by the world size, {ranks}": means[rank] * ranks,
-                "is cut out of this rank's own gradient: nothing of the others has arrived": shards[rank][rank],
-            }
-            guesses |= {f"is the shard of rank {other}": means[other] for other in range(ranks) if other != rank}
-            terms = [own[rank] for own in shards]
-            yield from compare("value:shard", "the shard", found["got"], terms, 1 / ranks, guesses, **where)
-            if not found["stays"]:
-                words = "a later call has written into the shard that this one has returned: give each its own memory"
-                yield Broken("value:stays", words, **where)
-            if found["left"]:
-                words = "the whole gradient is still there, in `.grad`: set it to None, or nothing is saved"
-                yield Broken("value:left", words, f"{len(found['left'])} gradients", "none", **where)
-            words = "after the call more than the shard is still held, in a global or an attribute"
-            if found["held"] >= facts["bytes"]:
-                yield Broken("value:held", words, f"{found['held']:,} bytes beside it", "none", **where)
-            elif found["kept"]:
-                yield Broken("value:held", f"{words}: the gradients that `.grad` has let go of", **where)
-            if found["storage"] > facts["bytes"] // ranks:
-                words = "the shard is a view into a larger tensor, all of which stays in memory with it"
-                yield Broken("value:view", words, f"{found['storage']:,} bytes", facts["bytes"] // ranks, **where)
-
-
-def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
-    facts = played[0][1][0]
-    return {
-        "world sizes": layers.world_sizes(played),
-        "handed in, in one reduce-scatter": f"{facts['bytes']:,} bytes of the first",
-        "kept": f"{facts['bytes'] // played[0][0]['ranks']:,} bytes",
-    }
-
-
-CONTRACT = Contract(
-    name="sharded_data_parallel.reduce_gradients",
-    rules={
-        "reduce_gradients": Rules(
-            changes=layers.GRADIENTS,
-            wire=lambda case, rank, facts: {"reduce_scatter": Amount(1, facts["bytes"])},
-        )
-    },
-    draw=draw,
-    scene=scene,
-    judge=judge,
-    mistakes=(
-        *layers.MISTAKES,
-        ("value:shard:none", "{}: return this rank's shard"),
-        ("value:shard:type", "{}: a flat tensor of a rank's share of the padded length"),
-        ("wire:pieces *", "{}: put all gradients into one flat tensor first"),
-        ("value:*", "{}"),
-    ),
-    refused=layers.REFUSED,
-    figures=figures,
-)
+            if step:
+                parameters[-1].grad[-1] = (math.nan, math.inf)[case["seed"] % 2]
+        storages = [memory.StorageWeakRef(one.grad.untyped_storage()) for one in parameters]
+        words = "All ranks hand in all gradients, also of zeros, with the padding"
+        with leaves(), explained(words), watched() as wire:
+            shard = reduce_gradients(parameters)
+        refuse(len(parameters) != len(shapes), "the list of parameters has changed: leave it as it was")
+        refuse(shard is None, "the result is missing: return this rank's shard")
+        refuse(not isinstance(shard, torch.Tensor), "the result is no tensor", measured=kind_of(shard))
+        left = sum(one.grad is not None for one in parameters)
+        zeros = all(not one.grad.any() for one in parameters if one.grad is not None)
+        calls = sorted({call["name"] for call in wire.calls})
+        returned.append(shard)
+        seen |= {
+            f"the shard{step}": shard.detach().clone(),
+            f"the type of the shard{step}": str(shard.dtype),
+            f"what is called{step}": f"{len(wire.calls)} of {' and '.join(calls) or 'nothing'}",
+            f"the bytes that are handed in{step}": wire.sent(),
+            f"the parameters{step}": torch.cat([one.detach().flatten() for one in parameters]),
+            f"gradients that are still there{step}": f"{left}, {'zeros' if zeros else 'whole'}" if left else "none",
+        }
+        if not left:
+            words = "after the call the gradients are still held, in a global or an attribute: let them go"
+            refuse(memory.is_kept(*storages), words)
+        storage = shard.untyped_storage().nbytes()
+        words = "the shard is a view into a larger tensor, all of which stays in memory with it: clone() it"
+        refuse(storage >= whole and shard.nbytes < whole, words, measured=f"{storage} bytes", expected=shard.nbytes)
+    return seen | {"the first shard, after the second call": returned[0].detach().clone()}

@@ -1,4 +1,13 @@
-"""The exercises of this lab: a script for torchrun, five broken programs on ranks, torchrun's line under Slurm."""
+"""The exercises of this lab. Each check plays an answer beside the official solution (see ``checks/core``).
+
+scripts.py          script: on ranks of the course; script_starts.py: with the real torchrun; training_task.py: its task
+stopping.py         stop_early: when all ranks stop
+shifting.py         neighbours: a ring of messages
+gathering.py        different_lengths: parts of all ranks
+broken_batches.py   swallowed: broken batches, and mistakes that come out
+opened_stores.py    taken_port: a port that the system chooses
+slurm_lines.py      under_slurm: lines for all nodes; slurm_starts.py: read by torchrun's parser, and typed
+"""
 
 from __future__ import annotations
 
@@ -7,41 +16,28 @@ from typing import Any
 
 from checks import Wrong, exercise
 from checks.answers import Answer
-from checks.contracts import cases_of, judge, refuse
-from checks.contracts.contract import shown
+from checks.core import judge
 from checks.sandbox import run_to_the_ends
 from checks.standstill import table
 from checks.torchrun import (
     broken_batches,
     gathering,
     opened_stores,
-    script_runs,
-    script_verdicts,
+    script_starts,
+    scripts,
     shifting,
     slurm_lines,
+    slurm_starts,
     stopping,
 )
 
 
-@exercise(title="A script for torchrun", difficulty=2, minutes=35, timeout=300)
+@exercise(title="A script for torchrun", difficulty=2, minutes=35, timeout=300, official=scripts.OFFICIAL)
 def script(main: Any) -> dict[str, Any]:
     """Judge ``main(task)``: first on ranks of the course, which start quickly, then with the real torchrun."""
-    cases = cases_of("torchrun.script", script_runs.draw)
-    reference = script_runs.reference(cases)
-    for case in cases:
-        try:
-            found = script_runs.started(main, case)
-        except Wrong as wrong:
-            end = "" if wrong.sentence.endswith((".", "?")) else "."
-            raise wrong.saying(f"{wrong.sentence}{end} The case: {shown(case)}.") from None
-        case = case | {"reference": [reference]}
-        refuse(case, script_verdicts.judge(case, found))
-    return {
-        "launches": ", ".join(f"{case['nodes']} × {case['per node']}" for case in cases),
-        "torchrun": "the last one",
-        "samples": "each once in an epoch",
-        "losses and weights": "those of one process",
-    }
+    found = judge(scripts.OFFICIAL, scripts.play, scripts.CASES, main, ranks=(4, 3, 1))
+    script_starts.start(main)
+    return found | {"torchrun": "2 ranks"}
 
 
 def show(function: Callable[[], Any], ranks: int = 2) -> None:
@@ -64,37 +60,39 @@ def _call(function: Callable[[], Any]) -> Any:
     return function()
 
 
-@exercise(title="Stop when it is good enough", difficulty=1, minutes=15)
+@exercise(title="Stop when it is good enough", difficulty=1, minutes=15, official=stopping.OFFICIAL)
 def stop_early(train_until: Any) -> dict[str, Any]:
     """Judge ``train_until(most, good, train_epoch, validate)``."""
-    return judge(stopping.CONTRACT, train_until)
+    return judge(stopping.OFFICIAL, stopping.play, stopping.CASES, train_until, ranks=(3, 2, 1))
 
 
-@exercise(title="To the right neighbour", difficulty=1, minutes=15)
+@exercise(title="To the right neighbour", difficulty=1, minutes=15, official=shifting.OFFICIAL)
 def neighbours(shift: Any) -> dict[str, Any]:
     """Judge ``shift(tensor)``."""
-    return judge(shifting.CONTRACT, shift)
+    return judge(shifting.OFFICIAL, shifting.play, shifting.CASES, shift, ranks=(4, 3, 2, 1))
 
 
-@exercise(title="The predictions of all", difficulty=2, minutes=20)
+@exercise(title="The predictions of all", difficulty=2, minutes=20, official=gathering.OFFICIAL)
 def different_lengths(gather_all: Any) -> dict[str, Any]:
     """Judge ``gather_all(predictions)``."""
-    return judge(gathering.CONTRACT, gather_all)
+    return judge(gathering.OFFICIAL, gathering.play, gathering.CASES, gather_all, ranks=(3, 4, 1))
 
 
-@exercise(title="Broken files", difficulty=2, minutes=20)
+@exercise(title="Broken files", difficulty=2, minutes=20, official=broken_batches.OFFICIAL)
 def swallowed(train_epoch: Any) -> dict[str, Any]:
     """Judge ``train_epoch(batches, gradient, features, update)``, with broken batches and with a broken program."""
-    return judge(broken_batches.CONTRACT, train_epoch)
+    return judge(broken_batches.OFFICIAL, broken_batches.play, broken_batches.CASES, train_epoch, ranks=(3, 4, 1))
 
 
-@exercise(title="A store of one's own", difficulty=2, minutes=15)
+@exercise(title="A store of one's own", difficulty=2, minutes=15, official=opened_stores.OFFICIAL)
 def taken_port(open_store: Any) -> dict[str, Any]:
     """Judge ``open_store(host)``: two stores on the same node at the same time."""
-    return judge(opened_stores.CONTRACT, open_store)
+    return judge(opened_stores.OFFICIAL, opened_stores.play, opened_stores.CASES, open_store, ranks=(3, 1))
 
 
-@exercise(title="The same line on every node", difficulty=2, minutes=25)
+@exercise(title="A line for each node", difficulty=2, minutes=25, official=slurm_lines.OFFICIAL)
 def under_slurm(torchrun_line: Any) -> dict[str, Any]:
     """Judge ``torchrun_line(slurm, program)``: read by torchrun's own parser, and typed on two nodes."""
-    return judge(slurm_lines.CONTRACT, torchrun_line)
+    found = judge(slurm_lines.OFFICIAL, slurm_lines.play, slurm_lines.CASES, torchrun_line)
+    slurm_starts.type_on_two_nodes(torchrun_line)
+    return found | {"typed and started": "2 nodes with 2 workers each"}

@@ -1,134 +1,87 @@
-"""Exercise 4: ``gather_all(predictions)`` brings parts of different length to every rank."""
+"""Check of ``gather_all``: parts of different length, on every rank, in two collectives."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from checks.contracts import Broken, Case, Contract, Facts, Rules
-from checks.torchrun import talk
+import torch
+import torch.distributed as dist
 
-INT64 = 8  # bytes
-CALLS, AROUND = 2, 1_000  # collectives, and bytes beside the numbers: all_gather_object pickles
-TURNS = 2  # with the same lengths and other predictions
+from checks.core import Reference, leaves, refuse, watched
+from checks.core.watching import explained
+from checks.plain import kind_of
 
-
-def draw(rng: random.Random) -> list[Case]:
-    cases = []
-    for ranks in talk.worlds(rng):
-        one, usual = rng.randrange(ranks), rng.randint(3, 9)
-        empty = [0 if rank == one else usual + rank for rank in range(ranks)]
-        long = [rng.randint(300, 800) if rank == one else rng.randint(0, 3) for rank in range(ranks)]
-        drawn = [rng.sample(range(1, 13), ranks), [rng.randint(500, 800)] * ranks, empty, [0] * ranks, long]
-        for lengths in drawn if ranks > 1 else drawn[::3]:
-            cases.append({"ranks": ranks, "lengths": str(lengths), "seed": rng.getrandbits(30)})
-    return cases
-
-
-def _lengths(case: Case) -> list[int]:
-    return [int(one) for one in case["lengths"].strip("[]").split(",")]
-
-
-def part(case: Case, rank: int, turn: int) -> list[int]:
-    """What a rank has predicted: any whole numbers, often 0 and -1, also at the end, also all digits of an int64."""
-    rng = random.Random(f"{case['seed']} {rank} {turn}")
-    return [
-        rng.choice((0, -1, rng.randrange(1000), -(2**63), 2**63 - 1, rng.getrandbits(62)))
-        for _ in range(_lengths(case)[rank])
-    ]
-
-
-def scene(case: Case, watch: Any, facts: Facts) -> None:
-    import torch
-    import torch.distributed as dist
-
-    facts["turns"] = []
-    for turn in range(TURNS):
-        predictions = torch.tensor(part(case, dist.get_rank(), turn), dtype=torch.int64)
-        got = watch.call("gather_all", predictions=predictions)
-        found = {"kind": type(got).__name__, "calls": talk.calls_of(watch.records[-1])}
-        if isinstance(got, torch.Tensor):
-            found["got"] = got
-        facts["turns"].append(found)
-    for found in facts["turns"]:  # (now: each has to stay as it is until the last turn is over)
-        if "got" in found:
-            found["got"] = found["got"].clone()
-
-
-def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
-    for turn in range(TURNS):
-        parts = [part(case, rank, turn) for rank in range(len(world))]
-        other = [value for rank in range(len(world)) for value in part(case, rank, 1 - turn)]
-        for rank, facts in enumerate(world):
-            for one in _judge_one(facts["turns"][turn], parts, rank, other):
-                yield one.at(call=turn)
-
-
-def _judge_one(found: Facts, parts: list[list[int]], rank: int, other: list[int]) -> Iterator[Broken]:
-    right = [value for one in parts for value in one]
-    largest = 2 * INT64 * max(map(len, parts)) + AROUND
-    why = "lengths first, then all parts at once, each padded to the longest and no further"
-    yield from talk.judge_calls(found, CALLS, largest, "a gather", why, rank)
-    if "got" not in found:
-        why = "every rank needs the result" if found["kind"] == "NoneType" else "gather_all returns one tensor"
-        yield Broken("value:kind", f"gather_all returns a {found['kind']}: {why}", rank=rank)
-        return
-    got = found["got"]
-    if got.dim() != 1 or str(got.dtype) != "torch.int64":
-        measured = f"{list(got.shape)} {got.dtype}"
-        words = "gather_all returns a tensor of another shape or type"
-        yield Broken("value:type", words, measured, f"{[len(right)]} torch.int64", rank)
-    elif got.tolist() == other != right:
-        words = "what came back has the predictions of another call: it was kept from the one before, or the next one "
-        words += "has overwritten it"
-        yield Broken("value:own", words, rank=rank)
-    elif got.tolist() != right:
-        yield from _values(got.tolist(), right, parts, rank)
-
-
-def _values(got: list[int], right: list[int], parts: list[list[int]], rank: int) -> Iterator[Broken]:
-    figures = f"{len(got)} values", f"{len(right)} values", rank
-    lengths = [len(one) for one in parts]
-    shortest = [value for one in parts for value in one[: min(lengths)]]
-    mine = [value for one in parts for value in (one + [0] * max(lengths))[: lengths[rank]]]
-    marks = [[value for value in right if value not in some] for some in ((0,), (-1,), (0, -1), (-(2**63),))]
-    if len(got) > len(right) and len(got) == len(parts) * max(lengths):
-        yield Broken("value:padding", "the padding is still in it: cut each part to its own length", *figures)
-    elif got == shortest:
-        yield Broken("value:shortest", "all parts are cut to the shortest one: predictions are lost", *figures)
-    elif got in marks:
-        yield Broken("value:marks", "predictions are lost: any number may be one, so none can mark padding", *figures)
-    elif got == mine:
-        yield Broken("value:mine", "all parts are cut to this rank's own length", *figures)
-    elif sorted(got) == sorted(right):
-        yield Broken("value:order", "all predictions are there, but not in the order of the ranks", *figures)
-    elif len(got) == len(right):
-        place = next(place for place, (a, b) in enumerate(zip(got, right, strict=True)) if a != b)
-        words = f"prediction {place} is not what it was: they are int64, and have to stay so on the way"
-        yield Broken("value:digits", words, got[place], right[place], rank)
-    else:
-        yield Broken("value:others", "these are not the predictions of all ranks", *figures)
-
-
-def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
-    calls = max(len(turn["calls"]) for _, world in played for facts in world for turn in facts["turns"])
-    return {"sets of lengths": len(played), "ranks": talk.world_sizes(played), "collectives": f"at most {calls}"}
-
-
-CONTRACT = Contract(
-    name="torchrun.different_lengths",
-    rules={"gather_all": Rules(wire=lambda case, *_: talk.any_collective(100, 10**9), same_calls=False)},
-    draw=draw,
-    scene=scene,
-    judge=judge,
-    mistakes=(
-        (
-            "wire:disagree",
-            "{}. With tensors of different length gloo itself gives up, and the process is gone: what must the ranks "
-            "know first?",
-        ),
-        ("wire:other *", "{}: collectives are enough"),
-    ),
-    figures=figures,
+CUT, RETURN = (
+    "[part[:length] for",
+    "    return torch.cat([part[:length] for part, length in zip(parts, lengths, strict=True)])",
 )
+PADDED, MARK = (
+    "torch.zeros(max(lengths), dtype=torch.int64)",
+    "any number may be a prediction, so none can mark padding",
+)
+OFFICIAL = Reference("torchrun", "gather_all", {
+    "the padding is still in it: cut each part to its own length": {CUT: "[part for"},
+    "all parts are cut to the shortest one: predictions are lost": {CUT: "[part[:min(lengths)] for"},
+    "all parts are cut to this rank's own length": {CUT: "[part[:len(predictions)] for"},
+    f"predictions of 0 are lost: {MARK}": {CUT: "[part[part != 0] for"},
+    f"predictions of -1 are lost: {MARK}":
+        {PADDED: "torch.full((int(max(lengths)),), -1)", CUT: "[part[part != -1] for"},
+    f"a prediction of the smallest int64 is lost: {MARK}":
+        {PADDED: "torch.full((int(max(lengths)),), -(2**63))", CUT: "[part[part != -(2**63)] for"},
+    "digits are lost on the way: an int64 has more of them than floating point, so gather int64":
+        {PADDED: "torch.zeros(max(lengths), dtype=torch.float64)", CUT: "[part[:length].long() for"},
+    "digits are lost on the way: an int64 has more of them than an int32":
+        {PADDED: "torch.zeros(max(lengths), dtype=torch.int32)", CUT: "[part[:length].long() for"},
+    "the predictions are sorted: they come in the order of the ranks": {RETURN: RETURN + ".sort().values"},
+    "each rank's own part comes first: they come in the order of the ranks":
+        {RETURN: "    me = dist.get_rank()\n    parts, lengths = (one[me:] + one[:me] for one in (parts, lengths))\n"
+                 + RETURN},
+    "only rank 0 gets the predictions: every rank needs them":
+        {RETURN: RETURN + " if dist.get_rank() == 0 else torch.empty(0, dtype=torch.int64)"},
+    "the predictions come back as int32": {RETURN: RETURN + ".int()"},
+})  # fmt: skip
+CASES = [
+    {"lengths": lengths}
+    for lengths in (
+        [4, 4, 4, 4],
+        [6, 5, 4, 3],
+        [2, 9, 3, 4],
+        [5, 0, 3, 7],
+        [0, 0, 0, 0],
+        [0, 300, 2, 1],
+        [600, 600, 600, 600],
+    )
+]
+
+
+def _part(case: dict[str, Any], rank: int, call: int) -> torch.Tensor:
+    """Any whole numbers, also 0 and -1, and all digits of an int64."""
+    generator = torch.Generator().manual_seed(100 * call + rank)
+    numbers = torch.tensor([2**62 + 1 + rank, 0, -1, -(2**63), 17 + rank, 2**63 - 1 - call, 1000 * rank])
+    length = case["lengths"][rank]
+    return numbers[:length] if length <= 4 else numbers[torch.randint(len(numbers), (length,), generator=generator)]
+
+
+def play(case: dict[str, Any], gather_all: Callable[..., Any]) -> dict[str, Any]:
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    longest, found = max(case["lengths"][:ranks]), []
+    for call in range(2):
+        mine = _part(case, rank, call)
+        words = "With tensors of different length gloo itself gives up, and the process is gone: what must the ranks "
+        with explained(words + "know first?"), leaves(predictions=mine), watched() as seen:
+            got = gather_all(mine)
+        words = "gather_all returns one tensor, on every rank"
+        refuse(not isinstance(got, torch.Tensor), words, measured=kind_of(got))
+        found.append((got, got.clone()))
+        name = next((one["name"] for one in seen.calls if one["name"] in ("send", "recv")), "")
+        refuse(name, f"calls {name}: collectives are enough")
+        why = "lengths first, then all parts at once, each padded to the longest and no further"
+        words = f"there are more than 2 collectives: {why}"
+        refuse(len(seen.calls) > 2, words, measured=len(seen.calls), expected=2)
+        largest, most = max([one["bytes"] for one in seen.calls], default=0), 16 * longest + 1_000
+        words = f"a collective is given more bytes than a gather needs: {why}"
+        refuse(largest > most, words, measured=largest, expected=f"at most {most}")
+    words = "what came back from one call is overwritten by the next: it has to be a tensor of its own"
+    refuse(not all(torch.equal(got, before) for got, before in found), words)
+    return {"the predictions of all": [before for _, before in found]}

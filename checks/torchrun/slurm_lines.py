@@ -1,99 +1,141 @@
-"""Exercise 7: ``torchrun_line(slurm, program)``: what a node of a Slurm job types, read as torchrun reads it."""
+"""Check of ``torchrun_line``: what the nodes of a Slurm job type, as torchrun's own parser reads it."""
 
 from __future__ import annotations
 
 import builtins
 import contextlib
-import random
-from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from itertools import combinations
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from checks.contracts import Broken, Case, Contract, Facts, Rules
-from checks.torchrun.slurm_starts import WORKERS, read, started
+from checks.core import Reference, leaves, refuse
+from checks.plain import shorten
+from checks.torchrun.slurm_starts import PROGRAM, environment, read
 
-RESTARTS, PORTS, APART = 1, range(10_000, 30_000), 1_000
-_REAL = "127.0.0.[1,3]"  # a list of two nodes that are there: both are addresses of this machine
+PORTS, APART = range(10_000, 30_000), 1_000
+LIST, FIRST = 're.match(r"([^,[]+)(?:\\[(\\d+))?", slurm["SLURM_JOB_NODELIST"]).groups()', "{prefix}{number or ''}"
+JOB, RESTARTS = 'int(slurm["SLURM_JOB_ID"]) % 20_000', ".{slurm.get('SLURM_RESTART_COUNT', '0')}"
+HOST, C10D = "is_host={int(slurm['SLURM_NODEID'] == '0')}", '        "--rdzv-backend=c10d",\n'
+LOCAL = "        f\"--local-addr={slurm['SLURMD_NODENAME']}\",\n"
+NODES, GPUS = "        f\"--nnodes={slurm['SLURM_JOB_NUM_NODES']}\",\n", "{slurm['SLURM_GPUS_ON_NODE']}"
+ITSELF = "each has to come to the same by itself, from what Slurm tells all of them"
+MEET = "the agents meet on the first node of the list"
+OFFICIAL = Reference("torchrun", "torchrun_line", {
+    "the program is not started: its words come last, as they are, and torchrun's options before them":
+        {"        *program,\n": "", '        "torchrun",\n': '        "torchrun",\n        *program,\n'},
+    "the program and its options are one word: give torchrun a word for each":
+        {"        *program,\n": '        " ".join(program),\n'},
+    "the program's own options are missing": {"        *program,\n": "        program[0],\n"},
+    "without --nnodes the job has one node": {NODES: ""},
+    "--nnodes=1:N lets the job go on with fewer nodes, and all are to take part": {"--nnodes=": "--nnodes=1:"},
+    "--nproc-per-node is for one node, not for all of them together":
+        {GPUS: "{int(slurm['SLURM_GPUS_ON_NODE']) * int(slurm['SLURM_NTASKS'])}"},
+    "a node starts a worker for each GPU, not for each processor": {"GPUS_ON_NODE": "CPUS_ON_NODE"},
+    "after a failure all workers are started anew, once: --max-restarts": {'        "--max-restarts=1",\n': ""},
+    "--standalone is for one node: each would train alone": {C10D: '        "--standalone",\n'},
+    "without --rdzv-backend=c10d, each node has to say its number, --node-rank": {C10D: ""},
+    "torchrun guesses the node's own address, if --local-addr does not say it": {LOCAL: ""},
+    "--local-addr is a node's own name, not that of the first node":
+        {"SLURMD_NODENAME']": "SLURM_JOB_NODELIST'].split(',')[0]"},
+    "torchrun guesses on which node the store is, if --rdzv-conf=is_host does not say it":
+        {f'        f"--rdzv-conf={HOST}",\n': ""},
+    "the store is on one node: is_host=1 on node 0, is_host=0 on the others": {HOST: "is_host=1"},
+    "the store is on node 0: is_host=1 there, is_host=0 on the others": {"== '0'": "!= '0'"},
+    f"{MEET}, which may be in brackets with others: gpu[07-09] begins with gpu07":
+        {FIRST: "{slurm['SLURM_JOB_NODELIST'].split(',')[0]}"},
+    f"{MEET}, and numbers keep their zeros: gpu[07-09] begins with gpu07":
+        {FIRST: "{prefix}{int(number) if number else ''}"},
+    f"{MEET}, not each on its own": {FIRST: "{slurm['SLURMD_NODENAME']}"},
+    f"{MEET}, which need not be the first one in brackets":
+        {LIST: '(re.match(r"(.*?)\\[(\\d+)", slurm["SLURM_JOB_NODELIST"]) or '
+               're.match(r"([^,]+)()", slurm["SLURM_JOB_NODELIST"])).groups()'},
+    f"{MEET}, and names may have hyphens":
+        {FIRST: "{slurm['SLURM_JOB_NODELIST'].split(',')[0].replace('[', '').split('-')[0]}"},
+    "no port is named, and torchrun's usual one may be somebody else's": {f"{FIRST}:{{port}}": FIRST},
+    "the job's number itself is no port: they go from 10,000 to 29,999":
+        {f"10_000 + {JOB}": 'int(slurm["SLURM_JOB_ID"])'},
+    "all jobs have one port: two that share a node would meet": {JOB: "0"},
+    "a job has the port of the next one: where they share a node, they meet":
+        {JOB: 'int(slurm["SLURM_JOB_ID"]) // 2 % 20_000'},
+    "hash() of a text differs from process to process, so each node has another port":
+        {JOB: 'hash(slurm["SLURM_JOB_ID"]) % 20_000'},
+    f"each node has another port: {ITSELF}":
+        {JOB: '(int(slurm["SLURM_JOB_ID"]) + int(slurm["SLURM_NODEID"])) % 20_000'},
+    f"each node has another --rdzv-id: {ITSELF}": {RESTARTS: RESTARTS + ".{slurm['SLURM_NODEID']}"},
+    "without --rdzv-id all jobs have the same one":
+        {f"        f\"--rdzv-id={{slurm['SLURM_JOB_ID']}}{RESTARTS}\",\n": ""},
+    "a job that comes back from the queue has its old --rdzv-id, and may meet agents that are left over":
+        {RESTARTS: ""},
+})  # fmt: skip
+CASES = [
+    {"SLURM_JOB_NODELIST": text, "job": job, "GPUs": gpus, "nodes": text.split(",") if "[" not in text else names}
+    for text, job, gpus, names in (
+        ("gpu[07-09]", 1204, 4, ["gpu07", "gpu08", "gpu09"]), ("n1.rack4,n2.rack4", 29_998, 8, []),
+        ("login-3,gpu[0007,0010-0011]", 3_999_990, 2, ["login-3", "gpu0007", "gpu0010", "gpu0011"]),
+        ("node-a100-07", 19_999, 1, []), ("c3-n[9-10],login2", 77, 3, ["c3-n9", "c3-n10", "login2"]))
+]  # fmt: skip
 
 
-def draw(rng: random.Random) -> list[Case]:
-    """Jobs with one node and with more, whose names Slurm shortens in other ways; the last one is started."""
-    few, many = rng.randint(2, 3), rng.randint(4, 6)
-    low, wide = rng.randint(2, 8), rng.choice((2, 3, 4))
-    padded = [f"{low + n:0{wide}}" for n in range(many)]
-    gpu = rng.choice(("node-a100-", "c3-n"))
-    lists = [
-        (f"{gpu}{padded[0]}", [f"{gpu}{padded[0]}"]),
-        (f"{gpu}[{padded[0]}-{padded[-1]}]", [gpu + one for one in padded]),
-        (
-            f"login-{low},gpu[{padded[0]},{padded[2]}-{padded[3]}]",
-            [f"login-{low}"] + ["gpu" + padded[n] for n in (0, 2, 3)],
-        ),
-        (",".join(f"n{n}.rack{low}" for n in range(few)), [f"n{n}.rack{low}" for n in range(few)]),
-        (_REAL, ["127.0.0.1", "127.0.0.3"]),
-    ]
-    cases = []
-    for text, names in lists:
-        case = {"ranks": 1, "SLURM_JOB_NODELIST": text, "names": names, "really started": text == _REAL}
-        case["GPUs of a node"] = WORKERS if text == _REAL else rng.randint(1, 8)
-        case["job"] = rng.randint(1, 4_000_000) if cases else len(PORTS) - 1  # who counts ports begins anew after it
-        more = [*range(case["job"], case["job"] + APART), *range(rng.randint(1, 9_999), 4_000_000, 12_347)]
-        case["more jobs"] = list(dict.fromkeys(more)) if len(cases) == 1 else []
-        case["program"] = ["train.py", "--folder", f"runs/{rng.randint(1, 99)} b", *rng.choice(([], ["--nnodes=9"]))]
-        cases.append(case | {"seed": rng.getrandbits(30)})
-    return cases
+def play(case: dict[str, Any], torchrun_line: Callable[..., Any]) -> dict[str, Any]:
+    def line(node: int, job: int, restarts: int = 0) -> Any:
+        slurm, program = environment(case, node, job, restarts), list(PROGRAM)
+        with _on_another_node(node), leaves(slurm=slurm, program=program):
+            words = torchrun_line(slurm, program)
+        plain = isinstance(words, list | tuple) and words and all(isinstance(word, str) for word in words)
+        refuse(not plain, "torchrun_line returns a list of words, each a text", measured=shorten(words))
+        try:
+            return read(words)
+        except ValueError as error:
+            refuse(True, f"torchrun does not take the line of node {node}: {error}", measured=" ".join(words)[:200])
+
+    job, count = case["job"], len(case["nodes"])
+    lines = [line(node, job) for node in range(count)]
+    said = [_said(options, node, case) for node, options in enumerate(lines)]
+    seen = {f"{what} in the line of node {node}": one[what] for what in said[0] for node, one in enumerate(said)}
+    if count == 1 and lines[0].standalone:
+        return seen | {MEETING: case["nodes"][:1]} | dict(zip(_SAME, [True] * 5 + [APART], strict=True))
+    hosts, ports = zip(*(str(one.endpoint).partition(":")[::2] for one in lines), strict=True)
+    place = next((n for n, word in enumerate(lines[0].words) if ports[0] and word.endswith(ports[0])), None)
+    others = [torchrun_line(environment(case, 0, job + n), list(PROGRAM)) for n in range(APART * (place is not None))]
+    jobs = [re.search(r"\d*$", words[place])[0] for words in others]  # type: ignore[index]
+    runs = [[line(0, job, restarts).rdzv_id for restarts in range(3)], [line(0, job + n).rdzv_id for n in (0, 1, 500)]]
+    apart = [lines[0].rdzv_backend != "c10d" or len({*ids}) == 3 for ids in runs]
+    told = [len({*ports}) == 1, len({str(one.rdzv_id) for one in lines}) == 1, *apart]
+    told += [all(port.isdigit() and int(port) in PORTS for port in (*ports, *jobs)), len({*jobs})]
+    return seen | {MEETING: list(hosts)} | dict(zip(_SAME, told, strict=True))
 
 
-def _jobs(case: Case) -> list[tuple[int, int]]:
-    """Number and restarts of jobs on these nodes: one that comes back, its neighbours; for the real start ten more."""
-    first, dice = case["job"], random.Random(case["seed"])
-    others = [first + 1, first + dice.randint(2, APART - 1), first + dice.choice((10, 100, 256))]
-    others += [first + 11 + n for n in range(10 * case["really started"])]
-    return [(first, 0), (first, 1), (first, 2), *((job, 0) for job in dict.fromkeys(others))]
+MEETING = "the addresses at which the nodes meet"
+_SAME = ("whether all nodes of a job have one port", "whether all nodes of a job have one --rdzv-id",
+         "whether a job that comes back has a --rdzv-id of its own", "whether each job has a --rdzv-id of its own",
+         "whether all ports are from 10,000 to 29,999",
+         "how many ports 1,000 jobs have whose numbers follow each other",
+)  # fmt: skip
 
 
-def _environment(case: Case, node: int, job: int, restarts: int) -> dict[str, str]:
-    nodes = len(case["names"])
-    told = {
-        "SLURM_JOB_ID": job,
-        "SLURM_JOB_NAME": "train",
-        "SLURM_JOB_NODELIST": case["SLURM_JOB_NODELIST"],
-        "SLURM_JOB_NUM_NODES": nodes,
-        "SLURM_NTASKS": nodes,
-        "SLURM_NODEID": node,
-        "SLURM_PROCID": node,
-        "SLURM_LOCALID": 0,
-        "SLURMD_NODENAME": case["names"][node],
-        "SLURM_GPUS_ON_NODE": case["GPUs of a node"],
-        "SLURM_CPUS_ON_NODE": 16 * case["GPUs of a node"],
-    }
+def _said(options: Any, node: int, case: dict[str, Any]) -> dict[str, Any]:
+    """What a line says, c10d or static; of what torchrun is not to guess, whether it is said."""
+    alone, name, right = options.standalone and len(case["nodes"]) == 1, case["nodes"][node], str(int(node == 0))
+    host = str(options.conf.get("is_host", "left out")).lower()
+    host = {"true": "1", "t": "1", "yes": "1", "y": "1"}.get(host, "0" if host in ("false", "f", "no", "n") else host)
+    local, host = (name, right) if options.rdzv_backend == "static" else (options.local_addr, host)
+    plain = not (options.module or options.no_python or options.run_path)
+    number = options.rdzv_backend != "static" or options.node_rank == node
     return {
-        name: str(value) for name, value in (told | ({"SLURM_RESTART_COUNT": restarts} if restarts else {})).items()
+        "the program": [options.training_script, *options.training_script_args] if plain else "no script",
+        "--nnodes": [options.least, options.most],
+        "--nproc-per-node": options.nproc_per_node,
+        "--max-restarts": options.max_restarts,
+        "whether --rdzv-backend lets the nodes meet with nothing else started": alone
+        or (not options.standalone and options.rdzv_backend in ("static", "c10d")),
+        "whether --node-rank is said without c10d": alone or number,
+        "--local-addr": name if alone else local,
+        "--rdzv-conf=is_host": right if alone else host,
     }
-
-
-def scene(case: Case, watch: Any, facts: Facts) -> None:
-    facts["lines"] = []
-    for number, (job, restarts) in enumerate(_jobs(case)):
-        nodes = range(len(case["names"])) if number < 2 or case["really started"] else (0, len(case["names"]) - 1)
-        lines = []
-        for node in nodes:
-            slurm, program = _environment(case, node, job, restarts), list(case["program"])
-            with _as_on_another_node(node):
-                words = watch.call("torchrun_line", slurm=slurm, program=program)
-            plain = isinstance(words, list | tuple) and all(isinstance(word, str) for word in words)
-            lines.append([node, [str(word) for word in words] if plain else f"a {type(words).__name__}"])
-        facts["lines"].append(lines)
-    facts["of more jobs"] = []
-    with watch.step("torchrun_line"):
-        for job in case["more jobs"]:
-            words = watch.answers["torchrun_line"](_environment(case, 0, job, 0), list(case["program"]))
-            facts["of more jobs"].append(list(words))
 
 
 @contextlib.contextmanager
-def _as_on_another_node(node: int) -> Iterator[None]:
+def _on_another_node(node: int) -> Iterator[None]:
     """Python's ``hash`` of a text differs from process to process."""
     real = builtins.hash
     builtins.hash = lambda thing: real(thing) if isinstance(thing, int | float) else real((node, thing))
@@ -101,158 +143,3 @@ def _as_on_another_node(node: int) -> Iterator[None]:
         yield
     finally:
         builtins.hash = real
-
-
-def judge(case: Case, world: Sequence[Facts]) -> Iterator[Broken]:
-    (facts,) = world
-    meetings = []
-    for (job, restarts), lines in zip(_jobs(case), facts["lines"], strict=False):
-        read_lines = []
-        for node, words in lines:
-            if isinstance(words, str) or not words:
-                yield Broken("returns:words", "torchrun_line returns a list of words, each a text", words or "none")
-                return
-            try:
-                options = read(words)
-            except ValueError as error:
-                yield Broken("value:0 read", f"torchrun does not take the line: {error}", " ".join(words))
-                return
-            broken = list(_of_one(case, node, options))
-            yield from broken
-            if broken:
-                return
-            read_lines.append(options)
-        broken = list(_together(case, read_lines))
-        yield from broken
-        if broken:
-            return
-        meetings.append((job, restarts, read_lines[0]))
-    broken = list(_apart(meetings)) or list(_of_more(case, facts["of more jobs"]))
-    yield from broken or (started(case, facts) if case["really started"] else ())
-
-
-def _of_one(case: Case, node: int, options: Namespace) -> Iterator[Broken]:
-    where, nodes = f"the line of node {node}", len(case["names"])
-    program = [options.training_script, *options.training_script_args]
-    if program != case["program"] or options.module or options.no_python or options.run_path:
-        words = f"{where} does not start the program: its words come last, as they are, and options before them"
-        yield Broken("value:1 program", words, " ".join(program), " ".join(case["program"]))
-    counts = "--nnodes", f"{options.least}:{options.most}", f"{nodes}:{nodes}"
-    workers = "--nproc-per-node", str(options.nproc_per_node), str(case["GPUs of a node"])
-    restarts = "--max-restarts", str(options.max_restarts), str(RESTARTS)
-    for what, measured, expected in (counts, workers, restarts):
-        if measured != expected:
-            said = f"{where} has another number than the job: {what}"
-            yield Broken(
-                "value:2 numbers", said, measured.removesuffix(f":{nodes}"), expected.removesuffix(f":{nodes}")
-            )
-    if options.standalone:
-        if nodes > 1:
-            words = "--standalone is for one node: each would train alone, with a store of its own"
-            yield Broken("value:3 standalone", words)
-    elif options.rdzv_backend == "static":
-        if options.node_rank != node:
-            words = "without --rdzv-backend=c10d each node has to say its number, --node-rank"
-            yield Broken("value:4 number", words, options.node_rank, node)
-    elif options.rdzv_backend != "c10d":
-        words = "this rendezvous needs a server that somebody has started: take c10d, or the static one"
-        yield Broken("value:3 backend", words, options.rdzv_backend)
-    else:
-        yield from _guesses(case, node, options)
-
-
-def _guesses(case: Case, node: int, options: Namespace) -> Iterator[Broken]:
-    name = case["names"][node]
-    if options.local_addr != name:
-        words = f"node {node} lets torchrun guess its address, or says another one: --local-addr is for its own name"
-        yield Broken("value:5 local", words, options.local_addr, name)
-    hosts = str(options.conf.get("is_host", "left out")).lower()
-    if hosts not in (("1", "true", "t", "yes", "y") if node == 0 else ("0", "false", "f", "no", "n")):
-        words = (
-            f"node {node} does not say whether the store is on it: --rdzv-conf=is_host=1 on node 0, is_host=0 elsewhere"
-        )
-        yield Broken("value:5 host", words, hosts, int(node == 0))
-
-
-def _together(case: Case, lines: Sequence[Namespace]) -> Iterator[Broken]:
-    if lines[0].standalone:
-        return
-    for options in lines:
-        host = str(options.endpoint).partition(":")[0]
-        if host != case["names"][0]:
-            words = "the nodes do not meet on the first node of the list (it may stand in brackets there: gpu[07-09])"
-            yield Broken("value:6 first", words, host or "no host", case["names"][0])
-        else:
-            yield from _of_port(options)
-    for what, found in (
-        ("addresses or ports", {str(options.endpoint) for options in lines}),
-        ("ways to meet (--rdzv-backend)", {options.rdzv_backend for options in lines}),
-        ("runs (--rdzv-id)", {str(options.rdzv_id) for options in lines}),
-    ):
-        if len(found) > 1:
-            words = (
-                f"nodes of one job have different {what}: each has to come to the same by itself, from what Slurm tells"
-            )
-            yield Broken("value:7 same", f"{words} all of them", " and ".join(sorted(found)))
-
-
-def _of_port(options: Namespace) -> Iterator[Broken]:
-    port = str(options.endpoint).partition(":")[2]
-    if not port.isdigit() or int(port) not in PORTS:
-        words = f"the port is a number from {PORTS[0]:,} to {PORTS[-1]:,}: who names none, or a higher one, may meet "
-        words += "somebody else, for Linux gives those away"
-        yield Broken("value:6 port", words, port or "none")
-
-
-def _apart(meetings: Sequence[tuple[int, int, Namespace]]) -> Iterator[Broken]:
-    for (first_job, before, first), (job, restarts, other) in combinations(meetings, 2):
-        if first.standalone:
-            continue
-        two_runs = first_job == job or before == restarts
-        if first.rdzv_backend == "c10d" and other.rdzv_id == first.rdzv_id and two_runs:
-            ago = f"it had before it came back from the queue (SLURM_RESTART_COUNT={restarts})"
-            words = f"job {job} has the --rdzv-id that {ago if restarts else f'job {first_job} has'}: agents of two "
-            words += "runs would take each other for their own"
-            yield Broken("value:8 id", words, other.rdzv_id, "one of its own")
-        if job != first_job and other.endpoint == first.endpoint:
-            yield _one_port(first_job, job, other.endpoint)
-
-
-def _one_port(one: int, other: int, endpoint: str) -> Broken:
-    words = f"jobs {one} and {other} have the same port: where they share a node, they meet each other"
-    return Broken("value:8 port", words, endpoint)
-
-
-def _of_more(case: Case, lines: Sequence[Sequence[str]]) -> Iterator[Broken]:
-    """Hashes and the like give most neighbours different ports, and some the same; other sums leave the range."""
-    seen: dict[str, int] = {}
-    for job, words in zip(case["more jobs"], lines, strict=True):
-        options = read(words)
-        if options.standalone:
-            continue
-        if broken := next(_of_port(options), None):
-            yield broken
-            return
-        if abs(job - seen.get(options.endpoint, -APART)) < APART:
-            yield _one_port(seen[options.endpoint], job, options.endpoint)
-            return
-        seen[options.endpoint] = job
-
-
-def figures(played: Sequence[tuple[Case, Sequence[Facts]]]) -> dict[str, Any]:
-    return {
-        "lines": sum(len(lines) for _, (facts,) in played for lines in facts["lines"]),
-        "nodes": ", ".join(str(len(case["names"])) for case, _ in played),
-        "typed and started": f"2 nodes with {WORKERS} workers each",
-    }
-
-
-CONTRACT = Contract(
-    name="torchrun.under_slurm",
-    rules={"torchrun_line": Rules()},
-    draw=draw,
-    scene=scene,
-    judge=judge,
-    mistakes=(("returns:*", "{}"), *((f"value:{n}*", "{}") for n in range(10))),
-    figures=figures,
-)

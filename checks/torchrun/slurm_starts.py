@@ -9,16 +9,18 @@ import json
 import socket
 import tempfile
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from checks.contracts import Broken, Case, Facts
-from checks.contracts.events import not_the_answer
+from checks.sandbox import run
+from checks.verdicts import Wrong
 from lessons.launchers import torchrun
 
 WORKERS = 2
 SECONDS, STILL = 250, 15
-_PROGRAM = """import json, os, sys
+PROGRAM = ["train.py", "--folder", "runs/3 b", "--nnodes=9"]
+_WRITES_DOWN = """import json, os, sys
 names = "RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK"
 with open(os.path.join(sys.argv[1], os.environ["RANK"]), "w") as file:
     json.dump([*(os.environ[name] for name in names), *sys.argv[2:]], file)
@@ -65,44 +67,43 @@ def _parser() -> ArgumentParser:
     return run.get_args_parser()
 
 
-def started(case: Case, facts: Facts) -> Iterator[Broken]:
-    """The lines of the first job whose port is free now, typed: what the workers of both nodes are told."""
-    lines = next((one for one in facts["lines"] if _is_free(read(one[0][1]))), None)
-    if lines is None:
-        return
-    nodes = len(case["names"])
-    with not_the_answer(), tempfile.TemporaryDirectory(prefix="check-") as folder:
-        program = Path(folder, "train.py")
-        program.write_text(_PROGRAM, encoding="utf-8")
-        typed = [_typed(read(words), case["program"], [str(program), folder]) for _, words in lines]
-        kind = read(lines[0][1]).rdzv_backend
-        with torchrun.agents(program, nodes=nodes, per_node=WORKERS, rendezvous=kind) as run:
-            run.command = typed.__getitem__
-            for node in range(nodes):
-                run.start(node)
-            try:
-                run.wait(SECONDS, still=STILL)
-            except torchrun.AgentsFailed as failure:
-                yield Broken("value:9 started", f"typed on two nodes: {str(failure).splitlines()[0]}")
-                return
-        found = [json.loads(Path(folder, str(rank)).read_text()) for rank in range(nodes * WORKERS)]
-    world, given = str(nodes * WORKERS), case["program"][1:]
-    expected = [
-        [str(rank), str(rank % WORKERS), world, str(rank // WORKERS), *given] for rank in range(nodes * WORKERS)
-    ]
-    if found != expected:
-        yield Broken("value:9 told", "typed on two nodes, the workers are not who they should be", str(found))
+def environment(case: dict[str, Any], node: int, job: int, restarts: int = 0) -> dict[str, str]:
+    """What Slurm tells the program on a node."""
+    count, gpus = len(case["nodes"]), case["GPUs"]
+    told = {"JOB_ID": job, "JOB_NAME": "train", "JOB_NODELIST": case["SLURM_JOB_NODELIST"], "JOB_NUM_NODES": count,
+            "NTASKS": count, "NODEID": node, "PROCID": node, "LOCALID": 0, "GPUS_ON_NODE": gpus,
+            "CPUS_ON_NODE": 16 * gpus} | ({"RESTART_COUNT": restarts} if restarts else {})  # fmt: skip
+    texts = {f"SLURM_{name}": str(value) for name, value in told.items()}
+    return texts | {"SLURMD_NODENAME": case["nodes"][node]}
 
 
-def _typed(options: Namespace, program: Sequence[str], instead: Sequence[str]) -> list[str]:
-    words = options.words[: len(options.words) - len(program)]
-    return ["torchrun", *words[_first_option(words) :], *instead, *program[1:]]
+def type_on_two_nodes(torchrun_line: Any) -> None:
+    """Type the lines of a job, and see what the workers of both nodes are told.
 
-
-def _is_free(options: Namespace) -> bool:
+    Raises:
+        Wrong: nothing was started, or they are not who they should be.
+    """
     with socket.socket() as probe:
-        try:
-            probe.bind(("", int(options.endpoint.rpartition(":")[2])))
-        except OSError:
-            return False
-    return True
+        probe.bind(("", 0))
+        job = {"SLURM_JOB_NODELIST": "127.0.0.[1,3]", "nodes": ["127.0.0.1", "127.0.0.3"], "GPUs": WORKERS}
+        slurms = [environment(job, node, probe.getsockname()[1]) for node in range(2)]
+    lines = [run(torchrun_line, slurm, PROGRAM) for slurm in slurms]
+    with tempfile.TemporaryDirectory(prefix="check-") as folder:
+        program = Path(folder, "train.py")
+        program.write_text(_WRITES_DOWN, encoding="utf-8")
+        typed = [
+            ["torchrun", *one[_first_option(one) : -len(PROGRAM)], str(program), folder, *PROGRAM[1:]] for one in lines
+        ]
+        kind = read(lines[0]).rdzv_backend
+        with torchrun.agents(program, nodes=2, per_node=WORKERS, rendezvous=kind) as agents:
+            agents.command = typed.__getitem__
+            for node in range(2):
+                agents.start(node)
+            try:
+                agents.wait(SECONDS, still=STILL)
+            except torchrun.AgentsFailed as failure:
+                raise Wrong(f"typed on two nodes: {str(failure).splitlines()[0]}") from None
+        found = [json.loads(Path(folder, str(rank)).read_text()) for rank in range(2 * WORKERS)]
+    expected = [[str(rank), str(rank % 2), "4", str(rank // 2), *PROGRAM[1:]] for rank in range(2 * WORKERS)]
+    if found != expected:
+        raise Wrong("typed on two nodes, the workers are not who they should be", measured=str(found))

@@ -468,13 +468,13 @@ def test_another_seed_draws_other_cases_and_the_same_seed_the_same():
 
 def test_classes_of_the_same_name_in_two_labs_are_told_apart():
     """Else who did both labs in one kernel was told that an answer had replaced functions of the second check."""
-    from checks.checkpointing import watched
-    from checks.gil_and_refcounting import process_items
+    from checks.checkpointing import trainings
+    from checks.core import watching
 
     seen = surroundings.functions()
-    for module, has_call in ((watched, False), (process_items, True)):
-        names = {name for name, _ in seen[f"the functions of {module.__name__}.Failing"]}
-        assert ("__call__" in names) == has_call
+    for module, has_mark in ((trainings, False), (watching, True)):
+        names = {name for name, _ in seen[f"the functions of {module.__name__}.Watched"]}
+        assert ("mark" in names) == has_mark
 
 
 def _changed(before):

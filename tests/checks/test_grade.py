@@ -16,12 +16,11 @@ import toy_lab
 from class_support import TOY, WORDS, found_by_kernels, hand_in, official, words, words_lab
 from toy_word_checks import RIGHT
 
-from checks.grading import handed_in
-from checks.grading.__main__ import main
-from checks.grading.feedback import feedback
-from checks.grading.grade import grade
-from checks.grading.official import official_labs
-from checks.grading.sandbox import Limits, Sandboxes
+from checks.grade import handed_in
+from checks.grade.__main__ import main
+from checks.grade.grading import grade
+from checks.grade.official import official_labs
+from checks.grade.sandbox import Limits, Sandboxes
 from course.build import LabError
 from course.outline import ROOT
 
@@ -174,12 +173,12 @@ def test_the_csv_has_every_sentence_and_nothing_that_a_spreadsheet_computes(grad
 
 
 def test_the_feedback_has_the_sentence_of_every_check(graded):
-    ben = feedback(graded, "ben")
+    ben = graded.feedback("ben")
     assert ben.startswith("# ben\n\n**1 of 13 points**")
     assert "### ✗ Mean over ranks: wrong (0 of 2 points)\n\nIs the sum divided" in ben
     assert "### ✗ Two words: wrong (1 of 4 points)" in ben
     assert "### ? Never judged: not judged\n\nWhere this was graded: no_such_module is not" in ben
-    assert "Add two numbers" not in feedback(graded, "hang"), "only labs that were handed in"
+    assert "Add two numbers" not in graded.feedback("hang"), "only labs that were handed in"
 
 
 def test_no_kernel_is_left_behind(graded):
@@ -293,7 +292,7 @@ def test_results_come_as_they_are_found_and_stay_after_an_interrupt(labs, tmp_pa
     hand_in(tmp_path, "ana", words(first=f"first = {RIGHT}"))
     hand_in(tmp_path, "ben", words(first="while True: pass"))
     hand_in(tmp_path, "cleo", words())
-    command = [sys.executable, "-m", "checks.grading", str(tmp_path), "--labs", str(labs), "--jobs", "1"]
+    command = [sys.executable, "-m", "checks.grade", str(tmp_path), "--labs", str(labs), "--jobs", "1"]
     grading = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     try:
         assert grading.stdout.readline() == "1 of 3  ana, words: ✓ ✗ ✗ ?   1 of 7\n"
@@ -322,7 +321,7 @@ def test_an_interrupt_at_a_bad_moment_does_not_hold_the_grader(labs, tmp_path):
             enter(self)
             os.kill(os.getpid(), signal.SIGINT)
         _base._AcquireFutures.__enter__ = interrupted
-        runpy.run_module("checks.grading", run_name="__main__", alter_sys=True)
+        runpy.run_module("checks.grade", run_name="__main__", alter_sys=True)
     """
     command = [sys.executable, "-c", program, str(tmp_path), "--labs", str(labs)]
     grading = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
@@ -335,5 +334,6 @@ def test_an_interrupt_at_a_bad_moment_does_not_hold_the_grader(labs, tmp_path):
 
 
 def test_what_learners_can_do_is_said_before_anything_runs(tmp_path):
-    place = Sandboxes(tmp_path, Limits(notebook=60, memory=2 << 30), same_user=True)
+    with Sandboxes(tmp_path, Limits(notebook=60, memory=2 << 30), same_user=True) as place:
+        place.namespaces = False
     assert "with your rights; THIS SYSTEM CANNOT HIDE" in place.words and "60 s and 2 GB" in place.words

@@ -13,8 +13,8 @@ import toy_lab
 from class_support import TOY, found_by_kernels, hand_in, official, words
 from toy_word_checks import RIGHT, WORD
 
-from checks.grading.grade import grade
-from checks.grading.sandbox import Limits, Sandboxes
+from checks.grade.grading import grade
+from checks.grade.sandbox import Limits, Sandboxes
 from course.build import LabError
 from course.outline import ROOT
 
@@ -92,7 +92,7 @@ STOPS_THE_JUDGE = """
     import os, signal
     zygote = os.getppid()
     judge = int(open(f"/proc/{zygote}/stat").read().rpartition(")")[2].split()[1])
-    os.kill(judge, signal.SIGKILL if a > 2 else signal.SIGSTOP)
+    os.kill(judge, signal.SIGKILL)
     return a + b
 """
 ANSWERS_FOR_THE_JUDGE = """

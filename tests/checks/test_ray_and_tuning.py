@@ -19,12 +19,11 @@ import pytest
 
 from checks import Wrong, ray_and_tuning, run
 from checks.ray_and_tuning import (
-    halvings,
+    halving,
+    random_searching,
     ray_host,
-    rungs,
     samples,
     searches,
-    searching,
     tune,
     tune_verdicts,
 )
@@ -112,7 +111,7 @@ def test_a_crash_costs_its_epochs_and_is_a_runtime_error():
 
 
 # ---------------------------------------------------------------------- random search
-MANY = searches.Search(1e-5, 1.0, (16, 32, 64, 128), searching.MANY, seed=1)
+MANY = searches.Search(1e-5, 1.0, (16, 32, 64, 128), 1000, seed=1)
 
 
 def _calls(search: searches.Search, draw, seed: int) -> list[Call]:
@@ -171,25 +170,6 @@ def test_the_trials_of_tune_are_enough_to_see_which_part_is_never_drawn(draw, cl
     for seed in range(30):
         (found,) = samples.judge_samples(tune.SEARCH, _calls(tune.SEARCH, draw, seed))
         assert found.clause.removeprefix("value:") in clauses.split()
-
-
-# ---------------------------------------------------------------------- successive halving
-def test_the_rungs_are_those_of_the_table_in_the_lab():
-    case = rungs.drawn(random.Random(0), "as in the table")
-    right = rungs.rungs_of(case)
-    assert [(len(rung.trials), rung.epochs) for rung in right] == [(27, 1), (9, 3), (3, 9), (1, 27)]
-    assert rungs.budget(right) == 81
-
-
-def test_searches_that_are_drawn_tell_every_mistake_from_right_answers():
-    for seed in range(20):
-        cases = [case for case in halvings.draw(random.Random(seed)) if "a mistake in" not in case]
-        for case in cases:
-            assert all(any(loss == loss for loss in rung.losses.values()) for rung in rungs.rungs_of(case))
-        ways = [{"ranking": one} for one in rungs.CHOICES.values()] + [{"keep": one} for one in rungs.SIZES.values()]
-        right = [rungs.rungs_of(case) for case in cases]
-        for way in ways:
-            assert any(rungs.rungs_of(case, **way) != one for case, one in zip(cases, right, strict=True)), (seed, way)
 
 
 # ---------------------------------------------------------------------- Ray
@@ -364,8 +344,9 @@ def test_a_scheduler_that_does_it_right_passes():
 # ---------------------------------------------------------------------- the text
 def test_the_text_of_the_lab_tells_the_right_counts():
     text = " ".join("\n".join(cell.source for cell in CELLS).split())
-    assert f"{searching.MANY:,} trials, are tested" in text
-    assert f"{len(halvings.draw(random.Random(0)))} searches that are drawn" in text
+    assert f"Of a search of {max(case['trials'] for case in random_searching.CASES):,} trials the samples" in text
+    table = halving.play(halving.cases(random.Random(), 0), *halving.OFFICIAL.functions())
+    assert f"{table['epochs in all']} epochs instead of 729" in text
     trials = sum(search.trials for search in tune.SEARCHES)
     assert f"{trials} trials in {len(tune.SEARCHES)} searches" in text
     assert f"at most {tune.PROCESSES} processes" in text

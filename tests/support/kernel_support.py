@@ -10,7 +10,7 @@ import time
 from types import TracebackType
 from typing import Any
 
-from checks.grading.kernel import manager
+from checks.grade.inside import manager
 
 
 class Kernel:

@@ -1,153 +1,52 @@
-"""Exercise 6 of the lab on torchrun: a store whose port nobody else can have."""
-
-import itertools
-import os
-import random
-import socket
+"""Exercise 6 of the lab on torchrun: a store whose port nobody else has. What is not here is in the official solution."""
 
 import torch
 import torch.distributed as dist
 from known_answers import right, wrong
 
-
-def open_store(host):
-    port = torch.zeros(1, dtype=torch.int64)
-    if dist.get_rank() == 0:
-        store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
-        port[0] = store.port
-    dist.broadcast(port, src=0)
-    if dist.get_rank() > 0:
-        store = dist.TCPStore(host, port.item())
-    return store
-
-
 SERVE = "        store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)\n        port[0] = store.port\n"
-TELL = "    dist.broadcast(port, src=0)\n"
+TELL, RETURN, DEF = "    dist.broadcast(port, src=0)\n", "    return store", "def open_store(host):\n"
 CLIENT = "    if dist.get_rank() > 0:\n        store = dist.TCPStore(host, port.item())\n"
-CHOSEN = "is not free any more. Whoever chooses a port cannot know that"
-EQUAL = {
-    "19: open_store with `dist.barrier()`": "the ranks may wait for each other",
-    "22: `dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)` without wait_for_workers": (
-        "without a world_size it waits for nobody"
-    ),
-    "22: False → True": "the same",
-    "23: 0 → -1": "there is one place",
-    "26: `port.item()` → `port`": "a tensor with one whole number is a port too",
-}
-
-
-# --- right, and written differently
-
-
-@right("objects, named arguments")
-def objects():
-    def open_store(host):
-        if dist.get_rank() == 0:
-            store = dist.TCPStore(host_name=host, port=0, is_master=True, wait_for_workers=False)
-            dist.broadcast_object_list([store.port], src=0)
-            return store
-        port = [None]
-        dist.broadcast_object_list(port, src=0)
-        return dist.TCPStore(host_name=host, port=port[0], is_master=False)
-
-    return (open_store,)
-
-
-@right("a socket of its own, which the store takes over")
-def own_socket():
-    def open_store(host):
-        port = torch.zeros((), dtype=torch.int64)
-        if dist.get_rank() == 0:
-            listener = socket.create_server((host, 0))
-            number = listener.getsockname()[1]
-            port.fill_(number)
-            fd = listener.detach()
-            store = dist.TCPStore(host, number, is_master=True, wait_for_workers=False, master_listen_fd=fd)
-        dist.broadcast(port, src=0)
-        return store if dist.get_rank() == 0 else dist.TCPStore(host, port.item())
-
-    return (open_store,)
-
-
-@right("the next port until one can be opened: whoever opens it has it")
-def until_one_opens():
-    def open_store(host):
-        port = torch.zeros(1, dtype=torch.int64)
-        if dist.get_rank() == 0:
-            for number in range(random.Random(os.getpid()).randint(20_000, 30_000), 32_000):
-                try:
-                    store = dist.TCPStore(host, number, None, True, wait_for_workers=False)
-                except dist.DistNetworkError:
-                    continue
-                port[0] = number
-                break
-        dist.all_reduce(port)
-        return store if port[0] and dist.get_rank() == 0 else dist.TCPStore(host, int(port))
-
-    return (open_store,)
-
-
-@right("an all-reduce, positional arguments, and the number of clients")
-def positional():
-    from datetime import timedelta
-
-    from torch.distributed import TCPStore
-
-    def open_store(host):
-        me, n = dist.get_rank(), dist.get_world_size()
-        store = TCPStore(host, 0, n, True, timedelta(seconds=30), False) if me == 0 else None
-        port = torch.tensor(store.port if store else 0)
-        dist.all_reduce(port, op=dist.ReduceOp.MAX)
-        if store is None:
-            store = TCPStore(host, int(port), n, False, timedelta(seconds=30), False)
-        return store
-
-    return (open_store,)
-
-
-@right("a socket of its own, told to all, in a store that waits for its clients")
-def waits_for_clients():
-    def open_store(host):
-        me, n, port = dist.get_rank(), dist.get_world_size(), [None]
-        if me == 0:
-            listener = socket.create_server((host, 0))
-            port = [listener.getsockname()[1]]
-        dist.broadcast_object_list(port, src=0)
-        if me == 0:
-            return dist.TCPStore(host, port[0], n, True, master_listen_fd=listener.detach())
-        return dist.TCPStore(host, port[0], n, False)
-
-    return (open_store,)
-
-
-@right("rank 0 has a client too, and keeps what serves")
-def serves_and_connects():
-    servers = []
-
-    def open_store(host):
-        port = torch.tensor(0)
-        if dist.get_rank() == 0:
-            servers.append(dist.TCPStore(host, 0, is_master=True, wait_for_workers=False))
-            port += servers[-1].port
-        dist.broadcast(port, 0)
-        return dist.TCPStore(host, int(port))
-
-    return (open_store,)
-
-
-@right("through torchrun's store, by a name for each call")
-def a_name_for_each_call():
-    calls = itertools.count()
-
-    def open_store(host):
-        told, name = dist.distributed_c10d._get_default_store(), f"port {next(calls)}"
-        if dist.get_rank():
-            return dist.TCPStore(host, int(told.get(name)))
-        store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
-        told.set(name, str(store.port))
-        return store
-
-    return (open_store,)
+BODY = "    port = torch.zeros(1, dtype=torch.int64)\n    if dist.get_rank() == 0:\n" + SERVE + TELL + CLIENT + RETURN
+SOCKET = "        import socket\n\n        listener = socket.create_server((host, 0))\n"
+OPEN = (
+    "        number = 20_000 + __import__('os').getpid() % 5_000\n        store = None\n        while store is None:\n"
+    "            number += 1\n            try:\n{}                store = dist.TCPStore(host, number, None, True, "
+    "wait_for_workers=False)\n            except (OSError, RuntimeError):\n                continue\n"
+    "        port[0] = number\n"
+)
+PROBE = "                with __import__('socket').socket() as probe:\n                    probe.bind((host, number))\n"
+right("objects, named arguments", {
+    "TCPStore(host, 0,": "TCPStore(host_name=host, port=0,", "(host, port.item())": "(host_name=host, port=port[0])",
+    TELL: "    port = [int(port)]\n    dist.broadcast_object_list(port, src=0)\n",
+})  # fmt: skip
+right("a socket of its own, which the store takes over", {
+    SERVE: SOCKET + "        port[0] = listener.getsockname()[1]\n        store = dist.TCPStore(host, int(port), "
+           "is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())\n"
+})  # fmt: skip
+right("the next port until one can be opened: whoever opens it has it", {
+    SERVE: OPEN.format(""), TELL: "    dist.all_reduce(port)\n", RETURN: RETURN + " if port[0] else None",
+})  # fmt: skip
+right("free ports are looked for until a store opens on one", {SERVE: OPEN.format(PROBE)})
+right("an all-reduce, positional arguments, and the number of clients", {
+    "(host, 0, is_master=True, wait_for_workers=False)":
+        "(host, 0, dist.get_world_size(), True, __import__('datetime').timedelta(seconds=30), False)",
+    TELL: "    dist.all_reduce(port, op=dist.ReduceOp.MAX)\n",
+    "(host, port.item())": "(host, int(port), dist.get_world_size(), False)",
+})  # fmt: skip
+right("a socket of its own, told to all, in a store that waits for its clients", {
+    SERVE: SOCKET + "        port[0] = listener.getsockname()[1]\n", CLIENT: "    n = dist.get_world_size()\n",
+    RETURN: "    if dist.get_rank():\n        return dist.TCPStore(host, int(port), n, False)\n"
+            "    return dist.TCPStore(host, int(port), n, True, master_listen_fd=listener.detach())",
+})  # fmt: skip
+right("rank 0 has a client too, and keeps what serves", {
+    DEF: "SERVERS = []\n\n\n" + DEF, SERVE: SERVE + "        SERVERS.append(store)\n", "if dist.get_rank() > 0:": "if True:"
+})  # fmt: skip
+right("through torchrun's store, by a name for each call", {
+    DEF: "CALLS = []\n\n\n" + DEF,
+    TELL: "    told, name = dist.distributed_c10d._get_default_store(), f'port {len(CALLS)}'\n    CALLS.append(name)\n"
+          "    if dist.get_rank() == 0:\n        told.set(name, str(store.port))\n    port[0] = int(told.get(name))\n",
+})  # fmt: skip
 
 
 @right("messages, and a class of its own")
@@ -169,140 +68,21 @@ def messages():
     return (open_store,)
 
 
-# --- wrong
-
-wrong("as given", CHOSEN, {
-    SERVE: "        pass\n", TELL + CLIENT: "    store = dist.TCPStore(host, 29500, is_master=dist.get_rank() == 0)\n"
-})  # fmt: skip
-wrong("the port of torchrun", CHOSEN, {
-    SERVE: "        pass\n",
-    TELL + CLIENT: "    number = int(os.environ['MASTER_PORT']) + 1\n"
-    "    store = dist.TCPStore(host, number, dist.get_world_size(), is_master=dist.get_rank() == 0)\n"
-})  # fmt: skip
-wrong("by luck", CHOSEN, {
-    "TCPStore(host, 0, is_master": "TCPStore(host, random.Random().randint(20_000, 30_000), is_master"
-})  # fmt: skip
+CHOSEN = "is not free any more. Whoever chooses a port cannot know that"
+wrong("a port of one's own", CHOSEN, {"TCPStore(host, 0, is": "TCPStore(host, 29511, is"})
 wrong("looked for before", CHOSEN, {
-    SERVE: "        with socket.socket() as probe:\n            probe.bind((host, 0))\n"
-    "            port[0] = probe.getsockname()[1]\n"
-    "        store = dist.TCPStore(host, int(port), is_master=True, wait_for_workers=False)\n"
-})  # fmt: skip
-wrong("a socket on a port of one's own choice", CHOSEN, {
-    SERVE: "        listener = socket.create_server((host, 29511))\n        port[0] = 29511\n"
-    "        store = dist.TCPStore(host, 29511, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())\n"
-})  # fmt: skip
-wrong("two ports are tried", CHOSEN, {
-    SERVE: "        for number in (29500, 29501):\n            try:\n"
-    "                store = dist.TCPStore(host, number, is_master=True, wait_for_workers=False)\n                break\n"
-    "            except Exception:\n                if number == 29501:\n                    raise\n"
-    "        port[0] = store.port\n"
-})  # fmt: skip
-wrong("all serve", "rank 0 serves, and all others are its clients", {
-    CLIENT: "    store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)\n"
+    SERVE: SOCKET + "        port[0] = listener.getsockname()[1]\n        listener.close()\n"
+           "        store = dist.TCPStore(host, int(port), is_master=True, wait_for_workers=False)\n"
 })  # fmt: skip
 wrong("nobody tells", "a client goes to port 0, where nobody is", {TELL: ""})
-wrong("kept from the first job", "the two jobs share one store", {
-    "def open_store(host):\n": "kept = []\n\n\ndef open_store(host):\n    if kept:\n        return kept[0]\n",
-    "    return store": "    kept.append(store)\n    return store",
+wrong("a file", "what comes back", {RETURN: "    return dist.FileStore('/dev/shm/none', -1)"})
+wrong("waits for its clients", "wait in broadcast", {
+    "0, is_master=True, wait_for_workers=False": "0, dist.get_world_size(), is_master=True"
 })  # fmt: skip
-wrong("the store of torchrun", "returns a new TCPStore on every rank", {
-    "    return store": "    return dist.distributed_c10d._get_default_store()"
-})  # fmt: skip
-wrong("a file", "returns a new TCPStore on every rank", {
-    "    return store": "    return dist.FileStore('/dev/shm/none', -1)"
-})  # fmt: skip
-wrong("the port alone", "returns a new TCPStore on every rank", {"    return store": "    return store.port"})
-wrong("a prefix around it", "returns a new TCPStore on every rank", {
-    "    return store": "    return dist.PrefixStore('mine', store)"
-})  # fmt: skip
-wrong("waits for its clients", "wait for each other", {
-    "TCPStore(host, 0, is_master=True, wait_for_workers=False)": "TCPStore(host, 0, dist.get_world_size(), is_master=True)"
-})  # fmt: skip
-wrong(
-    "always this machine",
-    "the store is at another address",
-    {"def open_store(host):\n": "def open_store(host):\n    host = '127.0.0.1'\n"},
-)
-wrong("at torchrun's address", "the store is at another address", {
-    "def open_store(host):\n": "def open_store(host):\n    host = os.environ.get('MASTER_ADDR', 'localhost')\n"
-})  # fmt: skip
-wrong("through torchrun's store, where the first job's port still is", "the two jobs share one store", {
-    SERVE: SERVE + "        dist.distributed_c10d._get_default_store().set('port', str(int(port)))\n",
-    TELL: "    port[0] = int(dist.distributed_c10d._get_default_store().get('port'))\n"
-})  # fmt: skip
-wrong("the environment is changed", "the environment variables", {
-    "    return store": "    os.environ['MY_PORT'] = str(int(port))\n    return store"
-})  # fmt: skip
-wrong("the port in two bytes", "converted to type int8_t without overflow", {
-    "port = torch.zeros(1, dtype=torch.int64)": "port = torch.zeros(1, dtype=torch.int8)"
-})  # fmt: skip
-wrong("rank 1 holds it", "rank 0 serves", {
-    "if dist.get_rank() == 0:": "if dist.get_rank() == min(1, dist.get_world_size() - 1):", "src=0": "src=min(1, dist.get_world_size() - 1)",
-    "if dist.get_rank() > 0:": "if dist.get_rank() != min(1, dist.get_world_size() - 1):"
-})  # fmt: skip
-wrong("rank 0 lets its store go", "it lives as long as somebody holds it", {
+wrong("rank 0 lets its store go", "nobody holds it any more", {
     "    if dist.get_rank() > 0:\n": "    store = None\n    if True:\n"
 })  # fmt: skip
-wrong(
-    "the port is rounded",
-    "and rank 0 has no store there",
-    {"dtype=torch.int64": "dtype=torch.bfloat16", "port.item())": "int(port))"},
-)
-wrong("the first job's port again", CHOSEN, {
-    "def open_store(host):\n": "first = []\n\n\ndef open_store(host):\n",
-    "TCPStore(host, 0, is_master": "TCPStore(host, first[0] if first else 0, is_master",
-    "        port[0] = store.port\n": "        port[0] = store.port\n        first.append(store.port)\n",
+wrong("rank 1 holds it", "the stores that this rank serves", {
+    "if dist.get_rank() == 0:": "if dist.get_rank() == dist.get_world_size() - 1:", "src=0": "src=dist.get_world_size() - 1",
+    "if dist.get_rank() > 0:": "if dist.get_rank() != dist.get_world_size() - 1:",
 })  # fmt: skip
-wrong("a group of its own", "leaves the process groups other than before", {
-    TELL: "    dist.broadcast(port, 0, group=dist.new_group())\n"
-})  # fmt: skip
-wrong("a socket stays open beside the store", "beside the store still listens", {
-    "def open_store(host):\n": "def open_store(host):\n    open_store.kept = socket.create_server((host, 0))\n"
-})  # fmt: skip
-
-
-@wrong("the first port that answers to nobody", CHOSEN)
-def first_free_port():
-    def open_store(host):
-        port = torch.zeros(1, dtype=torch.int64)
-        if dist.get_rank() == 0:
-            for number in range(20_000, 20_100):
-                with socket.socket() as probe:
-                    try:
-                        probe.bind((host, number))
-                    except OSError:
-                        continue
-                store = dist.TCPStore(host, number, is_master=True, wait_for_workers=False)
-                break
-            port[0] = store.port
-        dist.broadcast(port, src=0)
-        return dist.TCPStore(host, port.item()) if dist.get_rank() else store
-
-    return (open_store,)
-
-
-@right("free ports are looked for until a store opens on one")
-def looks_again():
-    def open_store(host):
-        port, store = torch.zeros(1, dtype=torch.int64), None
-        number = 20_000 + os.getpid() % 5_000
-        while dist.get_rank() == 0 and store is None:
-            number += 1
-            try:
-                with socket.socket() as probe:
-                    probe.bind((host, number))
-                store = dist.TCPStore(host, number, is_master=True, wait_for_workers=False)
-            except (OSError, RuntimeError):
-                continue
-            port[0] = number
-        dist.broadcast(port, src=0)
-        return store or dist.TCPStore(host, port.item())
-
-    return (open_store,)
-
-
-wrong(
-    "another kind of store for the clients",
-    "returns a new TCPStore on every rank",
-    {CLIENT: "    if dist.get_rank() > 0:\n        store = dist.HashStore()\n"},
-)

@@ -8,14 +8,14 @@ import math
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
-from checks.grading.confine import hide_memory
-from checks.grading.feedback import write_feedback
-from checks.grading.grade import grade
-from checks.grading.handed_in import FEEDBACK
-from checks.grading.sandbox import Limits
-from checks.grading.table import Grades
+from checks.grade.grading import grade
+from checks.grade.handed_in import FEEDBACK
+from checks.grade.sandbox import Interrupted, Limits
+from checks.grade.table import Grades
+from checks.grade.walls import hide_memory
 from course.build import LabError
 from course.outline import ROOT
 
@@ -35,9 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
         if given.folder is None:
             raise LabError("Which folder holds the learners' labs? `make grade DIR=folder` grades it.")
         if given.folder.resolve() == given.labs.resolve():
-            raise LabError(
-                f"{given.folder} holds the labs themselves, which nobody has solved: name a learners' folder."
-            )
+            raise LabError(f"{given.folder} holds the labs themselves, not a learner's: name a learners' folder.")
         return _grade(given)
     except LabError as error:
         print(error, file=sys.stderr)
@@ -50,9 +48,17 @@ def _grade(given: argparse.Namespace) -> int:
     so_far: list[Grades] = []
     done = itertools.count(1)
 
+    def write(grades: Grades, learners: Sequence[str]) -> None:
+        try:
+            for learner in learners:
+                grades.write_feedback(learner, out / FEEDBACK)
+            grades.write_csv(out / TABLE)
+        except OSError as error:
+            raise LabError(f"{error.filename or out} cannot be written: {error.strerror}.") from None
+
     def each(grades: Grades, learner: str, lab: str) -> None:
         so_far[:] = [grades]
-        _write(grades, [learner], out)
+        write(grades, [learner])
         number = next(done)
         print(f"{number} of {number + len(grades.waiting)}  {grades.line(learner, lab)}", flush=True)
 
@@ -63,35 +69,22 @@ def _grade(given: argparse.Namespace) -> int:
             limits=limits,
             jobs=math.ceil(given.jobs),
             same_user=given.same_user,
-            begin=_say,
+            begin=lambda words: print(words, file=sys.stderr, flush=True),
             each=each,
             stop=STOP,
         )
-        _write(grades, grades.learners, out)
-    except KeyboardInterrupt:
-        _say("\nInterrupted." if so_far else "\nInterrupted before the first notebook was graded.")
-        grades = so_far[0] if so_far else None
-    if grades is None:
-        return 130
+        write(grades, grades.learners)
+    except Interrupted:
+        print("\nInterrupted" + ("." if so_far else " before the first notebook was graded."), file=sys.stderr)
+        if not so_far:
+            return 130
+        grades = so_far[0]
     print(f"\n{grades.text()}\n\n{out / TABLE} is the table, with every check's sentence,")
     print(f"and {out / FEEDBACK}/ has a file for each learner.")
     if not grades.waiting:
         return 0
     print(f"{len(grades.waiting)} notebooks were not graded any more.")
     return 130
-
-
-def _write(grades: Grades, learners: list[str], out: Path) -> None:
-    try:
-        for learner in learners:
-            write_feedback(grades, learner, out / FEEDBACK)
-        grades.write_csv(out / TABLE)
-    except OSError as error:
-        raise LabError(f"{error.filename or out} cannot be written: {error.strerror}.") from None
-
-
-def _say(words: str) -> None:
-    print(words, file=sys.stderr, flush=True)
 
 
 def _positive(text: str) -> float:
@@ -102,13 +95,8 @@ def _positive(text: str) -> float:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make grade DIR=folder ARGS=…", description=__doc__)
-    parser.add_argument(
-        "folder",
-        type=Path,
-        nargs="?",
-        metavar="DIR",
-        help="NN_slug.ipynb, <learner>/NN_slug.ipynb, or nbgrader's course",
-    )
+    folders = "NN_slug.ipynb, <learner>/NN_slug.ipynb, or nbgrader's course"
+    parser.add_argument("folder", type=Path, nargs="?", metavar="DIR", help=folders)
     parser.add_argument("--labs", type=Path, default=ROOT / "labs", help="the official labs")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help=f"where {TABLE} and {FEEDBACK}/ go (DIR)")
     parser.add_argument("--cell-timeout", type=_positive, default=60, metavar="SECONDS", help="for a cell (60)")

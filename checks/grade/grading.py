@@ -1,25 +1,22 @@
 """Grading a folder of learners' labs: each notebook is run, and then judged, in a sandbox of its own.
 
-This process runs no learner's code and unpickles nothing of theirs. It takes a verdict from ``judge.py`` alone.
+This process runs no learner's code and unpickles nothing of theirs. It takes a verdict from ``inside.py`` alone.
 """
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from checks.framework import Exercise
-from checks.grading.handed_in import HandedIn, find_handed_in, printable
-from checks.grading.official import OfficialLab, official_labs
-from checks.grading.program import Interrupted
-from checks.grading.sandbox import Limits, Sandbox, Sandboxes
-from checks.grading.table import Grades
+from checks.grade.handed_in import HandedIn, find_handed_in, printable
+from checks.grade.official import OfficialLab, official_labs
+from checks.grade.sandbox import Interrupted, Limits, Sandbox, Sandboxes
+from checks.grade.table import Grades
 from checks.verdicts import WRONG, Verdict
 from course.build import LabError
 
@@ -65,7 +62,7 @@ def grade(
 
     Raises:
         LabError: if the folder or the official labs cannot be used.
-        KeyboardInterrupt: ``each`` has seen what was graded until then.
+        Interrupted: ``each`` has seen what was graded until then.
     """
     official = official_labs(labs)
     work, notes = find_handed_in(folder, official)
@@ -77,40 +74,26 @@ def grade(
         waiting={(item.learner, item.slug) for item in work},
     )
     judging, stop = threading.Lock(), stop or threading.Event()
-    with _interrupted(), Sandboxes(folder.resolve(), limits or Limits(), same_user, stop) as place:
+    with Sandboxes(folder.resolve(), limits or Limits(), same_user, stop) as place:
         begin(place.words)
         pool = ThreadPoolExecutor(jobs)
         futures = {pool.submit(_grade_one, item, official[item.slug], place, judging): item for item in work}
         try:
-            for future in _as_completed(futures, stop):
-                item, result = futures[future], future.result()
-                grades.waiting.discard((item.learner, item.slug))
-                grades.notes[item.learner, item.slug] = result.notes
-                for name, verdict in result.verdicts.items():
-                    grades.verdicts[item.learner, item.slug, name] = verdict
-                each(grades, item.learner, item.slug)
+            while futures:
+                if stop.is_set():
+                    raise Interrupted
+                done, _ = wait(futures, timeout=0.5, return_when=FIRST_COMPLETED)
+                for future in done:
+                    item, result = futures.pop(future), future.result()
+                    grades.waiting.discard((item.learner, item.slug))
+                    grades.notes[item.learner, item.slug] = result.notes
+                    for name, verdict in result.verdicts.items():
+                        grades.verdicts[item.learner, item.slug, name] = verdict
+                    each(grades, item.learner, item.slug)
         finally:
             stop.set()
             pool.shutdown(cancel_futures=True)
     return grades
-
-
-@contextlib.contextmanager
-def _interrupted() -> Iterator[None]:
-    try:
-        yield
-    except Interrupted:
-        raise KeyboardInterrupt from None
-
-
-def _as_completed(futures: Iterable[Future[Any]], stop: threading.Event) -> Iterator[Future[Any]]:
-    """As concurrent.futures has it, and looks now and then whether to stop."""
-    pending = set(futures)
-    while pending:
-        if stop.is_set():
-            raise Interrupted
-        done, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
-        yield from done
 
 
 def _grade_one(item: HandedIn, lab: OfficialLab, place: Sandboxes, judging: threading.Lock) -> Result:
@@ -136,10 +119,10 @@ def _run(
 ) -> dict[str, str]:
     """Run the notebook: the files in which answers are, by exercise."""
     request = {"answers": str(sandbox.folder / "answers"), "cells": cells, "cell_seconds": limits.cell}
-    program = sandbox.start("checks.grading.kernel", request, limits.notebook)
+    lines, why, _ = sandbox.run("notebook", request, limits.notebook)
     titles = {exercise.name: exercise.title for exercise in lab.exercises}
     files: dict[str, str] = {}
-    for said in program.lines(limits.notebook + _SLACK):
+    for said in lines:
         name = str(said.get("exercise"))
         if name in titles and "file" in said:
             files[name] = str(said["file"])
@@ -147,13 +130,14 @@ def _run(
             result.note(f"{titles[name]}: nothing to check ({said.get('failed')}).")
         elif note := str(said.get("note", "")):
             result.note(note)
-    memory, seconds = f"{limits.memory / (1 << 30):g} GB", f"{limits.notebook:.0f} s"
-    if program.why == "memory":
-        result.note(f"the notebook was stopped: it used more than {memory} of memory.")
-    elif program.why == "time":
-        result.note(f"the notebook was stopped after {seconds}.")
-    elif program.status:
-        result.note("the notebook ended the program that ran it; what follows was not run.")
+    memory = f"{limits.memory / (1 << 30):g} GB"
+    ends = {
+        "memory": f"the notebook was stopped: it used more than {memory} of memory.",
+        "time": f"the notebook was stopped after {limits.notebook:.0f} s.",
+        "itself": "the notebook ended the program that ran it; what follows was not run.",
+    }
+    if why:
+        result.note(ends[why])
     return files
 
 
@@ -161,31 +145,18 @@ def _judge(sandbox: Sandbox, lab: OfficialLab, files: dict[str, str], result: Re
     """Ask for a verdict on each exercise; one that ends the judge is wrong, and the next has a new judge."""
     left = [exercise for exercise in lab.exercises if exercise.name in files]
     while left:
-        secret = secrets.token_hex(16)
         request = {
             "checks": lab.checks.__name__,
             "answers": str(sandbox.folder / "answers"),
             "handed_in": [(exercise.name, files[exercise.name]) for exercise in left],
-            "secret": secret,
+            "secret": secrets.token_hex(16),
         }
-        program = sandbox.start("checks.grading.judge", request, _seconds(left))
-        for said in program.lines(_seconds(left[:1])):
-            if said.get("secret") == secret and said.get("exercise") == left[0].name:
-                result.verdicts[left.pop(0).name] = _verdict(said)
-            if not left:
-                program.end()
-                break
+        seconds = sum(_SLACK + exercise.timeout for exercise in left)
+        lines, why, _ = sandbox.run("judge", request, seconds)
+        for said in lines:
+            if said.pop("secret", "") == request["secret"] and said.pop("exercise") == left[0].name:
+                said["passed"] = tuple(said["passed"])
+                result.verdicts[left.pop(0).name] = Verdict(**said)
         if left:
-            result.verdicts[left.pop(0).name] = Verdict(WRONG, f"the check was ended from inside: {_why(program)}.")
-
-
-def _why(program: Any) -> str:
-    return _HOW.get(program.why, "the answer stops or ends the process that judges it")
-
-
-def _seconds(exercises: Sequence[Exercise]) -> float:
-    return _SLACK + sum(exercise.timeout for exercise in exercises)
-
-
-def _verdict(said: dict[str, Any]) -> Verdict:
-    return Verdict(said["state"], said["text"], said["details"], tuple(said["passed"]))
+            words = _HOW.get(why, "the answer stops or ends the process that judges it")
+            result.verdicts[left.pop(0).name] = Verdict(WRONG, f"the check was ended from inside: {words}.")

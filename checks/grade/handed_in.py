@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from checks.grading.official import OfficialLab
+from checks.grade.official import OfficialLab
 from course.build import LabError, read_notebook
 
 FEEDBACK = "feedback"

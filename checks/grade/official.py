@@ -7,9 +7,8 @@ writes stays.
 
 from __future__ import annotations
 
-import ast
 import importlib
-from collections.abc import Iterator
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +17,8 @@ from typing import Any
 from checks.framework import Exercise, exercises_in
 from course.build import CHECK_CALL, LabError, read_notebook
 from course.outline import slug_of
+
+_IMPORTS_CHECK = re.compile(r"^(?:from (\S+) )?import (\S+) as check$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -80,15 +81,6 @@ def _cell(number: int, source: str, calls: list[str] | None = None) -> dict[str,
     return {"number": number, "source": source, "calls": calls or []}
 
 
-def official_labs(folder: Path) -> dict[str, OfficialLab]:
-    """The labs in a folder that have checks, by slug.
-
-    Raises:
-        LabError: if one cannot be read, or its checks cannot be imported.
-    """
-    return {lab.slug: lab for path in sorted(folder.glob("*.ipynb")) if (lab := _official_lab(path)) is not None}
-
-
 def _official_lab(path: Path) -> OfficialLab | None:
     cells, import_line, module = {}, "", ""
     for cell in read_notebook(path)["cells"]:
@@ -96,9 +88,8 @@ def _official_lab(path: Path) -> OfficialLab | None:
             continue
         if CHECK_CALL.search(cell["source"]):
             cells[cell["id"]] = cell["source"]
-        for line in cell["source"].splitlines():
-            if found := _module_called_check(line):
-                import_line, module = line.strip(), found
+        if found := _IMPORTS_CHECK.search(cell["source"]):
+            import_line, module = found[0], ".".join(filter(None, found.groups()))
     if not cells:
         return None
     if not module:
@@ -109,18 +100,10 @@ def _official_lab(path: Path) -> OfficialLab | None:
         raise LabError(f"the checks of {path} cannot be imported: {error}.") from None
 
 
-def _module_called_check(line: str) -> str | None:
-    try:
-        statements = ast.parse(line.strip()).body
-    except SyntaxError:
-        return None
-    return next(_imports(statements), None)
+def official_labs(folder: Path) -> dict[str, OfficialLab]:
+    """The labs in a folder that have checks, by slug.
 
-
-def _imports(statements: list[ast.stmt]) -> Iterator[str]:
-    for statement in statements:
-        if isinstance(statement, ast.Import | ast.ImportFrom):
-            package = f"{statement.module}." if isinstance(statement, ast.ImportFrom) else ""
-            for alias in statement.names:
-                if (alias.asname or alias.name) == "check":
-                    yield f"{package}{alias.name}"
+    Raises:
+        LabError: if one cannot be read, or its checks cannot be imported.
+    """
+    return {lab.slug: lab for path in sorted(folder.glob("*.ipynb")) if (lab := _official_lab(path)) is not None}

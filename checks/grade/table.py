@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from checks.framework import Exercise
-from checks.verdicts import RIGHT, SIGNS, Verdict
+from checks.points import counted
+from checks.verdicts import NOT_JUDGED, RIGHT, SIGNS, Verdict
 from course import outline
 from utils.ranks.output import text_table
 
@@ -97,6 +98,33 @@ class Grades:
         if notes := [f"{who}: {note}" for who in self.learners for note in self.notes_of(who)]:
             blocks.append("\n".join(notes))
         return "\n\n".join(blocks)
+
+    def feedback(self, learner: str) -> str:
+        """The text of one learner's file, in Markdown: what every check said, in the checks' own sentences."""
+        labs = [lab for lab in self.labs if (learner, lab) in self.notes]
+        points = [self.points(learner, lab) for lab in labs]
+        earned, of = (sum(numbers) for numbers in zip((0, 0), *points, strict=True))
+        parts = [f"# {learner}", f"**{earned} of {counted(of)}** in what was handed in."]
+        parts += [f"- {note}" for note in self.notes.get((learner, ""), [])]
+        for lab in labs:
+            earned, of = self.points(learner, lab)
+            parts.append(f"## {outline.numbered(lab)}: {earned} of {counted(of)}")
+            parts += [f"- {note}" for note in self.notes[learner, lab]]
+            for item in self.of(lab):
+                verdict, state = self.verdict(learner, item), self.state(learner, item)
+                worth = "" if state == "not judged" else f" ({item.earned(verdict)} of {counted(item.points)})"
+                parts.append(f"### {self.sign(learner, item)} {item.title}: {state}{worth}")
+                if verdict is not None and verdict.text:
+                    lead = {RIGHT: "Measured: ", NOT_JUDGED: "Where this was graded: "}.get(state, "")
+                    parts.append(f"{lead}{verdict.text}")
+                if verdict is not None and verdict.details:
+                    parts.append("\n".join(f"    {line}" for line in verdict.details.strip().splitlines()))
+        return "\n\n".join([*parts, "---", LEGEND.replace("\n", "   ")]) + "\n"
+
+    def write_feedback(self, learner: str, folder: Path) -> None:
+        """Write ``folder/<learner>.md``."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{learner}.md").write_text(self.feedback(learner), encoding="utf-8")
 
     def write_csv(self, path: Path) -> None:
         """One row per learner: points, a state, points and the check's sentence for each exercise, the notes."""
