@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
-import random
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
+
+import torch
 
 from checks.core import Reference, refuse
 from checks.plain import bits, kind_of
 from checks.sharded_checkpoints.sharded_store import Reshard, cuts, make_store, share, tensors
-
-if TYPE_CHECKING:
-    import torch
 
 OFFSET, KEEP = 'index[name]["offset"] + ', "        loaded[name] = mine\n"
 READ = f"store.read(file, {OFFSET}(start - a) * row, (stop - start) * row)"
@@ -50,42 +47,13 @@ OFFICIAL = Reference("sharded_checkpoints", "load_rows", {
     "an index is asked for again and again: once for each file is enough":
         {"in indices.items()": "in [(file, store.index(file)) for file in indices]"},
 })  # fmt: skip
-PAIRS = ((4, 2), (2, 3), (4, 3), (1, 4), (3, 5), (4, 1), (11, 2), (2, 9), (3, 3))  # those of the lab's text
-UNEVEN, DRAWN = ((4, 3), (5, 2)), ((False, 3), (True, 6), (False, 1), (True, 10))  # drawn: gaps, and how many tensors
-TYPES = ("float32", "float64", "bfloat16", "float16", "int64", "int32", "int16", "uint8", "bool", "complex64")
-
-
-def cases(rng: random.Random) -> list[dict[str, Any]]:
-    """The pairs of the text with the tensors of the lab, and others, cut anywhere, with tensors that are drawn."""
-    made = [Reshard(*pair) for pair in PAIRS] + [Reshard(*pair, uneven=True) for pair in UNEVEN]
-    found: list[dict[str, Any]] = [{"reshard": one, "types": []} for one in made]
-    for gaps, count in DRAWN:
-        reshard = Reshard(rng.randint(2, 6), rng.randint(1, 5), seed=rng.getrandbits(30), gaps=gaps)
-        found.append({"reshard": reshard, "types": rng.sample(TYPES, count)})
-    return [{"saved → loaded": f"{one['reshard']}", "case": one} for one in found]
-
-
-def whole_of(reshard: Reshard, types: Sequence[str]) -> dict[str, torch.Tensor]:
-    """What was saved: the tensors of the lab, or drawn ones of any bits: NaN, -0.0, integers that no float holds."""
-    import torch
-
-    if reshard.seed is None:
-        return tensors()
-    dice, generator, found = random.Random(reshard.seed), torch.Generator().manual_seed(reshard.seed), {}
-    for number, name in enumerate(types):
-        shape = [dice.choice((0, 1, 2, dice.randint(3, 40))), *(dice.randint(1, 5) for _ in range(dice.randint(0, 3)))]
-        shape += [1] * (number == 0)
-        kind, most = getattr(torch, name), 2 if name == "bool" else 256
-        drawn = torch.randint(most, (math.prod(shape) * kind.itemsize,), generator=generator, dtype=torch.uint8)
-        found[f"layers.{number}.weight"] = drawn.view(kind).reshape(shape)
-    return found
+PAIRS = (1, 4), (2, 3), (3, 3), (4, 1), (4, 2), (4, 3), (3, 5), (2, 9), (11, 2)
+CASES = [{"saved_by": Reshard(*pair)} for pair in PAIRS]
+CASES += [{"saved_by": Reshard(3, 2, seed=1)}, {"saved_by": Reshard(6, 4, seed=2)}, {"saved_by": Reshard(5, 1, seed=3)}]
 
 
 def play(case: dict[str, Any], load_rows: Callable[..., Any]) -> dict[str, Any]:
-    import torch
-
-    reshard, values, reads = case["case"]["reshard"], {}, {}
-    whole = whole_of(**case["case"])
+    reshard, values, reads, whole = case["saved_by"], {}, {}, tensors()
     for rank in range(reshard.loaded):
         store = make_store(whole, reshard)
         found = load_rows(store, rank, reshard.loaded)

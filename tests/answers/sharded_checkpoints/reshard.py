@@ -60,28 +60,6 @@ def piece_by_piece():
     return (load_rows,)
 
 
-@right("file by file, named arguments, rows of bytes")
-def file_by_file():
-    def load_rows(store, rank, world_size):
-        state = {}
-        for file in sorted(store.files()):
-            for name, facts in store.index(file=file).items():
-                rows, dtype = facts["shape"][0], getattr(torch, facts["dtype"])
-                width = math.prod(facts["shape"][1:]) * dtype.itemsize
-                low, high = (one * (rows // world_size) + min(one, rows % world_size) for one in (rank, rank + 1))
-                if name not in state:
-                    state[name] = torch.zeros(high - low, *facts["shape"][1:], dtype=dtype)
-                a, b = facts["rows"]
-                begin, size = max(a, low), min(b, high) - max(a, low)
-                if size > 0:
-                    found = store.read(file=file, offset=facts["offset"] + (begin - a) * width, size=size * width)
-                    numbers = torch.tensor(list(found), dtype=torch.uint8).view(dtype).view(size, *facts["shape"][1:])
-                    state[name].narrow(0, begin - low, size).copy_(numbers)
-        return state
-
-    return (load_rows,)
-
-
 @right("a generator of pieces, and a concatenation")
 def generator():
     def load_rows(store, rank, world_size):
@@ -110,8 +88,7 @@ def generator():
 
 wrong("arrays", "not a tensor", {KEEP: "        loaded[name] = mine.float().numpy()\n"})
 wrong("a list", "load_rows returns a dictionary", {"    return loaded": "    return list(loaded.items())"})
-wrong("a note among the tensors", "not a tensor", {"    return loaded": "    return loaded | {'rank': rank}"})
-wrong("saved evenly", "raised EOFError", {
+wrong("saved evenly", "the bytes of embedding", {
     'a, b = index[name]["rows"]': "saver, savers = int(file.removeprefix('shard-')), len(indices)\n"
     "            a, b = saver * shape[0] // savers, (saver + 1) * shape[0] // savers"
 })  # fmt: skip
