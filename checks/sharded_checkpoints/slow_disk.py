@@ -17,10 +17,10 @@ MOMENT = 0.3  # seconds that other threads are held back; who waits for them los
 
 
 class SlowDisk:
-    """``write(state, path)`` as the answer gets it: half of the bytes, and it ends when it may."""
+    """``write(state, path)`` as the answer gets it: half of the bytes, and it ends when it may, or at once (free)."""
 
-    def __init__(self) -> None:
-        self.may_end, self.half = threading.Semaphore(0), threading.Event()
+    def __init__(self, free: bool = False) -> None:
+        self.may_end, self.half = threading.Semaphore(9 * free), threading.Event()
         self.error: BaseException | None = None
         self.at_once = False  # the error comes before there is a file
         self.begun = self.ended = self.done = self.most = 0  # writes; how many at once

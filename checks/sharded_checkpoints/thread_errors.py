@@ -33,10 +33,8 @@ def play(AsyncSaver: Any) -> None:
         with tempfile.TemporaryDirectory(prefix="check-") as folder:
             _fails(AsyncSaver, Path(folder), error, by, older)
     with tempfile.TemporaryDirectory(prefix="check-") as folder:
-        taken, disk = Path(folder, "taken.pt"), SlowDisk()
-        (taken / "inside").mkdir(parents=True)
-        saver = AsyncSaver(disk.write)
-        disk.may_end.release()
+        (taken := Path(folder, "taken.pt")).mkdir()
+        saver = AsyncSaver(SlowDisk(free=True).write)
         heard = _heard(lambda: (saver.save({}, str(taken)), saver.wait()))
         words = "the file cannot get its name (a folder has it), and wait() says nothing: an error of the rename comes "
         refuse(heard is None, f"{words}out too")
@@ -44,13 +42,12 @@ def play(AsyncSaver: Any) -> None:
 
 def _fails(AsyncSaver: Any, folder: Path, error: BaseException, by: str, older: bool) -> None:
     """A write that fails; who hears of it, and what comes after it."""
-    disk, path, other, state = SlowDisk(), folder / "last.pt", folder / "next.pt", {"w": torch.ones(3)}
+    disk, path, other, state = SlowDisk(free=True), folder / "last.pt", folder / "next.pt", {"w": torch.ones(3)}
     disk.at_once = isinstance(error, MemoryError)
     what = f"write raises {type(error).__name__}" + " before there is a file" * disk.at_once
     if older:
         torch.save("older", path)
     before, disk.error = _files(folder), error
-    disk.may_end.release(9)
     saver = AsyncSaver(disk.write)
     heard = _heard(lambda: saver.save(state, str(path)))
     refuse(

@@ -53,7 +53,6 @@ def an_executor():
 
 wrong("the error dies with the thread", "write raises OSError, and the next wait() says nothing", {KEEP: ""})
 wrong("only exceptions", "CheckpointException, and the next wait() says nothing", {"BaseException": "Exception"})
-wrong("printed", "write raises OSError, and the next wait() says nothing", {KEEP: "            print(error)\n"})
 for name in ("KeyboardInterrupt", "SystemExit"):
     wrong(f"{name} is swallowed", f"write raises {name}, and the next", {
         KEEP: f"            self.error = None if isinstance(error, {name}) else error\n"

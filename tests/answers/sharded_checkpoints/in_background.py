@@ -97,12 +97,8 @@ wrong("lists are not copied", "state['done']['epochs']) as the training has chan
 wrong("copied in the thread", "the file holds state['step'] as the training has changed it", {
     COPY: "state", "self.write(state, temporary)": "self.write(copy.deepcopy(state), temporary)"
 })  # fmt: skip
-wrong("in float32", "does not hold state['model']['half'] as it was", {
-    CLASS: BY_HAND.replace("value.clone()", "value.float().clone()"), COPY: "copied(state)",
-})  # fmt: skip
 wrong("no thread at all", "write runs in the thread of the training", {START: "        self.thread.run()\n"})
 wrong("save joins", "save returns only when the disk has written", {START: START + "        self.thread.join()\n"})
-wrong("never started", "write is not called in a thread", {START: ""})
 wrong(
     "the thread dies",
     "the thread dies of NameError",
@@ -117,7 +113,6 @@ wrong("a copy under the final name", "the final name gets a copy", {
 wrong("another folder", "a name in another folder", {
     'temporary = f"{path}.tmp"': "import tempfile\n        temporary = tempfile.mktemp()"
 })  # fmt: skip
-wrong("a file is left", "another file is left", {RENAME: '            os.link(temporary, f"{path}.old")\n' + RENAME})
 wrong("the second does not wait", "two writes run at once", {WAIT: "        self.thread = threading"})
 wrong("skipped when busy", "the second one is missing", {
     WAIT: "        if self.thread is not None and self.thread.is_alive():\n            return\n" + WAIT
