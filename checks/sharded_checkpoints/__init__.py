@@ -23,19 +23,21 @@ def reshard(load_rows: Any) -> dict[str, Any]:
 
 
 @exercise(title="A save in the background", difficulty=2, minutes=25, official=backgrounds.OFFICIAL)
-def in_background(AsyncSaver: Any) -> None:
+def in_background(AsyncSaver: Any) -> dict[str, str]:
     """Judge the class ``AsyncSaver(write)`` with ``save(state, path)`` and ``wait()``, on a disk that waits."""
     for case in backgrounds.CASES:
         run(backgrounds.play, case, AsyncSaver)
+    return {"saves": "each file holds the state of its call, though the training went on at once"}
 
 
 @exercise(title="No error is lost", difficulty=2, minutes=15, official=thread_errors.OFFICIAL)
-def errors(AsyncSaver: Any) -> None:
+def errors(AsyncSaver: Any) -> dict[str, str]:
     """Judge the same class with a ``write`` that fails."""
     run(thread_errors.play, AsyncSaver)
+    return {"errors that came out": ", ".join(type(error).__name__ for error, _, _ in thread_errors.CASES)}
 
 
 @exercise(title="DCP, from N ranks to M", difficulty=2, minutes=25, official=other_ranks.OFFICIAL)
-def elsewhere(save: Any, load: Any) -> dict[str, Any]:
+def elsewhere(save: Any, load: Any) -> dict[str, str]:
     """Judge ``save(model, optimizer, folder)`` on N ranks and ``load(model, optimizer, folder)`` on M."""
     return other_ranks.judge(save, load)

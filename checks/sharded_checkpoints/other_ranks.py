@@ -10,8 +10,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -52,6 +50,8 @@ class Counting(TorchDispatchMode):
 
 def build(seed: int, rate: float) -> tuple[nn.Module, torch.optim.Optimizer]:
     """A sharded network with a buffer, a frozen parameter and a part in eval mode; and Adam, which has two groups."""
+    from torch.distributed.fsdp import fully_shard  # (a second, for who only looks for exercises)
+
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(20, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 5))
     model.register_buffer("seen", torch.tensor(float(seed)))
@@ -76,7 +76,7 @@ def whole(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Every tensor in full, by name; and the settings of Adam's groups."""
 
     def full(one: Any) -> Any:
-        return (one.full_tensor() if isinstance(one, DTensor) else one).detach().clone()
+        return (one.full_tensor() if hasattr(one, "full_tensor") else one).detach().clone()
 
     found = {f"model {name}": full(one) for name, one in model.state_dict().items()}
     for name, one in model.named_parameters():

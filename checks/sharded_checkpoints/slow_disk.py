@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 PATIENCE = 4.0  # seconds that a write waits for the check; only who waits for the disk himself sees them pass
-MOMENT = 0.3  # seconds that other threads are held back; who waits for them loses no more than that
+MOMENT = 0.6  # seconds that other threads are held back; who waits for them loses no more than that
 
 
 class SlowDisk:
@@ -66,4 +66,7 @@ def others_held() -> Iterator[None]:
 
 def soon(true: Any) -> bool:
     """Whether it becomes true: a thread may be about to end."""
-    return any(true() or time.sleep(0.01) for _ in range(100))
+    until = time.monotonic() + PATIENCE
+    while not (found := true()) and time.monotonic() < until:
+        time.sleep(0.01)
+    return bool(found)
