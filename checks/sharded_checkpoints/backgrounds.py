@@ -9,11 +9,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from checks.core import Reference, leaves, refuse, same
 from checks.sharded_checkpoints.slow_disk import PATIENCE, SlowDisk, others_held, soon
@@ -33,27 +33,19 @@ def state_of(step: int) -> dict[str, Any]:
     return {"step": step, "model": model, "adam": adam, "done": {"epochs": [1, step]}, "rates": [0.1, {"now": 0.2}]}
 
 
-def places(state: Any, place: str = "state") -> Iterator[tuple[str, Any]]:
-    """All that is no dictionary and no list, with its place; and how long they are."""
-    if isinstance(state, dict | list):
-        yield f"len({place})", len(state)
-        for key, one in state.items() if isinstance(state, dict) else enumerate(state):
-            yield from places(one, f"{place}[{key!r}]")
-    else:
-        yield place, state
+def places(state: Any) -> dict[str, Any]:
+    """All numbers and tensors in it, by their place."""
+    return {f"state{keystr(path)}": one for path, one in tree_flatten_with_path(state)[0]}
 
 
 def train_on(state: Any) -> None:
-    """A step of training: all that can be changed in place is."""
-    for key, one in list(state.items() if isinstance(state, dict) else enumerate(state)):
+    """A step of training: tensors, lists and dictionaries are changed in place."""
+    for one in places(state).values():
         if isinstance(one, torch.Tensor):
             one.add_(1)
-        elif isinstance(one, dict | list):
-            train_on(one)
-        else:
-            state[key] = one + 1
-    if isinstance(state, list):
-        state.append(0)
+    state["step"] += 1
+    state["done"]["epochs"].append(state["step"])
+    state["rates"][1]["now"] *= 0.9
 
 
 def save(saver: Any, state: Any, path: Path) -> bytes:
@@ -68,9 +60,9 @@ def save(saver: Any, state: Any, path: Path) -> bytes:
 
 def holds(path: Path, right: bytes, state: Any) -> None:
     """Refuse a file that does not hold what it has to."""
-    found, expected, later = (dict(places(one)) for one in (torch.load(path), pickle.loads(right), state))
-    wrong = [place for place in expected if not same(found.get(place), expected[place])]
-    after = [place for place in wrong if same(found.get(place), later[place])]
+    found, expected, later = map(places, (torch.load(path), pickle.loads(right), state))
+    wrong = [place for place in expected | found if not same(found.get(place), expected.get(place))]
+    after = [place for place in wrong if same(found.get(place), later.get(place))]
     words = f"the file holds {after and after[0]} as the training has changed it after the call: copy it before save"
     refuse(after, f"{words} returns, deep inside too")
     refuse(wrong, f"the file does not hold {wrong and wrong[0]} as it was at the call")

@@ -91,7 +91,7 @@ def staged_in_the_thread():
 
 wrong("no copy", "the file holds state['step'] as the training has changed it", {COPY: "state"})
 wrong("the dictionary alone is copied", "the file holds state['model']['w'] as the training", {COPY: "dict(state)"})
-wrong("lists are not copied", "state['done']['epochs']) as the training has changed it", {
+wrong("lists are not copied", "state['rates'][1]['now'] as the training has changed it", {
     CLASS: BY_HAND.replace("[copied(one) for one in value] if isinstance(value, list) else ", ""), COPY: "copied(state)",
 })  # fmt: skip
 wrong("copied in the thread", "the file holds state['step'] as the training has changed it", {
