@@ -1,33 +1,43 @@
 """The exercises of this lab: shards cut anew by hand, DCP in use, a save in the background that is safe.
 
-resharding.py     reshard: which bytes are read
-backgrounds.py    in_background: saves while the training goes on; slow_disk.py waits for the check, states.py has what
-                  is saved, folder_events.py tells what happens to names, background_verdicts.py judges
-other_ranks.py    elsewhere: saved on N ranks with DCP, loaded on M; worlds.py has the processes and what they get
+resharding.py     reshard: which bytes are read; sharded_store.py has the files
+backgrounds.py    in_background: saves while the training goes on
+thread_errors.py  errors: what write raises; slow_disk.py has a write that waits for the check
+other_ranks.py    elsewhere: saved on N ranks with DCP, loaded on M
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from checks.contracts import judge
+from checks import core
 from checks.framework import exercise
-from checks.sharded_checkpoints import backgrounds, other_ranks, resharding
+from checks.sandbox import run
+from checks.sharded_checkpoints import backgrounds, other_ranks, resharding, thread_errors
 
 
-@exercise(title="A resharding loader", difficulty=3, minutes=35)
-def reshard(load: Any) -> dict[str, Any]:
-    """Judge ``load(store, rank, world_size)``: right rows, and no byte too many."""
-    return judge(resharding.CONTRACT, load)
+@exercise(title="A resharding loader", difficulty=3, minutes=35, official=resharding.OFFICIAL)
+def reshard(load_rows: Any) -> dict[str, Any]:
+    """Judge ``load_rows(store, rank, world_size)``: right rows, and no byte too many."""
+    return core.judge(resharding.OFFICIAL, resharding.play, resharding.CASES, load_rows)
 
 
-@exercise(title="A save in the background", difficulty=3, minutes=40)
-def in_background(AsyncSaver: Any) -> dict[str, Any]:
+@exercise(title="A save in the background", difficulty=2, minutes=25, official=backgrounds.OFFICIAL)
+def in_background(AsyncSaver: Any) -> dict[str, str]:
     """Judge the class ``AsyncSaver(write)`` with ``save(state, path)`` and ``wait()``, on a disk that waits."""
-    return judge(backgrounds.CONTRACT, AsyncSaver)
+    for case in backgrounds.CASES:
+        run(backgrounds.play, case, AsyncSaver)
+    return {"saves": "each file holds the state of its call, though the training went on at once"}
 
 
-@exercise(title="DCP, from N ranks to M", difficulty=2, minutes=25)
-def elsewhere(save: Any, load: Any) -> dict[str, Any]:
+@exercise(title="No error is lost", difficulty=2, minutes=15, official=thread_errors.OFFICIAL)
+def errors(AsyncSaver: Any) -> dict[str, str]:
+    """Judge the same class with a ``write`` that fails."""
+    run(thread_errors.play, AsyncSaver)
+    return {"errors that came out": ", ".join(type(error).__name__ for error, _, _ in thread_errors.CASES)}
+
+
+@exercise(title="DCP, from N ranks to M", difficulty=2, minutes=25, official=other_ranks.OFFICIAL)
+def elsewhere(save: Any, load: Any) -> dict[str, str]:
     """Judge ``save(model, optimizer, folder)`` on N ranks and ``load(model, optimizer, folder)`` on M."""
-    return judge(other_ranks.CONTRACT, save, load)
+    return other_ranks.judge(save, load)

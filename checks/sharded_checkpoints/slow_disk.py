@@ -2,93 +2,71 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
-PATIENCE = 5.0  # seconds that a write waits for the check; only who waits for the disk himself sees them pass
-MOMENT = 0.3  # seconds that other threads are held back while save runs; who waits for them loses no more than that
+import torch
+
+PATIENCE = 4.0  # seconds that a write waits for the check; only who waits for the disk himself sees them pass
+MOMENT = 0.6  # seconds that other threads are held back; who waits for them loses no more than that
 
 
 class SlowDisk:
-    """``write(state, path)`` as the answer gets it: a ``go`` lets each write begin, a ``finish`` lets it end."""
+    """``write(state, path)`` as the answer gets it: half of the bytes, and it ends when it may, or at once (free)."""
 
-    def __init__(self) -> None:
-        self.go, self.finish, self.half = threading.Semaphore(0), threading.Semaphore(0), threading.Event()
+    def __init__(self, free: bool = False) -> None:
+        self.may_end, self.half = threading.Semaphore(9 * free), threading.Event()
         self.error: BaseException | None = None
-        self.no_file = False  # the error comes before there is a file
-        self.notes: list[dict[str, Any]] = []
-        self.copies: list[Any] = []  # weak references to what it got
-        self.busy = self.most = 0
+        self.at_once = False  # the error comes before there is a file
+        self.begun = self.ended = self.done = self.most = 0  # writes; how many at once
+        self.in_main, self.path, self.inode = False, "", 0
 
     def write(self, state: Any, path: Any) -> None:
-        """Writes half of the bytes, waits, and writes the rest."""
-        import torch
-        from torch.multiprocessing.reductions import StorageWeakRef
-        from torch.utils._pytree import tree_leaves
-
-        here = threading.current_thread() is threading.main_thread()
-        note: dict[str, Any] = {
-            "main": here,
-            "path": os.path.abspath(path),
-            "done": False,
-            "ended": False,
-            "late": False,
-        }
-        self.notes.append(note)
-        self.copies += [StorageWeakRef(x.untyped_storage()) for x in tree_leaves(state) if isinstance(x, torch.Tensor)]
-        self.busy += 1
-        self.most = max(self.most, self.busy)
+        self.in_main = threading.current_thread() is threading.main_thread()
+        self.begun, self.path, content = self.begun + 1, os.path.abspath(path), io.BytesIO()
+        self.most = max(self.most, self.begun - self.ended)
         try:
-            note["late"] = not (here or self.go.acquire(timeout=PATIENCE))
-            if self.error is not None and self.no_file:
-                if not (here or note["late"]):
-                    self.finish.acquire(timeout=PATIENCE)
+            if self.at_once and self.error:
                 raise self.error
-            content = io.BytesIO()
             torch.save(state, content)
             with open(path, "wb") as file:
                 file.write(content.getvalue()[: content.tell() // 2])
                 file.flush()
                 self.half.set()
-                if not (here or note["late"]):
-                    self.finish.acquire(timeout=PATIENCE)
-                if self.error is not None:
+                self.in_main or self.may_end.acquire(timeout=PATIENCE)
+                if self.error:
                     raise self.error
                 file.write(content.getvalue()[content.tell() // 2 :])
-                note["ino"] = os.fstat(file.fileno()).st_ino
-            note["done"] = True
+                self.inode = os.fstat(file.fileno()).st_ino
+            self.done += 1
         finally:
-            self.busy -= 1
-            note["ended"] = True
-
-    def permit(self) -> None:
-        """One write, from its beginning to its end."""
-        self.go.release()
-        self.finish.release()
+            self.ended += 1
 
 
-class Held:
-    """Other threads do not get on between ``hold`` and ``release``, for a moment at most.
+@contextlib.contextmanager
+def others_held() -> Iterator[None]:
+    """New threads stand still, for a moment at most: who copies there what the training is about to change is late."""
+    free, until = threading.Event(), time.monotonic() + MOMENT
 
-    A thread that copies what the training is about to change would win or lose a race; here it loses.
-    """
+    def wait(*_: Any) -> None:
+        free.wait(max(0.0, until - time.monotonic()))
 
-    def __init__(self) -> None:
-        self._free = threading.Event()
-        self._free.set()
-        self._until = 0.0
-
-    def hold(self) -> None:
-        self._free.clear()
-        self._until = time.monotonic() + MOMENT
-        threading.settrace(self._wait)  # each thread calls it when it calls a function
-
-    def release(self) -> None:
-        self._free.set()
+    threading.settrace(wait)  # each new thread calls it when it calls a function
+    try:
+        yield
+    finally:
+        free.set()
         threading.settrace(None)  # type: ignore[arg-type]
 
-    def _wait(self, *_: Any) -> None:
-        self._free.wait(max(0.0, self._until - time.monotonic()))
+
+def soon(true: Any) -> bool:
+    """Whether it becomes true: a thread may be about to end."""
+    until = time.monotonic() + PATIENCE
+    while not (found := true()) and time.monotonic() < until:
+        time.sleep(0.01)
+    return bool(found)
