@@ -20,7 +20,7 @@ from checks.verdicts import Wrong
 
 Config = dict[str, Any]
 START, EPOCHS = 2.3, 30  # the loss before the first epoch; how long a whole training is
-ENDLESS = 5  # so many times the epochs that are wanted, and the search is ended
+ENDLESS, MANY = 5, 500  # so many times the epochs that are enough, or so many trainings, and the search is ended
 
 
 def curve(config: Config, epochs: int) -> float:
@@ -81,12 +81,12 @@ class Training:
     """``train(config, epochs, checkpoint=None)`` for learners: gives a loss and a checkpoint. Can be pickled.
 
     Args:
-        wanted: so many calls are enough.
+        most_epochs: so many are enough for a trial.
         diverging: so many trainings that begin first have a loss of nan.
     """
 
     notes: Notes = field(repr=False)
-    wanted: int
+    most_epochs: int
     diverging: int = 0
 
     def __call__(self, config: Config, epochs: int = 1, checkpoint: str | None = None) -> tuple[float, str]:
@@ -103,14 +103,14 @@ class Training:
                 misused(notes, f"a configuration is a dict with lr and batch_size, two numbers, not {str(config)[:80]}")
             if not isinstance(epochs, int) or epochs < 1:
                 misused(notes, f"epochs is a whole number of at least 1, not {str(epochs)[:20]}")
-            if len(notes) >= ENDLESS * self.wanted:
-                misused(notes, f"{len(notes)} trainings where {self.wanted} are enough: does each trial end?")
             if checkpoint is not None and checkpoint not in made:
                 misused(notes, "the checkpoint is none that train has returned")
             before = made[checkpoint] if checkpoint else {"trial": uuid.uuid4().hex[:8], "config": config, "total": 0}
             if before["config"] != config:
                 misused(notes, f"{config} was given the checkpoint of another configuration: trials begin without")
             trial, total = before["trial"], before["total"] + epochs
+            if total > ENDLESS * self.most_epochs or len(notes) > MANY:
+                misused(notes, f"{total} epochs and more, where {self.most_epochs} are enough: does each trial end?")
             loss = math.nan if len(notes) < self.diverging else curve(config, total)
             checkpoint = f"trial {trial} after {total} epochs"
             call = {"trial": trial, "config": config, "epochs": epochs, "total": total, "loss": loss}

@@ -46,6 +46,7 @@ def test_a_loss_falls_from_rung_to_rung_and_the_order_stays():
         (({"lr": "high", "batch_size": 1},), "two numbers"),
         ((CONFIG, 0), "at least 1"),
         ((CONFIG, 1.5), "at least 1"),
+        ((CONFIG, 50), "does each trial end"),
         ((CONFIG, 1, "mine"), "none that train has returned"),
         (({"lr": 0.5, "batch_size": 32}, 1, "last"), "of another configuration"),
     ],
@@ -53,7 +54,7 @@ def test_a_loss_falls_from_rung_to_rung_and_the_order_stays():
 )
 def test_every_epoch_is_noted_and_a_call_that_makes_no_sense_is_refused(arguments, sentence, tmp_path):
     notes = Notes(str(tmp_path / "notes"))
-    train = Training(notes, wanted=9)
+    train = Training(notes, most_epochs=9)
     _, checkpoint = train(CONFIG, 2)
     assert train(CONFIG, 3, checkpoint)[0] == curve(CONFIG, 5)
     assert [(note["epochs"], note["total"], note["pid"]) for note in notes.read()] == [

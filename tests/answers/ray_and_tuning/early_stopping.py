@@ -61,7 +61,7 @@ WRONG = {
     "a scheduler that pauses trials": ("does the scheduler pause them", {
         "scheduler=ASHAScheduler(": "scheduler=tune.schedulers.HyperBandScheduler(", "grace_period=1, ": ""
     }),
-    "stops the best": ("which mode does the scheduler get", {'tune.report({"loss": loss})': 'tune.report({"loss": -loss})'}),
+    "stops the best": ("which mode does the scheduler get", {'mode="min"': 'mode="max"'}),
     "no seed": ("two searches with the same seed", {"search_alg=BasicVariantGenerator(random_state=seed),": ""}),
     "uniform": ("uniform, not log-uniform", {"tune.loguniform": "tune.uniform"}),
     "the loss of the first epoch": ("the winner's last epoch", {LOSS: 'best.metrics_dataframe["loss"].iloc[0]'}),
