@@ -95,6 +95,7 @@ class Training:
         Returns:
             The loss after these epochs, and a checkpoint to go on from.
         """
+        epochs = from_array(epochs)
         if isinstance(config, dict):
             config = {name: from_array(value) for name, value in config.items()}
         with self.notes.open() as notes:
