@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 from collections.abc import Callable
@@ -10,9 +9,9 @@ from typing import Any
 
 from checks.core import Reference, leaves, refuse
 from checks.ray_and_tuning import searches
-from checks.ray_and_tuning.bookkeeping import Call
+from checks.ray_and_tuning.notes import is_config
 from checks.ray_and_tuning.samples import judge_samples
-from checks.ray_and_tuning.searches import Search
+from checks.ray_and_tuning.searches import Call, Search
 
 OFFICIAL = Reference("ray_and_tuning", "random_search", {
     "another seed makes the same search: draw with the `rng` that is given":
@@ -57,7 +56,7 @@ def _searched(random_search: Callable[..., Any], search: Search, losses: str, se
 
     def objective(config: Any) -> float:
         number = len(calls)
-        fine = searches.is_config(config)
+        fine = is_config(config)
         refuse(not fine, "objective takes a dict with lr and batch_size, two numbers", measured=str(config)[:100])
         loss = abs(searches.place(search, max(config["lr"], 1e-300)) - 0.6) + config["batch_size"] / 1000
         if "zero" in losses:
@@ -73,9 +72,9 @@ def _searched(random_search: Callable[..., Any], search: Search, losses: str, se
         result = random_search(objective, search.low, search.high, sizes, search.trials, generator)
     words = "the learning rates are all the same: is the generator made anew, or its seed set, in the loop?"
     refuse(len(calls) > 2 and len({call.config["lr"] for call in calls}) == 1, words)
-    samples = judge_samples(search, calls) if search.trials > 100 else ()
-    parts = searches.judge_budget(search, calls), searches.judge_range(search, calls), samples
-    for broken in itertools.chain(*parts, searches.judge_best(calls, result)):  # the first one is told
-        figures = {} if broken.measured is None else {"measured": broken.measured, "expected": broken.expected}
-        refuse(True, broken.sentence, **figures)
+    searches.judge_budget(search, calls)
+    searches.judge_range(search, calls)
+    if search.trials > 100:
+        judge_samples(search, calls)
+    searches.judge_best(calls, result)
     return [call.config for call in calls]

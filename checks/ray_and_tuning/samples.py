@@ -7,22 +7,31 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
-from checks.contracts import Broken
+from checks.core import refuse
 from checks.ray_and_tuning.searches import Call, Search, place
 
 MANY = 200  # in fewer samples, everything may happen that looks like a grid or a pattern
 PARTS = 25  # with 40 of the 1,000 samples in each
 RARE = 1e-6
 MOST_UNEVEN, LEAST_UNEVEN, MOST_CORRELATED = 2.8, 0.28, 5.0
+SHARES = "learning rates are not log-uniform: each part of the exponents' range should get its share"
 
 
-def judge_samples(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
-    """The first thing that is wrong with many samples."""
-    parts = (_repeats, _rates, _sizes, _independence, _mirrored)
-    yield from next((found for part in parts if (found := list(part(search, calls)))), ())
+def judge_samples(search: Search, calls: Sequence[Call]) -> None:
+    """Refuse what is first wrong with the samples; what is about patterns is asked of many samples only."""
+    places = [place(search, call.config["lr"]) for call in calls]
+    sizes = [search.batch_sizes.index(call.config["batch_size"]) for call in calls]
+    _repeats(places, calls)
+    _rates(search, places, calls)
+    _sizes(search, sizes)
+    if len(calls) >= MANY:
+        _independence(places, sizes, len(search.batch_sizes))
+    known = {round(value, 9) for value in places}
+    mirrored = sum(round(1 - value, 9) in known for value in places) > 0.1 * len(calls)
+    refuse(mirrored, "learning rates mirror others: draw each anew, from the whole range")
 
 
 def unevenness(values: Sequence[float]) -> float:
@@ -50,104 +59,66 @@ def too_uneven(counts: Sequence[int]) -> bool:
     return ((chi / free) ** (1 / 3) - (1 - 2 / (9 * free))) / math.sqrt(2 / (9 * free)) > MOST_CORRELATED
 
 
-def _places(search: Search, calls: Sequence[Call]) -> list[float]:
-    return [place(search, call.config["lr"]) for call in calls]
+def _repeats(places: Sequence[float], calls: Sequence[Call]) -> None:
+    distinct, whole = len({round(value, 12) for value in places}), "draw each from the whole range, and round none"
+    words = (
+        f"the {len(calls)} learning rates are all the same: is the generator made anew, or its seed set, in the loop?"
+    )
+    refuse(distinct == 1 < len(calls), words)
+    again, figures = distinct < 0.9 * len(calls), {"measured": f"{distinct} different ones", "expected": len(calls)}
+    refuse(again, f"learning rates come again: {whole}", **figures)
+    rounded = all(call.config["lr"] == float(f"{call.config['lr']:.1e}") for call in calls)
+    refuse(rounded, f"all learning rates have one or two digits: {whole}", measured=calls[-1].config["lr"])
 
 
-def _repeats(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
-    distinct = len({round(value, 12) for value in _places(search, calls)})
-    if distinct == 1:
-        words = "are all the same: is the generator made anew, or its seed set, in the loop?"
-        yield Broken("value:same", f"the {len(calls)} learning rates {words}")
-    elif distinct < 0.9 * len(calls):
-        words = "learning rates come again: draw each anew from the whole range, and round none"
-        yield Broken("value:again", words, f"{distinct} different ones", f"{len(calls)}")
-    elif all(call.config["lr"] == float(f"{call.config['lr']:.1e}") for call in calls):
-        words = "all learning rates have one or two digits: draw each from the whole range, and round none"
-        yield Broken("value:rounded", words, f"{calls[-1].config['lr']}")
-
-
-def _mirrored(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
-    places = {round(value, 9) for value in _places(search, calls)}
-    if sum(round(1 - value, 9) in places for value in places) > 0.1 * len(calls):
-        yield Broken("value:again", "learning rates mirror others: draw each anew, from the whole range")
-
-
-def _rates(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
-    places = _places(search, calls)
+def _rates(search: Search, places: Sequence[float], calls: Sequence[Call]) -> None:
+    number = len(places)
     uniform = [(call.config["lr"] - search.low) / (search.high - search.low) for call in calls]
-    above = sum(value > 0.8 for value in places) / len(places)
-    figures = f"{above:.0%} in the highest fifth of the exponents", "20%"
+    above = sum(value > 0.8 for value in places) / number
     # (The mean of uniform places, in its own deviations, sees a slight slope better than the largest distance.)
-    aside = abs(sum(places) / len(places) - 0.5) * math.sqrt(12 * len(places))
+    aside = abs(sum(places) / number - 0.5) * math.sqrt(12 * number)
     if unevenness(places) > MOST_UNEVEN or aside > MOST_CORRELATED:
-        halves = [unevenness(places[: len(places) // 2]), unevenness(places[len(places) // 2 :])]
+        halves = [unevenness(places[: number // 2]), unevenness(places[number // 2 :])]
+        words = SHARES
         if unevenness(uniform) < min(MOST_UNEVEN, unevenness(places) / 2):
             words = "learning rates are uniform, not log-uniform: each power of ten should get its equal share"
-            yield Broken("value:uniform", words, *figures)
         elif halves[1] > 1.5 * halves[0]:
             words = "later samples crowd in one place: in random search no sample depends on the losses of earlier ones"
-            yield Broken("value:crowd", words, *figures)
-        else:
-            words = "learning rates are not log-uniform: each part of the exponents' range should get its share"
-            yield Broken("value:uneven", words, *figures)
-    elif len(places) >= MANY and unevenness(places) < LEAST_UNEVEN:
-        words = "learning rates have equal distances: that is a grid (or one sample in each of its parts), not "
-        yield Broken("value:grid", words + "independent samples")
-    else:
-        yield from _parts(search, places)
-
-
-def _parts(search: Search, places: Sequence[float]) -> Iterator[Broken]:
-    """Holes, and in many samples lumps within a power of ten."""
+        refuse(True, words, measured=f"{above:.0%} in the highest fifth of the exponents", expected="20%")
+    words = "learning rates have equal distances: that is a grid (or one sample in each of its parts), not "
+    refuse(number >= MANY and unevenness(places) < LEAST_UNEVEN, f"{words}independent samples")
 
     def between(start: float, end: float) -> str:
         return " to ".join(f"{search.low * (search.high / search.low) ** one:.3g}" for one in (start, end))
 
-    number = len(places)
     width, start = max((later - one, one) for one, later in pairwise((0.0, *sorted(places), 1.0)))
-    if (number + 1) * (1 - width) ** number < RARE:
-        words = (
-            f"none of {number:,} learning rates is in the range {between(start, start + width)}: draw from all of it"
-        )
-        yield Broken("value:hole", words, "none", f"about {number * width:.0f}")
-        return
-    if number < MANY:
-        return
+    words = f"none of {number:,} learning rates is in the range {between(start, start + width)}: draw from all of it"
+    hole = (number + 1) * (1 - width) ** number < RARE
+    refuse(hole, words, measured="none", expected=f"about {number * width:.0f}")
     counts = Counter(min(int(PARTS * value), PARTS - 1) for value in places)
-    if too_uneven([counts[part] for part in range(PARTS)]):
+    if number >= MANY and too_uneven([counts[part] for part in range(PARTS)]):
         part = max(range(PARTS), key=lambda one: abs(counts[one] - number / PARTS))
-        words = "learning rates are not log-uniform: each part of the exponents' range should get its share"
-        figures = f"{counts[part]} in {between(part / PARTS, (part + 1) / PARTS)}", f"about {number / PARTS:.0f}"
-        yield Broken("value:lumps", words, *figures)
+        measured = f"{counts[part]} in {between(part / PARTS, (part + 1) / PARTS)}"
+        refuse(True, SHARES, measured=measured, expected=f"about {number / PARTS:.0f}")
 
 
-def _sizes(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
-    counts = Counter(call.config["batch_size"] for call in calls)
-    found = [counts[size] for size in search.batch_sizes]
-    never = len(found) * (1 - 1 / len(found)) ** len(calls)  # how likely right samples lack one
-    if too_uneven(found) or (0 in found and never < RARE):
-        told = ", ".join(f"{size}: {counts[size]}" for size in search.batch_sizes)
-        words = "batch sizes are not equally likely"
-        yield Broken("value:sizes", words, told, f"about {len(calls) / len(found):.0f} each")
+def _sizes(search: Search, sizes: Sequence[int]) -> None:
+    counts = [sizes.count(index) for index in range(len(search.batch_sizes))]
+    never = len(counts) * (1 - 1 / len(counts)) ** len(sizes)  # how likely right samples lack one
+    told = ", ".join(f"{size}: {count}" for size, count in zip(search.batch_sizes, counts, strict=True))
+    figures = {"measured": told, "expected": f"about {len(sizes) / len(counts):.0f} each"}
+    refuse(too_uneven(counts) or (0 in counts and never < RARE), "batch sizes are not equally likely", **figures)
 
 
-def _independence(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
-    if len(calls) < MANY:
-        return
-    places, sizes = _places(search, calls), len(search.batch_sizes)
-    indices = [search.batch_sizes.index(call.config["batch_size"]) for call in calls]
-    cells = Counter((int(min(value, 0.999) * 5), index) for value, index in zip(places, indices, strict=True))
-    if abs(correlation(places, indices)) > MOST_CORRELATED or too_uneven(
-        [cells[part, index] for part in range(5) for index in range(sizes)]
-    ):
-        words = "learning rate and batch size depend on each other: draw a new number for each of them"
-        yield Broken("value:both", words)
-        return
-    following = Counter(pairwise(indices))
-    if too_uneven([following[one, other] for one in range(sizes) for other in range(sizes)]):
-        words = "batch sizes are dealt out, in turn or in blocks, and not drawn: no sample depends on the one before"
-        yield Broken("value:turn", words, f"{sum(n for (a, b), n in following.items() if a == b)} the same as before",
-                     f"about {len(calls) / sizes:.0f}")  # fmt: skip
-    if abs(correlation(places[:-1], places[1:])) > MOST_CORRELATED:
-        yield Broken("value:walk", "a learning rate depends on the one before it: draw each from the whole range")
+def _independence(places: Sequence[float], sizes: Sequence[int], kinds: int) -> None:
+    cells = Counter((int(min(value, 0.999) * 5), size) for value, size in zip(places, sizes, strict=True))
+    both = too_uneven([cells[part, size] for part in range(5) for size in range(kinds)])
+    words = "learning rate and batch size depend on each other: draw a new number for each of them"
+    refuse(both or abs(correlation(places, sizes)) > MOST_CORRELATED, words)
+    following = Counter(pairwise(sizes))
+    words = "batch sizes are dealt out, in turn or in blocks, and not drawn: no sample depends on the one before"
+    again = f"{sum(n for (a, b), n in following.items() if a == b)} the same as before"
+    dealt = too_uneven([following[one, other] for one in range(kinds) for other in range(kinds)])
+    refuse(dealt, words, measured=again, expected=f"about {len(sizes) / kinds:.0f}")
+    walk = abs(correlation(places[:-1], places[1:])) > MOST_CORRELATED
+    refuse(walk, "a learning rate depends on the one before it: draw each from the whole range")

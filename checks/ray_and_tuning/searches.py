@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from checks.contracts import Broken
-from checks.ray_and_tuning.bookkeeping import Call, Config
+from checks.core import refuse
+from checks.ray_and_tuning.notes import Config
 
 ROUNDING = 1e-9  # so much a learning rate may be outside the range, as a part of it
 
@@ -23,9 +23,19 @@ class Search:
     batch_sizes: tuple[int, ...]
     trials: int
     seed: int
+    most_epochs: int = 0  # of a trial, where a scheduler stops it
 
-    def __str__(self) -> str:
-        return f"{self.trials} trials from {self.low:g} to {self.high:g}"
+
+@dataclass
+class Call:
+    """One call of ``objective`` or ``train``: ``epochs`` more epochs for one trial, which has then had ``total``."""
+
+    trial: Any
+    config: Config
+    epochs: int
+    total: int
+    loss: float
+    pid: int
 
 
 def place(search: Search, lr: float) -> float:
@@ -33,53 +43,46 @@ def place(search: Search, lr: float) -> float:
     return math.log(lr / search.low) / math.log(search.high / search.low)
 
 
-def judge_budget(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
+def judge_budget(search: Search, calls: Sequence[Call]) -> None:
     """One training for each trial."""
-    if len(calls) == search.trials:
-        return
-    figures = f"{len(calls):,} trainings", f"{search.trials:,}"
+    number = len(calls)
     configs = Counter(tuple(sorted(call.config.items())) for call in calls)
     if not calls:
         words = "objective was never called"
-    elif len(calls) > search.trials and len(configs) == search.trials:
+    elif number > search.trials and len(configs) == search.trials:
         words = "configurations are trained a second time: keep the loss that objective has returned"
-    elif len(calls) == search.trials * len(search.batch_sizes):
+    elif number == search.trials * len(search.batch_sizes):
         words = "every batch size is tried for each of the trials: that is a grid"
     else:
         words = "the budget is one training for each trial"
-    yield Broken("value:budget", words, *figures)
+    refuse(number != search.trials, words, measured=f"{number:,} trainings", expected=f"{search.trials:,}")
 
 
-def judge_range(search: Search, calls: Sequence[Call]) -> Iterator[Broken]:
+def judge_range(search: Search, calls: Sequence[Call]) -> None:
     """Learning rates between low and high, batch sizes of the list."""
+    low, high = search.low, search.high
     rates = [call.config["lr"] for call in calls]
-    outside = [lr for lr in rates if not search.low * (1 - ROUNDING) <= lr <= search.high * (1 + ROUNDING)]
-    if outside:
+    if outside := [lr for lr in rates if not low * (1 - ROUNDING) <= lr <= high * (1 + ROUNDING)]:
         lr = max(outside, key=lambda lr: abs(place(search, max(lr, 1e-300)) - 0.5))  # the farthest
-        why = "a learning rate is outside the range"
-        if search.low <= 10 ** min(lr, 300) <= search.high or search.low <= math.exp(min(lr, 300)) <= search.high:
-            why = "a learning rate is a logarithm: draw the exponent, then raise to its power"
-        elif lr > 0 and abs(math.log(lr)) > 1.5 * abs(math.log(search.low)):
-            why += ": are natural logarithms and powers of ten mixed?"
-        yield Broken("value:range", why, f"{lr:g}", f"{search.low:g} to {search.high:g}")
-    elif wrong := [size for call in calls if (size := call.config["batch_size"]) not in search.batch_sizes]:
-        yield Broken("value:size", "a batch size is not in the list", wrong[0], str(search.batch_sizes))
+        words = "a learning rate is outside the range"
+        if low <= 10 ** min(lr, 300) <= high or low <= math.exp(min(lr, 300)) <= high:
+            words = "a learning rate is a logarithm: draw the exponent, then raise to its power"
+        elif lr > 0 and abs(math.log(lr)) > 1.5 * abs(math.log(low)):
+            words += ": are natural logarithms and powers of ten mixed?"
+        refuse(True, words, measured=f"{lr:g}", expected=f"{low:g} to {high:g}")
+    wrong = [size for call in calls if (size := call.config["batch_size"]) not in search.batch_sizes]
+    refuse(wrong, "a batch size is not in the list", measured=str(wrong[:1]), expected=str(search.batch_sizes))
 
 
-def judge_best(calls: Sequence[Call], result: Any) -> Iterator[Broken]:
+def judge_best(calls: Sequence[Call], result: Any) -> None:
     """The returned configuration is the best of those tried, with its loss."""
-    if words := not_a_pair(result):
-        yield Broken("value:pair", words, str(result)[:100])
-        return
+    refuse(words := not_a_pair(result), words, measured=str(result)[:100])
     config, loss = result
-    if not (good := [call for call in calls if not failed(call)]):
-        return
+    good = [call for call in calls if call.loss == call.loss]
     lowest = min(call.loss for call in good)
     best = [call.config for call in good if call.loss == lowest]
-    if config in best and loss == lowest:
-        return
-    own = [call for call in calls if call.config == config]
-    if loss != loss or (any(map(failed, own)) and loss not in [call.loss for call in good]):
+    own = [call.loss for call in calls if call.config == config]
+    if loss != loss or (any(one != one for one in own) and loss not in [call.loss for call in good]):
         words = "a training that has diverged wins: nan is neither less nor greater than a number, so leave it out"
     elif config in best:
         words = "the loss does not belong to the returned configuration"
@@ -89,11 +92,11 @@ def judge_best(calls: Sequence[Call], result: Any) -> Iterator[Broken]:
         words = "the last configuration is returned, not the best"
     elif config == max(good, key=lambda call: call.loss).config:
         words = "the highest loss wins"
-    elif loss not in [call.loss for call in own]:
-        words = "the loss does not belong to the returned configuration, which is not the best that was tried"
     else:
         words = "the returned configuration is not the best that was tried"
-    yield Broken("value:best", words, f"{config}, {loss:.8g}", f"{best[0]}, {lowest:.8g}")
+        words += "" if loss in own else ", and the loss does not belong to it"
+    figures = {"measured": f"{config}, {loss:.8g}", "expected": f"{best[0]}, {lowest:.8g}"}
+    refuse(config not in best or loss != lowest, words, **figures)
 
 
 def not_a_pair(result: Any) -> str:
@@ -106,12 +109,3 @@ def not_a_pair(result: Any) -> str:
     if set(config) != {"lr", "batch_size"}:
         return "the configuration that is returned has lr and batch_size, nothing else"
     return ""
-
-
-def failed(call: Call) -> bool:
-    return call.loss is None or call.loss != call.loss
-
-
-def is_config(config: Config) -> bool:
-    numbers = isinstance(config, dict) and set(config) == {"lr", "batch_size"}
-    return numbers and all(isinstance(one, int | float) and not isinstance(one, bool) for one in config.values())
