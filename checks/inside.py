@@ -6,7 +6,6 @@ reads. (A file and not a return value, because the other ranks must see an excep
 
 from __future__ import annotations
 
-import builtins
 import dis
 import io
 import json
@@ -26,7 +25,6 @@ _GIVEN = ("rank", "world_size", "local_rank", "device", "torch", "dist", "displa
 _opened: list[OpenAnswer] = []
 # How torch tells of what was raised in a DataLoader's worker, say: the kind, where, and the traceback as text.
 _ELSEWHERE = re.compile(r"Caught (\w+) (in .*?)\.\nOriginal (Traceback.*)", re.DOTALL)
-_setattr, _getattr = setattr, getattr  # a learner's function may overwrite the builtins
 
 
 class Outcome(BaseException):
@@ -82,7 +80,6 @@ class OpenAnswer:
         self.name, self.function, self.files = name, function, files
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        before = _watched()
         streams = sys.stdout, sys.stderr
         sys.stdout, sys.stderr = printed.here, _Nowhere()
         failure: BaseException | None = None
@@ -91,21 +88,7 @@ class OpenAnswer:
             result = self.function(*arguments, **named)
         except BaseException as error:
             failure = error
-        # From here on nothing may rely on a builtin before those are put back.
-        changed = None
-        for place, module, name, value in before:
-            now = module.__dict__.get(name)
-            # (torch itself wraps a few of its functions when its compiler is imported, by an optimizer say.)
-            if now is not value and not f"{_getattr(now, '__module__', '')}".startswith("torch"):
-                _setattr(module, name, value)
-                changed = changed or place + name
         sys.stdout, sys.stderr = streams
-        if changed is not None:
-            raise Outcome(
-                "wrong",
-                f"{self.name} replaces {changed} for the whole process: leave the libraries as they are, "
-                "give your own function another name.",
-            )
         if failure is not None:
             told = self.outcome_of(failure)
             raise told from (failure if told is not failure else None)  # (nothing of the check's own is its own cause)
@@ -179,27 +162,6 @@ class _Nowhere(io.TextIOBase):
 
     def write(self, text: str) -> int:
         return len(text)
-
-
-def _watched() -> list[tuple[str, Any, str, Any]]:
-    """The public functions and classes of Python and torch that an answer must leave as they are."""
-    import torch
-    import torch.distributed as dist
-    from torch.nn import functional
-
-    places = {
-        "the builtin ": builtins,
-        "torch.": torch,
-        "torch.Tensor.": torch.Tensor,
-        "torch.distributed.": dist,
-        "torch.nn.functional.": functional,
-    }
-    return [
-        (place, module, name, value)
-        for place, module in places.items()
-        for name, value in list(vars(module).items())
-        if callable(value) and (not name.startswith("_") or name == "__import__")
-    ]
 
 
 def is_the_readers_interrupt(error: BaseException) -> bool:

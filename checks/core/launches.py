@@ -41,7 +41,6 @@ METHODS: dict[str, tuple[str, int | None, int | None]] = {
 }
 STORE = ("set", "get", "add", "wait", "check", "compare_set", "append", "multi_set", "multi_get", "delete_key")
 MESSAGES = ("send", "recv")
-REDUCTIONS = ("all_reduce", "reduce")  # for which gloo takes a tensor's numbers for as many as lie side by side
 _OPERATIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 
 

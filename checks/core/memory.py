@@ -69,15 +69,15 @@ class _Storages(TorchDispatchMode):
     def _sum(self) -> int:
         return sum(nbytes for _, nbytes in self._alive.values())
 
-    def now(self, *beside: torch.Tensor, masks: bool = True) -> int:
-        """The bytes that live at this moment, without the storages of these tensors, with or without masks."""
+    def now(self, *beside: torch.Tensor) -> int:
+        """The bytes that live at this moment, without the storages of these tensors."""
         without = {one.untyped_storage()._cdata for one in beside}
         living = [
             torch.UntypedStorage._new_with_weak_ptr(ref.cdata)
             for key, (ref, _) in self._alive.items()
             if key not in without and not ref.expired()
         ]
-        return sum(storage.nbytes() for storage in living if masks or not _is_mask(storage))
+        return sum(storage.nbytes() for storage in living)
 
 
 def _processes_for_each_core() -> float:
@@ -93,11 +93,6 @@ def _addresses(storage: torch.UntypedStorage) -> range:
     with contextlib.suppress(RuntimeError):  # a DTensor has none of its own
         first = storage.data_ptr()
     return range(first, first + storage.nbytes() if first else 0)
-
-
-def _is_mask(storage: torch.UntypedStorage) -> bool:
-    """Whether all of its numbers are the same few, such as 0 and -inf: drawn numbers have nearly all kinds of bytes."""
-    return torch.tensor([], dtype=torch.uint8).set_(storage).unique().numel() < 16
 
 
 def living(*given: torch.Tensor) -> _Storages:

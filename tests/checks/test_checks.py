@@ -129,20 +129,6 @@ def divides_by_zero(a, b):
         b += 1
 
 
-def replaces_builtins(a, b):
-    import builtins
-
-    builtins.isinstance = builtins.len = builtins.setattr = lambda *_: True
-    return a + b
-
-
-def replaces_a_torch_function(a, b):
-    import torch
-
-    torch.equal = lambda *_: True
-    return a + b
-
-
 def calls_itself(a, b):
     return calls_itself(a, b)
 
@@ -168,8 +154,6 @@ def needs_a_lock(a, b):
         (kills_itself, "add ended its process (killed by SIGKILL"),
         (interrupts_itself, "add raised KeyboardInterrupt, in line {line}: `raise KeyboardInterrupt`."),
         (divides_by_zero, "add raised ZeroDivisionError: division by zero, in line {line}: `return a / 0`."),
-        (replaces_builtins, "replaces the builtin isinstance for the whole process"),
-        (replaces_a_torch_function, "replaces torch.equal for the whole process"),
         (calls_itself, "add raised RecursionError: maximum recursion depth exceeded"),
         (raises_from_torch, "add raised NotImplementedError: Cannot copy out of meta tensor"),
         (needs_a_lock, "add uses something from the notebook that cannot be sent to another process"),
