@@ -194,10 +194,13 @@ def all_reduce_on_nodes(
     between: Link = links.ETHERNET_25,
     nics_per_node: int = 1,
 ) -> Picture:
-    """Time of one all-reduce against the number of nodes: one flat ring, and the hierarchical way."""
+    """Time of one all-reduce against the number of nodes: one ring, a ring through each NIC, two levels."""
     flat = [1e3 * links.flat_ring_all_reduce(nbytes, n, per_node, inside, between) for n in nodes]
     tall = [1e3 * links.hierarchical_all_reduce(nbytes, n, per_node, inside, between, nics_per_node) for n in nodes]
-    curves = {"one ring through all GPUs": (nodes, flat), "first inside the nodes, then between": (nodes, tall)}
-    cards = "1 network card" if nics_per_node == 1 else f"{nics_per_node} network cards"
-    title = f"All-reduce of {size_text(nbytes)}: {per_node} GPUs and {cards} per node\n{inside.name}, {between.name}"
+    curves = {"one ring through all GPUs": (nodes, flat), "two levels": (nodes, tall)}
+    if nics_per_node > 1:
+        many = [1e3 * links.flat_ring_all_reduce(nbytes, n, per_node, inside, between, nics_per_node) for n in nodes]
+        curves["a ring through each NIC"] = (nodes, many)
+    nics = f"{nics_per_node} NIC{'s' * (nics_per_node > 1)}"
+    title = f"All-reduce of {size_text(nbytes)}: {per_node} GPUs and {nics} per node\n{inside.name}, {between.name}"
     return lines(curves, "number of nodes", "milliseconds", title, log_x=True, note=NOTE)

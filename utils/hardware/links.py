@@ -340,15 +340,17 @@ def mixed_ring_all_reduce(nbytes: float, links: Sequence[Link]) -> float:
     return 2 * (ranks - 1) * max(point_to_point(nbytes / ranks, link) for link in links)
 
 
-def flat_ring_all_reduce(nbytes: float, nodes: int, per_node: int, inside: Link, between: Link) -> float:
-    """Seconds for ONE ring through all ranks of all nodes, which does not care where the nodes end.
+def flat_ring_all_reduce(
+    nbytes: float, nodes: int, per_node: int, inside: Link, between: Link, rings: int = 1
+) -> float:
+    """Seconds for one ring through all ranks of all nodes, or some at once, each over a NIC and for a part of its own.
 
-    The ring leaves each node once, so one hop of every node is ``between``; see ``mixed_ring_all_reduce``.
+    A ring leaves each node once, so one hop of every node is ``between``; see ``mixed_ring_all_reduce``.
     """
     _check(nbytes, min(nodes, per_node))
     if nodes == 1:
         return ring_all_reduce(nbytes, per_node, inside)
-    return mixed_ring_all_reduce(nbytes, [*[inside] * (per_node - 1), between] * nodes)
+    return mixed_ring_all_reduce(nbytes / rings, [*[inside.shared_by(rings)] * (per_node - 1), between] * nodes)
 
 
 def tree_all_reduce(nbytes: float, ranks: int, link: Link) -> float:
