@@ -24,55 +24,44 @@ State = Sequence[Sequence[int]]
 """What each rank's chunks hold: ``state[rank][chunk]``, whole numbers."""
 
 
-def chunks(
-    states: Sequence[State], step: int | None = None, title: str = "", caption: str = CAPTION, width: int = 900
-) -> Picture:
-    """The states of an all-reduce as grids of numbers; what has changed since the state before is framed.
+def chunks(states: Sequence[State], step: int, title: str = "", caption: str = CAPTION, width: int = 900) -> Picture:
+    """A state of an all-reduce as a grid of numbers; what has changed since the state before is framed.
 
     Args:
         states: the state at the start, and after each step.
-        step: draw this one only, large, with arrows from the left neighbour of each rank that received. None: draw all.
+        step: the one to draw, with arrows from the left neighbour of each rank that received.
         title: heading.
         caption: below the picture.
         width: of the picture.
     """
     ranks, columns = len(states[0]), len(states[0][0])
-    chosen = list(range(len(states))) if step is None else [step]
-    per_row = min(len(chosen), 4)
-    names = 58  # pixels for "rank 3"
-    room = (width - 2 * EDGE - names - 18 * (per_row - 1)) / per_row
-    cell_width = min(150.0, room / columns)
-    cell_height = 26.0 if step is None else 40.0
-    gap = 0 if step is None else 22  # between the rows, for the arrows
-    panel = 26 + ranks * (cell_height + gap) + 14
-    rows = -(-len(chosen) // per_row)
+    names, gap = 58, 22  # pixels for "rank 3"; between the rows, for the arrows
+    cell_width, cell_height, inset = min(150.0, (width - 2 * EDGE - names) / columns), 40.0, 1.5
     frame = Frame(width, title, caption, (OWN, PART, WHOLE))
-    canvas = frame.canvas(rows * panel, _steps_text(states, chosen), "All-reduce, step by step")
-    left = EDGE + names + (width - 2 * EDGE - names - per_row * (columns * cell_width + 18) + 18) / 2
-    for index, number in enumerate(chosen):
-        x0 = left + (index % per_row) * (columns * cell_width + 18)
-        y0 = frame.top + index // per_row * panel + 20
-        canvas.text(x0 + columns * cell_width / 2, y0 - 5, f"after step {number}" if number else "at the start", 13)
-        for rank in range(ranks):
-            y = y0 + rank * (cell_height + gap)
-            if index % per_row == 0:
-                canvas.text(x0 - 8, y + cell_height / 2 + 5, f"rank {rank}", 13, anchor="end")
-            for chunk in range(columns):
-                value, new = states[number][rank][chunk], _changed(states, number, rank, chunk)
-                x, role = x0 + chunk * cell_width, _role(states, value, rank, chunk)
-                look = {"stroke": palette.INK, "stroke_width": 3.0} if new else {"stroke_width": 0.8}
-                inset = 1.5
-                canvas.box(
-                    *(x + inset, y + inset, cell_width - 2 * inset, cell_height - 2 * inset),
-                    *(str(value), palette.DEVICE, role),
-                    size=11 if step is None else 15, bold=new, radius=3, plate=True, **look,
-                )  # fmt: skip
-                if new and step is not None:
-                    middle, above = x + cell_width / 2, y - gap
-                    canvas.line([(middle, above if rank else y - 14), (middle, y)], width=2.2, arrow="end")
-                    if not rank:  # from the last rank around to the first
-                        bottom = y0 + ranks * (cell_height + gap) - gap
-                        canvas.line([(middle, bottom), (middle, bottom + 14)], width=2.2)
+    when = f"after step {step}" if step else "at the start"
+    told = "; ".join(f"rank {rank} holds {', '.join(map(str, row))}" for rank, row in enumerate(states[step]))
+    alt = f"{when[0].upper()}{when[1:]}: {told}."
+    canvas = frame.canvas(40 + ranks * (cell_height + gap), alt, "All-reduce, step by step")
+    x0, y0 = EDGE + names + (width - 2 * EDGE - names - columns * cell_width) / 2, frame.top + 20
+    canvas.text(x0 + columns * cell_width / 2, y0 - 5, when, 13)
+    for rank in range(ranks):
+        y = y0 + rank * (cell_height + gap)
+        canvas.text(x0 - 8, y + cell_height / 2 + 5, f"rank {rank}", 13, anchor="end")
+        for chunk in range(columns):
+            value, x = states[step][rank][chunk], x0 + chunk * cell_width
+            new = step > 0 and value != states[step - 1][rank][chunk]
+            look = {"stroke": palette.INK, "stroke_width": 3.0} if new else {"stroke_width": 0.8}
+            canvas.box(
+                *(x + inset, y + inset, cell_width - 2 * inset, cell_height - 2 * inset),
+                *(str(value), palette.DEVICE, _role(states, value, rank, chunk)),
+                size=15, bold=new, radius=3, plate=True, **look,
+            )  # fmt: skip
+            if new:
+                middle, above = x + cell_width / 2, y - gap
+                canvas.line([(middle, above if rank else y - 14), (middle, y)], width=2.2, arrow="end")
+                if not rank:  # from the last rank around to the first
+                    bottom = y0 + ranks * (cell_height + gap) - gap
+                    canvas.line([(middle, bottom), (middle, bottom + 14)], width=2.2)
     return canvas.picture()
 
 
@@ -80,20 +69,6 @@ def _role(states: Sequence[State], value: int, rank: int, chunk: int) -> Role:
     if value == sum(row[chunk] for row in states[0]):
         return WHOLE
     return OWN if value == states[0][rank][chunk] else PART
-
-
-def _changed(states: Sequence[State], number: int, rank: int, chunk: int) -> bool:
-    return number > 0 and states[number][rank][chunk] != states[number - 1][rank][chunk]
-
-
-def _steps_text(states: Sequence[State], chosen: Sequence[int]) -> str:
-    sentences = []
-    for number in chosen:
-        grid = "; ".join(
-            f"rank {rank} holds {', '.join(map(str, row))}" for rank, row in enumerate(states[number])
-        )  # fmt: skip
-        sentences.append(f"{f'After step {number}' if number else 'At the start'}: {grid}.")
-    return " ".join(sentences)
 
 
 # --- Ranks in circles: who sends to whom in a ring, or in several rings at once ---
@@ -195,12 +170,12 @@ def all_reduce_on_nodes(
     nics_per_node: int = 1,
 ) -> Picture:
     """Time of one all-reduce against the number of nodes: one ring, a ring through each NIC, two levels."""
-    flat = [1e3 * links.flat_ring_all_reduce(nbytes, n, per_node, inside, between) for n in nodes]
+    curves = {}
+    for rings, name in (1, "one ring through all GPUs"), (nics_per_node, "a ring through each NIC"):
+        times = [1e3 * links.flat_ring_all_reduce(nbytes, n, per_node, inside, between, rings) for n in nodes]
+        curves |= {name: (nodes, times)} if rings > 1 or not curves else {}
     tall = [1e3 * links.hierarchical_all_reduce(nbytes, n, per_node, inside, between, nics_per_node) for n in nodes]
-    curves = {"one ring through all GPUs": (nodes, flat), "two levels": (nodes, tall)}
-    if nics_per_node > 1:
-        many = [1e3 * links.flat_ring_all_reduce(nbytes, n, per_node, inside, between, nics_per_node) for n in nodes]
-        curves["a ring through each NIC"] = (nodes, many)
+    curves["two levels"] = (nodes, tall)
     nics = f"{nics_per_node} NIC{'s' * (nics_per_node > 1)}"
     title = f"All-reduce of {size_text(nbytes)}: {per_node} GPUs and {nics} per node\n{inside.name}, {between.name}"
     return lines(curves, "number of nodes", "milliseconds", title, log_x=True, note=NOTE)
