@@ -1,4 +1,4 @@
-"""What lab 11 says of its numbers: the official accountant's are those of a GPU's ledger."""
+"""What the lab on memory and precision says of its numbers: the official accountant's are those of a GPU's ledger."""
 
 from __future__ import annotations
 
