@@ -37,7 +37,7 @@ CASES = [
 
 def play(case: dict[str, Any], Broadcast: Any, Gather: Any) -> dict[str, Any]:
     devices = cluster(case["devices"])
-    target = devices[-1]
+    target = devices[len(devices) // 2]
     copies = _play(case, "Broadcast", lambda tensor: Broadcast.apply(tensor, *devices), devices[:1], devices)
     parts = _play(case, "Gather", lambda *parts: Gather.apply(target, *parts), devices, [target])
     return copies | parts
