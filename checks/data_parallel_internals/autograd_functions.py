@@ -36,21 +36,24 @@ CASES = [
 
 def play(case: dict[str, Any], Broadcast: Any, Gather: Any) -> dict[str, Any]:
     devices = cluster(case["devices"])
-    target = devices[-1]
-    copies = _play(case, "Broadcast", lambda tensor: Broadcast.apply(tensor, *devices), devices[:1], devices)
-    parts = _play(case, "Gather", lambda *parts: Gather.apply(target, *parts), devices, [target])
-    return copies | parts
+    target = devices[len(devices) // 2]
+
+    def broadcast(tensor: Tensor) -> Any:
+        return Broadcast.apply(tensor, *sorted(devices, key=lambda one: one != tensor.device))  # (its own first)
+
+    copies = _play(case, "Broadcast", broadcast, devices, 1, devices)
+    return copies | _play(case, "Gather", lambda *parts: Gather.apply(target, *parts), devices, len(devices), [target])
 
 
-def _play(case: dict[str, Any], name: str, call: Callable[..., Any], there: list[Any], right: list[Any]) -> Any:
+def _play(case: dict[str, Any], name: str, call: Callable[..., Any], devices: list[Any], count: int, right: Any) -> Any:
     """Forward, another forward, and the backward of the first one.
 
     Args:
-        there: where the tensors are that go in.
+        count: how many tensors go in.
         right: where those have to be that come out.
     """
     only = "trained_or_used" in case
-    leaves = _leaves(case, there, 0)
+    leaves = _leaves(case, devices[:count], 0)
     for leaf in leaves[1:] if only else ():
         leaf.requires_grad_(False)
     with gpus.seen() as ahead, unraced() as read:
@@ -67,7 +70,7 @@ def _play(case: dict[str, Any], name: str, call: Callable[..., Any], there: list
     refuse_host(ahead["copies"], f"in the forward of {name}")
     found: dict[str, Any] = {f"what {name} returns": [values(out) for out in outs]}
     found[f"bytes that move in the forward of {name}"] = sum(ahead["copies"].values())
-    _refuse_kept(name, call, _leaves(case, there, 1))
+    _refuse_kept(name, call, _leaves(case, devices[::-1][:count], 1))
     used = outs[:1] if only else outs
     coming = [(torch.arange(out.numel(), dtype=out.dtype) / (3 + number)).view(out.shape).to(out.device)
               for number, out in enumerate(used)]  # fmt: skip
@@ -78,7 +81,8 @@ def _play(case: dict[str, Any], name: str, call: Callable[..., Any], there: list
         except NotImplementedError:
             raise
         except Exception as error:  # (autograd does not say whose it is)
-            refuse(True, f"the backward of {name} ended with {type(error).__name__}: {' '.join(str(error).split())}")
+            text = " ".join(f"{type(error).__name__}: {error}".split())
+            refuse(True, f"the backward of {name} ended with {text}. Another forward has been in between")
     refuse_host(back["copies"], f"in the backward of {name}")
     changed = not all(torch.equal(values(one), was) for one, was in zip(coming, numbers, strict=True))
     refuse(changed, f"the backward of {name} changes a gradient that it gets: it belongs to somebody else")

@@ -25,8 +25,8 @@ OFFICIAL = Reference("data_parallel_internals", "data_parallel_loss", {
     "it is divided by the number of GPUs once more": {SUM: SUM + " / len(losses)"},
     "it is the loss of the first GPU's rows alone: add up those of all": {SUM: "losses[0] / len(parts[0])"},
     "every GPU takes the first targets: scatter them too, so that each row meets its own":
-        {"scatter_batch(targets, devices)\n": "[targets[: len(part)].to(part.device) for part in "
-                                              "scatter_batch(batch, devices)]\n"},
+        {"scatter_batch(targets, devices)\n":
+         "None\n    answers = [targets[: len(part)].to(part.device) for part in parts]\n"},
     "it is not finite where a probability is too small for its type: F.cross_entropy works with logarithms from the "
     "start":
         {ENTROPY: "-functional_call(model, replica, part).softmax(1).log().gather(1, answer[:, None]).sum()"},

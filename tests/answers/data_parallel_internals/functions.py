@@ -63,3 +63,8 @@ wrong("adds into what it gets", "changes a gradient that it gets", {
     SUM: "total = gradients[0]\n        for gradient in gradients[1:]:\n            total += gradient.to(ctx.device)"
 })  # fmt: skip
 wrong("sizes are kept in the class", "the backward of Gather ended with", {"ctx.rows": "Gather.rows"})
+wrong(
+    "devices are kept in the class",
+    "the backward of Broadcast ended",
+    {"ctx.device,": "Broadcast.device,", "ctx.device)": "Broadcast.device)"},
+)
