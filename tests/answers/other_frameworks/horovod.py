@@ -2,7 +2,8 @@
 
 from known_answers import right, wrong
 
-BROADCAST = "    hvd.broadcast_parameters(model.state_dict(), root_rank=0)\n"
+MODEL = "    model = task.model()\n"
+BROADCAST = MODEL + "    hvd.broadcast_parameters(model.state_dict(), root_rank=0)\n"
 WRAP = "    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())\n"
 RATE = "lr=task.lr * workers"
 READ = "task.read(numbers[rank::workers])"
@@ -71,7 +72,7 @@ right("shares one behind the other, sums and the rate of one worker", {
     "model.named_parameters())": "model.named_parameters(), op=hvd.Sum)",
 })  # fmt: skip
 right("the model of worker 0 as an object, all reduced in one piece", {
-    BROADCAST: "    model.load_state_dict(hvd.broadcast_object(model.state_dict(), root_rank=0))\n",
+    BROADCAST: MODEL + "    model.load_state_dict(hvd.broadcast_object(model.state_dict(), root_rank=0))\n",
     WRAP: "    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), num_groups=1)\n",
 })  # fmt: skip
 right("scattered sums", {
@@ -95,7 +96,7 @@ wrong("biases not broadcast", "the workers start with different weights", {
 })  # fmt: skip
 wrong("the loss is added up", "times as large", {"loss.detach())": "loss.detach(), op=hvd.Sum)"})
 wrong("the loss of worker 0", "is not the mean over the whole batch", {MEAN: "        mean = loss.detach()\n"})
-wrong("no broadcast", "give all the weights and biases of worker 0", {BROADCAST: ""})
+wrong("no broadcast", "give all the weights and biases of worker 0", {BROADCAST: MODEL})
 wrong("not wrapped", "no gradient is ever averaged", {WRAP: ""})
 wrong("the rate of one worker", "and the rate should be too", {RATE: "lr=task.lr"})
 wrong("the same samples", "all workers read the same samples", {READ: "task.read(numbers[: task.batch])"})
@@ -116,7 +117,8 @@ wrong("saves once, before the last step", "save after the last step", {
 wrong("logs its own loss, then the mean", "is logged more than once", {
     LOG: "        if rank == 0:\n            task.log(step, loss.detach())\n            task.log(step, mean)\n"
 })  # fmt: skip
-GATHERED = """    every = hvd.allgather(torch.nn.utils.parameters_to_vector(model.parameters()).detach()[None])
+GATHERED = """    model = task.model()
+    every = hvd.allgather(torch.nn.utils.parameters_to_vector(model.parameters()).detach()[None])
     torch.nn.utils.vector_to_parameters(every[0].clone(), model.parameters())
 """
 wrong(
