@@ -6,6 +6,7 @@ import json
 import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -149,6 +150,7 @@ def test_ray_goes_with_the_process_of_its_check_whether_that_ends_or_is_killed(h
                 user.send_signal(signal.SIGKILL)
     _, alive = psutil.wait_procs(family, timeout=100)
     assert len(pids) > 2 and alive == [] and (how == "stays" or not Path(storage).exists())
+    shutil.rmtree(Path(storage).parent, ignore_errors=True)  # (a killed one leaves its folder)
 
 
 def test_the_rule_that_the_lab_shows_is_that_of_rays_scheduler():
