@@ -1,7 +1,7 @@
-"""Known answers to an exercise in one file: the right one, others written differently, wrong ones with their sentence.
+"""Known answers to an exercise in one file: right ones, written differently, and wrong ones with their sentence.
 
-``tests/answers/slug/exercise.py`` defines the functions that the exercise asks for: that is a right answer. Behind it
-stand variants, either as a change of its text or as functions of their own; what they leave out is taken from above:
+The right answer is the official solution (or, where an exercise has none, what ``tests/answers/slug/exercise.py`` defines).
+The file has variants, either as a change of that text or as functions of their own; what they leave out is taken from it:
 
     wrong("sum", "is the sum over the ranks", {"parameter.grad /= dist.get_world_size()": "pass"})
 
@@ -10,7 +10,7 @@ stand variants, either as a change of its text or as functions of their own; wha
         def average_gradients(model): …
         return (average_gradients,)
 
-Names in capitals are texts for ``wrong``, and ``EQUAL``: mutants (see tests/mutants.py) that fulfil the contract too.
+Names in capitals are texts for ``wrong``.
 """
 
 from __future__ import annotations
