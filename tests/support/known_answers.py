@@ -1,7 +1,7 @@
 """Known answers to an exercise in one file: right ones, written differently, and wrong ones with their sentence.
 
-The right answer is the official solution (or, where an exercise has none, what ``tests/answers/slug/exercise.py`` defines).
-The file has variants, either as a change of that text or as functions of their own; what they leave out is taken from it:
+The right answer is the official solution; where an exercise has none, what ``tests/answers/slug/exercise.py`` defines.
+Variants are changes of its text, or functions of their own; what these leave out is taken from it:
 
     wrong("sum", "is the sum over the ranks", {"parameter.grad /= dist.get_world_size()": "pass"})
 
