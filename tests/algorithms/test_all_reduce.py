@@ -241,16 +241,10 @@ def test_the_picture_shows_what_each_rank_holds_and_what_has_just_arrived() -> N
     ]
     three = [[[1], [10], [100]], [[1], [11], [100]]]
     assert boxes(pictures.chunks(three, 1).data.decode())[1] == (part, "11", True)
-    everything = boxes(pictures.chunks(STATES, title="All").data.decode())
-    assert len(everything) == 12
-    assert [framed for _, _, framed in everything] == [False] * 4 + [False, True, True, False] + [
-        *(True, False, False, True)
-    ]
 
 
 def test_the_picture_has_words() -> None:
-    alt = pictures.chunks(STATES).alt
-    assert alt.startswith("At the start: rank 0 holds 1, 1; rank 1 holds 10, 10. After step 1: rank 0 holds 1, 11;")
+    assert pictures.chunks(STATES, 0).alt == "At the start: rank 0 holds 1, 1; rank 1 holds 10, 10."
     assert pictures.chunks(STATES, 2).alt == "After step 2: rank 0 holds 11, 11; rank 1 holds 11, 11."
     assert pictures.chunks(STATES, 2).data.count(b"<polygon") == 2  # an arrow for each chunk that arrived
 
