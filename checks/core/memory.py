@@ -24,13 +24,13 @@ _looks_left = 400  # in a process, 5 ms apart: who keeps something once is not w
 class _Storages(TorchDispatchMode):
     """The bytes of all storages that operators have met and that are still there."""
 
-    def __init__(self, given: Sequence[torch.Tensor]) -> None:
+    def __init__(self, given: Sequence[torch.Tensor], patience: float = PATIENCE) -> None:
         super().__init__()
         self.given, self.most = {one.untyped_storage()._cdata for one in given}, 0
         self._theirs = [_addresses(one.untyped_storage()) for one in given]
         self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
         self._busy = _processes_for_each_core()
-        self._patience = PATIENCE * self._busy
+        self._patience = patience * self._busy
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -69,15 +69,19 @@ class _Storages(TorchDispatchMode):
     def _sum(self) -> int:
         return sum(nbytes for _, nbytes in self._alive.values())
 
-    def now(self, *beside: torch.Tensor) -> int:
-        """The bytes that live at this moment, without the storages of these tensors."""
+    def now(self, *beside: torch.Tensor, most: int = 0) -> int:
+        """The bytes that live, without the storages of these tensors; if more than ``most``, after a moment."""
         without = {one.untyped_storage()._cdata for one in beside}
-        living = [
-            torch.UntypedStorage._new_with_weak_ptr(ref.cdata)
-            for key, (ref, _) in self._alive.items()
-            if key not in without and not ref.expired()
-        ]
-        return sum(storage.nbytes() for storage in living)
+        until = time.monotonic() + LETS_GO * self._busy
+        while True:
+            self._forget_expired()
+            refs = [ref for key, (ref, _) in self._alive.items() if key not in without]
+            there = [torch.UntypedStorage._new_with_weak_ptr(ref.cdata) for ref in refs if not ref.expired()]
+            held = sum(one.nbytes() for one in there)  # (as large as it is now: some are emptied)
+            del there
+            if held <= most or time.monotonic() > until:
+                return held
+            time.sleep(0.001)
 
 
 def _processes_for_each_core() -> float:
@@ -97,7 +101,7 @@ def _addresses(storage: torch.UntypedStorage) -> range:
 
 def living(*given: torch.Tensor) -> _Storages:
     """For ``with``, as often as one likes: ``now()`` says how many bytes beside these are still there."""
-    return _Storages(given)
+    return _Storages(given, patience=0.0)
 
 
 def is_kept(*storages: StorageWeakRef) -> bool:

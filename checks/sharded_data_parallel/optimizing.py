@@ -111,7 +111,7 @@ def play(case: dict[str, Any], ShardedOptimizer: Callable[..., Any]) -> dict[str
                 f"gradients that are still there{where}": sum(left),
                 f"what is handed in{where}": " and ".join(calls),
             }
-            held = living.now(*everything)
+            held = living.now(*everything, most=most)
             words = "after a step more is held beside the parameters than the state, the shard and its gradient"
             fine = held <= most or any(left)
             refuse(not fine, words, measured=f"{held:,} bytes", expected=f"at most {most:,}")
