@@ -126,7 +126,7 @@ wrong(
     "and the rate should be too",
     {BROADCAST: GATHERED, RATE: "lr=task.lr"},
 )
-wrong("the last worker logs", "only worker 0 logs the loss.", {LOG: LOG.replace("rank == 0", "rank == workers - 1")})
+wrong("the last worker logs", "only worker 0 logs the loss", {LOG: LOG.replace("rank == 0", "rank == workers - 1")})
 wrong("biases not averaged", "average every gradient in every step", {
     WRAP: "", "        optimizer.step()\n": "        for one in model.parameters():\n"
     "            if one.dim() > 1:\n                one.grad = hvd.allreduce(one.grad.contiguous())\n        optimizer.step()\n"
