@@ -105,7 +105,7 @@ def living(*given: torch.Tensor) -> _Storages:
 
 
 def is_kept(*storages: StorageWeakRef) -> bool:
-    """Whether something still holds memory of which the scene itself has let go. A thread that watches where the
+    """Whether something still holds memory of which the check itself has let go. A thread that watches where the
     program is may hold an answer's frame for a moment longer, and gloo a message."""
     global _looks_left
     gc.collect()

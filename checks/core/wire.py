@@ -27,7 +27,7 @@ OVER = "nothing more: its step is over"
 
 
 class Stop(Outcome):
-    """Ends the scene on this rank; all ranks get one at the same time."""
+    """Ends the play on this rank; all ranks get one at the same time."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__("wrong", sentence)
@@ -72,11 +72,10 @@ class Wire:
                 setattr(owner, name, original)
             self.hidden = _begun() - number - self._really
 
-    def end_of_step(self, words: str = OVER, how: str = ENDS[0]) -> dict[str, Any]:
+    def end_of_step(self, how: str = ENDS[0]) -> dict[str, Any]:
         """Make sure that all ranks have begun the same, and say what this one has done.
 
         Args:
-            words: for the other ranks, if they have not.
             how: one of ``ENDS``, for those that wait for a message from this rank.
 
         Raises:
@@ -86,7 +85,7 @@ class Wire:
             while self._open:
                 self._deliver_next()
             self._messages.end(how)
-            self._agree(words)
+            self._agree(OVER)
             self._messages.forget()
         return self.found()
 
