@@ -36,7 +36,6 @@ KILLED = [*_came(0, 1, 2), *_came(1, 1, 2), {"killed": 0}]  # in epoch 2
         ([], len(LOSSES), "more than the 6 epochs"),
         ([], -1, "none of the states that it has returned"),
     ],
-    ids=str,
 )
 def test_workers_that_do_not_belong_together_are_refused(notes, done, sentence):
     state = "mine" if done < 0 else STATES[done]

@@ -50,7 +50,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     finally:
         pids = [server.pid, *descendants(server.pid)]
         os.killpg(server.pid, signal.SIGTERM)
-        eventually(lambda: gone(pids), 60)
+        eventually(lambda: gone(pids), 120)  # it waits for its kernels
         left = [Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") for pid in pids if not gone([pid])]
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGKILL)  # what did not end by itself, or began meanwhile
