@@ -94,6 +94,7 @@ def bars(
     text: Callable[[float], str] = lambda value: f"{value:.3g}",
     roles: Mapping[str, Role] | None = None,
     note: str = "",
+    axis: tuple[float, float] | None = None,
 ) -> Picture:
     """Horizontal bars with their values beside them, the first on top; dots on a logarithmic axis.
 
@@ -106,6 +107,7 @@ def bars(
         text: how a value is written beside its bar.
         roles: name → role (colour and hatch); None: all bars are "compute". Roles that differ get a legend.
         note: caption below: "simulated", or the hardware's name.
+        axis: its two ends, if they shall stay while a slider moves; None: what these bars need.
     """
     figure, axes = _empty(title, x_label, "", note, height=2.1 + 0.36 * len(values))
     labelled: set[str] = set()
@@ -124,10 +126,10 @@ def bars(
     top = max(values.values(), default=1.0)
     if log:
         axes.set_xscale("log")
-        axes.set_xlim(min(values.values()) / 2, top * 4)
+        axes.set_xlim(axis or (min(values.values()) / 2, top * 4))
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     else:
-        axes.set_xlim(0, top * 1.2)
+        axes.set_xlim(axis or (0, top * 1.2))
     if len(labelled) > 1:
         axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=3, frameon=False, fontsize=10)
     axes.grid(True, axis="both" if log else "x", color="#DDDDDD", linewidth=0.8)
