@@ -1,4 +1,4 @@
-"""Rank 1 is busy with its data, and rank 0 waits in DDP's backward. torch.distributed.debug asks both where they are."""
+"""Rank 1 is busy with its data; rank 0 waits under DDP. torch.distributed.debug asks both where they are."""
 
 import sys
 import time
