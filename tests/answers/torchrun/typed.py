@@ -6,9 +6,14 @@ RANK, STORE = "--node-rank=$NODE", " --master-addr=$FIRST --master-port=$PORT"
 C10D = "--rdzv-backend=c10d --rdzv-endpoint=$FIRST:$PORT --local-addr=127.0.0.1 --rdzv-conf=is_host=$((NODE == 0))"
 
 right("c10d", {RANK + STORE: C10D})
-right("other spellings, lines and a comment", {
+right("the module of torch, other spellings, lines and a comment", {
     '"torchrun --nnodes=$NODES': '"# on each node\\ncd . && python -m torch.distributed.run --nnodes ${NODES}',
-    "per-node=$GPUS ": "per_node $GPUS \\\\\\n",
+    "nproc-per-node=$GPUS ": "nproc_per_node $GPUS \\\\\\n",
+})  # fmt: skip
+right("a separator, and exec", {'"torchrun ': '"exec torchrun ', ' "$@"': ' -- "$@"'})
+right("one node alone in another way", {
+    '"torchrun ': '"if [ $NODES = 1 ]; then exec torchrun --standalone --nproc-per-node=$GPUS --max-restarts=1 \\"$@\\"; fi\\n'
+    'torchrun '
 })  # fmt: skip
 wrong("not as a text", "as one text", {"return (": "return ([", "    )": "    ].copy())"})
 wrong("no such option", "unrecognized arguments", {"max-restarts": "restarts"})
