@@ -26,7 +26,7 @@ while True:
         if sorted(steps) != members:  # 2. other members: a new process group
             members = sorted(steps)
             keys = dist.PrefixStore(f"quorum {number}", store)
-            group = dist.ProcessGroupGloo(keys, members.index(name), len(members), timedelta(seconds=3))
+            group = dist.ProcessGroupGloo(keys, members.index(name), len(members), timedelta(seconds=10))
             print(f"{name} in step {step}: {' '.join(members)}, weight {weight.item():.2f}", flush=True)
         if len(set(steps.values())) > 1:  # 3. who is behind takes the state of a member that is in front
             front = members.index(max(members, key=steps.get))
@@ -39,7 +39,7 @@ while True:
         sums = torch.tensor([weight.item() - target, float(store.check(["stop"]))])
         group.allreduce(sums).wait()
     except RuntimeError:  # 4. somebody has died on the way: this step counts for nothing
-        members = []
+        members, group = [], None  # our connections close, so whoever waits for us notices, too
         continue
     weight, step = weight - 0.1 * sums[:1] / len(members), step + 1  # 5. the average over those who are there
     if sums[1]:
