@@ -109,6 +109,12 @@ def test_spawn_ends_the_others_and_starts_nobody_again():
     assert (ended.stdout.count("is here"), ended.stdout.count("is done")) == (2, 0)
 
 
+def test_ddp_under_detail_dies_as_the_lecture_says():
+    ends = [diagnose.run(FAILURES / "ddp_detail.py", ranks=1, env={"TORCH_DISTRIBUTED_DEBUG": level})[0].how
+            for level in ("INFO", "DETAIL")]  # fmt: skip
+    assert ends == ["finished", "killed by SIGSEGV"]
+
+
 # ---------------------------------------------------------------------- the tools
 def test_every_program_is_run_by_the_lecture_or_a_test():
     run = Path(__file__).read_text() + outline.notebook("failures_and_hangs").read_text()
