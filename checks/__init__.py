@@ -26,7 +26,7 @@ the labs, in the order of the course
   06  ddp_and_bucketing/                DistributedDataParallel, one property after the other
   07  feeding_the_ranks/                samplers, epochs that repeat, loaders of different length, workers
   08  checkpointing/                    a save that survives a kill, exact resumes
-  09  torchrun/                         a script for torchrun, broken programs, torchrun's line under Slurm
+  09  torchrun/                         a script for torchrun, a line typed on every node, broken programs
   10  failures_and_hangs/               reading logs, stacks and recorders of ranks that stand still
   11  memory_and_precision/             a step's bytes, activation checkpointing, a loss scaler, the largest batch
   12  sharded_data_parallel/            what FSDP does, one property after the other
