@@ -28,7 +28,7 @@ the labs, in the order of the course
   08  checkpointing/                    a save that survives a kill, exact resumes
   09  torchrun/                         a script for torchrun, a line typed on every node, broken programs
   10  failures_and_hangs/               reading logs, stacks and recorders of ranks that stand still
-  11  memory_and_precision/             a step's bytes, activation checkpointing, a loss scaler, the largest batch
+  11  memory_and_precision/             a step's bytes, activation checkpointing, a loss scaler, MFU and HFU
   12  sharded_data_parallel/            what FSDP does, one property after the other
   13  sharded_checkpoints/              shards cut anew, DCP in use, saves in the background
   14  tensor_parallelism/               the parts of a transformer, each cut over ranks
