@@ -152,8 +152,7 @@ def stacked_bars(
     Args:
         values: name of the bar → part → length. A part that a bar does not have counts as 0.
         roles: part → role (colour and hatch), in the order in which the parts stand; the legend shows the parts' names.
-        x_label: with the unit.
-        title: the sentence that the chart shows.
+        x_label, title: the unit, and the sentence that the chart shows.
         alt: text alternative; None: title and all values.
         note: caption below: "simulated", or the hardware's name.
         end: of the axis, the same for pictures of a series; 0: behind the longest bar.
