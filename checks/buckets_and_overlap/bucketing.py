@@ -10,7 +10,7 @@ import torch.distributed as dist
 from checks.core import Reference
 from checks.core.watching import explained
 from checks.ddp_and_bucketing import networks
-from checks.ddp_and_bucketing.training import BOTH, LAB, MEANS, Trained, hidden
+from checks.ddp_and_bucketing.training import BOTH, MEANS, Trained, hidden
 
 FULL = "            if sum(p.nbytes for p in self.buckets[number]) >= cap:\n"
 OPEN = "            number = is_open.setdefault"
@@ -24,7 +24,7 @@ CLEAR = "        self.travelling.clear()\n"
 BACK = "                p.grad.copy_(part.view_as(p))\n"
 FINISH = "    def finish(self):\n"
 REST = FINISH + "        while len(self.travelling) < len(self.buckets):\n            self.launch()\n"
-OFFICIAL = Reference(LAB, "Bucketed", {
+OFFICIAL = Reference("buckets_and_overlap", "Bucketed", {
     "the buckets are filled from the first parameter to the last: gradients come the other way round, so take the "
     "parameters in reverse order": {"reversed(list(model.parameters()))": "model.parameters()"},
     "a bucket closes before it would exceed the cap: it closes when it holds the cap or more": {

@@ -1,4 +1,4 @@
-"""Exercise 3 of the lab on DistributedDataParallel. What is not here is in the official solution."""
+"""Exercise 1 of the lab on buckets and overlap. What is not here is in the official solution."""
 
 import torch
 import torch.distributed as dist

@@ -11,7 +11,7 @@ from torch import nn
 from checks.core import Reference, refuse
 from checks.core.watching import explained
 from checks.ddp_and_bucketing import networks
-from checks.ddp_and_bucketing.training import BOTH, LAB, MEANS, Trained, flags, hidden
+from checks.ddp_and_bucketing.training import BOTH, MEANS, Trained, flags, hidden
 
 MARK = (
     "        for parameter in self.number:\n            if parameter not in self.used:\n"
@@ -20,7 +20,7 @@ MARK = (
 FLAGS = "        flags = torch.tensor("
 ASK = "        dist.all_reduce(flags)\n"
 USED = "if by_how_many[p] > 0:"
-OFFICIAL = Reference(LAB, "FindingUnused", {
+OFFICIAL = Reference("buckets_and_overlap", "FindingUnused", {
     "what nobody has used gets a gradient of zeros: leave its `.grad` None": {USED: "if True:"},
     "a rank that has not used a parameter gets no gradient, though others have used it": {USED: "if p in self.used:"},
     "only what all ranks have used is averaged: it is enough that one has used it":
