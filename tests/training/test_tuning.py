@@ -167,10 +167,10 @@ def test_searchers_that_learn_see_every_result(table: tuning.Table) -> None:
     from ray.tune.search.optuna import OptunaSearch
 
     logging.getLogger("ray").setLevel(logging.ERROR)
-    space = {"lr": tune.loguniform(0.01, 10), "batch": tune.choice(list(tuning.BATCHES))}
-    found = searches.replay(table, 0, OptunaSearch(space, seed=0, **GOAL), None, 40 * tuning.EPOCHS)
-    begin, end = ([abs(numpy.log10(t.config["lr"])) for t in part] for part in (found.trials[:10], found.trials[-10:]))
-    assert numpy.mean(end) < numpy.mean(begin) / 2  # it comes nearer to 1, where the best curves are
+    space = {"lr": tune.loguniform(0.01, 10), "batch": tune.choice([64])}
+    found = searches.replay(table, 0, OptunaSearch(space, seed=0, **GOAL), None, 80 * tuning.EPOCHS)
+    begin, end = ([abs(numpy.log10(t.config["lr"])) for t in part] for part in (found.trials[:10], found.trials[-40:]))
+    assert numpy.median(end) < numpy.median(begin) / 2  # it comes nearer to 1, where the best curves are
 
 
 def test_pictures_of_searches_say_what_they_show() -> None:
