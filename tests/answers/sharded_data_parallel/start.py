@@ -1,0 +1,27 @@
+"""Exercise 6 of the lab on sharded data parallelism: the library's call. What is not here is in the official solution."""
+
+import torch
+from known_answers import right, wrong
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+
+@right("a policy by names, and apply")
+def by_apply():
+    def start(build):
+        torch.set_default_device("meta")
+        model = build()
+        torch.set_default_device(None)
+        how = {"mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)}
+        for module in [*model, model]:
+            module = fully_shard(module, **how)
+        model = model.to_empty(device=torch.device("cpu"))
+        return model.apply(lambda module: getattr(module, "reset_parameters", lambda: None)())
+
+    return (start,)
+
+
+wrong("None", "the result is not the model", {"    return model": "    return None"})
+wrong(
+    "never on meta", "build() is called once, with meta as the device", {'torch.device("meta")': 'torch.device("cpu")'}
+)
+wrong("nothing is filled", "it is still on meta", {'    model.to_empty(device="cpu")\n': ""})
