@@ -20,6 +20,31 @@ def by_apply():
     return (start,)
 
 
+@right("the blocks in one list, filled from the inside")
+def from_the_inside():
+    def start(build):
+        def made():
+            with torch.device("meta"):
+                return build()
+
+        def fill(module):
+            for child in module.children():
+                fill(child)
+            if callable(getattr(module, "reset_parameters", None)):
+                module.reset_parameters()
+
+        model, policy = made(), MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+        for block in reversed(list(model)):
+            fully_shard(block, mp_policy=policy, reshard_after_forward=True)
+        fully_shard(model, mp_policy=policy)
+        model.to_empty(device="cpu", recurse=True)
+        with torch.no_grad():
+            fill(model)
+        return model
+
+    return (start,)
+
+
 wrong("None", "the result is not the model", {"    return model": "    return None"})
 wrong(
     "never on meta", "build() is called once, with meta as the device", {'torch.device("meta")': 'torch.device("cpu")'}
