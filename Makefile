@@ -138,7 +138,7 @@ $(VENV)/.traces: $(VENV)/.ready
 answers: setup  ## judge all known answers of the labs (but those that need the frameworks): half an hour on two cores
 	COURSE_ALL_ANSWERS=1 $(PYTEST) tests/checks/test_labs.py -m "not frameworks"
 
-frameworks: $(VENV)/.frameworks  ## add MPI, Horovod, TensorFlow and Ray, for the lectures and labs that need them
+frameworks: $(VENV)/.frameworks  ## add MPI, Horovod, TensorFlow, JAX, DeepSpeed and Ray, for the lectures and labs that need them
 
 # No pin of theirs clashes with the core's, so they share its environment; Horovod's wheel is kept outside it.
 $(VENV)/.frameworks: $(VENV)/.ready scripts/frameworks/horovod_wheel.py

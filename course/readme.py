@@ -17,6 +17,7 @@ WEEKEND = (
     "single_vs_multi_node",
     "parameter_server_and_all_reduce",
     "ddp_and_bucketing",
+    "buckets_and_overlap",
     "feeding_the_ranks",
     "torchrun",
     "sharded_data_parallel",

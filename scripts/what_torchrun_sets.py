@@ -1,4 +1,4 @@
-"""Prints the environment variables that torchrun sets for its workers, as JSON. It does without torch."""
+"""Prints the environment variables that torchrun sets for its workers, as JSON. There is no torch in it."""
 
 import json
 import os

@@ -228,7 +228,7 @@ class Wire:
         self.stop(
             "disagree",
             f"the ranks do not call the same collectives. Number {number + 1} of this step is "
-            f"{_by_rank([words for words, *_ in said])}: they would hang, or mix up tensors",
+            f"{_by_rank([words for words, *_ in said])}. They would hang, or mix up tensors",
             details,
             everywhere=True,
         )

@@ -4,7 +4,8 @@ scattering.py          scatter: rows to their GPUs
 replicating.py         replicate: the model's tensors, on all GPUs
 forwards.py            forward: all four steps
 losses.py              loss: the loss where the logits are
-autograd_functions.py  functions: a backward of one's own
+gathering.py           gather: a backward of one's own
+forgetting.py          forgotten: a fault to find, state that replicas lose
 steps.py               what forward and loss share
 simulated.py           GPUs for a case, and what crosses between them; models.py: a model
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from checks import core
-from checks.data_parallel_internals import autograd_functions, forwards, losses, replicating, scattering
+from checks.data_parallel_internals import forgetting, forwards, gathering, losses, replicating, scattering
 from checks.framework import exercise
 from checks.points import passed
 
@@ -53,10 +54,13 @@ def loss(data_parallel_loss: Any) -> dict[str, Any]:
     }
 
 
-@exercise(
-    title="Broadcast and Gather, backward included", difficulty=3, minutes=25, official=autograd_functions.OFFICIAL
-)
-def functions(Broadcast: Any, Gather: Any) -> dict[str, Any]:
-    """Judge two subclasses of ``torch.autograd.Function``: ``Broadcast.apply(tensor, *devices)`` and
-    ``Gather.apply(device, *parts)``."""
-    return core.judge(autograd_functions.OFFICIAL, autograd_functions.play, autograd_functions.CASES, Broadcast, Gather)
+@exercise(title="Gather, backward included", difficulty=3, minutes=20, official=gathering.OFFICIAL)
+def gather(Gather: Any) -> dict[str, Any]:
+    """Judge a subclass of ``torch.autograd.Function``: ``Gather.apply(device, *parts)``."""
+    return core.judge(gathering.OFFICIAL, gathering.play, gathering.CASES, Gather)
+
+
+@exercise(title="Who has forgotten?", difficulty=2, minutes=20, official=forgetting.OFFICIAL)
+def forgotten(Tracker: Any, predict: Any) -> dict[str, Any]:
+    """Judge ``Tracker``, a model that keeps statistics, and ``predict(parallel, x)``, which returns logits."""
+    return core.judge(forgetting.OFFICIAL, forgetting.play, forgetting.CASES, Tracker, predict)

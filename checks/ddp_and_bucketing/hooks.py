@@ -1,20 +1,38 @@
-"""Check of ``Overlapped``: an all-reduce for each gradient, which starts in its hook."""
+"""Check of ``broadcast_state`` and ``Overlapped``: the same start, and an all-reduce in the hook of each gradient."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from checks.core import Reference, refuse
-from checks.ddp_and_bucketing import networks
-from checks.ddp_and_bucketing.training import LAB, MEANS, Step, Trained, hidden
+import torch
+import torch.distributed as dist
 
+from checks.core import Reference, refuse, watched
+from checks.core.watching import waits
+from checks.ddp_and_bucketing import networks
+from checks.ddp_and_bucketing.training import LAB, MEANS, Step, Trained, hidden, kept
+
+ALL = "[*model.parameters(), *model.buffers()]"
+SEND = "        dist.broadcast(tensor.detach(), 0)\n"
+TWICE = "remove_duplicate=False"
 MEAN = "            parameter.grad /= dist.get_world_size()\n"
 CLEAR = "        self.travelling.clear()\n"
 WORK = "        work = dist.all_reduce(parameter.grad, async_op=True)\n"
 LOOP = "        self.travelling = []\n        for parameter in model.parameters():\n"
 IF = "            if parameter.requires_grad:"
-OFFICIAL = Reference(LAB, "Overlapped", {
+OFFICIAL = Reference(LAB, "broadcast_state Overlapped", {
+    "nothing is broadcast": {SEND: "        pass\n"},
+    "the buffers stay each rank's own: parameters() holds none of them": {ALL: "model.parameters()"},
+    "a buffer stays each rank's own: state_dict() leaves out those that are not persistent":
+        {ALL: "[*model.parameters(), *model.state_dict().values()]"},
+    "a buffer stays each rank's own, and the tied weight travels twice: state_dict() leaves out buffers that are not "
+    "persistent, and has two names for one weight": {ALL: "model.state_dict().values()"},
+    "the frozen parameters stay each rank's own":
+        {ALL: "[*(p for p in model.parameters() if p.requires_grad), *model.buffers()]"},
+    "it is the state of the last rank, not of rank 0": {"detach(), 0": "detach(), dist.get_world_size() - 1"},
+    "the tied weight is broadcast twice: it has two names, but it is one tensor":
+        {ALL: "[*dict(model.named_parameters(" + TWICE + ")).values(), *model.buffers()]"},
     **MEANS,
     "a gradient is divided between the start of its all_reduce and its wait(): divide before or after":
         {WORK: WORK + MEAN[4:], MEAN: ""},
@@ -34,9 +52,10 @@ CASES = [{"type": "float64", "seed": 1}, {"type": "float32", "seed": 2}]
 MODELS = (0, 1, 0)  # in which model each step trains: two objects live side by side
 
 
-def play(case: dict[str, Any], Overlapped: Callable[..., Any]) -> dict[str, Any]:
+def play(case: dict[str, Any], broadcast_state: Callable[..., Any], Overlapped: Callable[..., Any]) -> dict[str, Any]:
+    found = _started(case, broadcast_state)
     models = [networks.model(10 * case["seed"] + number, types=case["type"]) for number in range(2)]
-    trained, found = [Trained(model, Overlapped) for model in models], {}
+    trained = [Trained(model, Overlapped) for model in models]
     for number, which in enumerate(MODELS):
         step = trained[which].step(number, trained[which].wrapped.finish)
         found |= step.told(f"in step {number + 1}, of model {'AB'[which]}")
@@ -44,6 +63,17 @@ def play(case: dict[str, Any], Overlapped: Callable[..., Any]) -> dict[str, Any]
             hidden(step.calls, len(step.ready))
             _each_by_itself(step)
     return found
+
+
+def _started(case: dict[str, Any], broadcast_state: Callable[..., Any]) -> dict[str, Any]:
+    """The state of a model whose numbers differ on all ranks, after ``broadcast_state``."""
+    model = networks.model(case["seed"], numbers=10 * case["seed"] + dist.get_rank(), branches=1, types=case["type"])
+    with kept(model, numbers=False), watched(["broadcast"]) as seen:
+        broadcast_state(model)
+    waits(seen.calls)
+    state: dict[str, torch.Tensor] = dict(model.named_parameters()) | dict(model.named_buffers())
+    found: dict[str, Any] = {f"`{name}` after broadcast_state": one.detach().clone() for name, one in state.items()}
+    return found | {"the bytes that broadcast_state sends": seen.sent()}
 
 
 def _each_by_itself(step: Step) -> None:

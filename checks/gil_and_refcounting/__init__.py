@@ -2,10 +2,11 @@
 
 predicting.py     predict: how many references a function adds
 measuring.py      measure: a tool that counts them
-watching.py       watched_loss, collecting.py hidden_means, failing_steps.py broken_batches: three loops
+collecting.py     hidden_means, failing_steps.py broken_batches: two loops
 sharing.py        processes: items for processes
+holding.py        held: how long a launch holds the GIL, from times of threads
 launch_times.py   launch_cost: a step's time, and how large its graphs have to be
-leaks.py          for the three loops: a small model, and what is alive after each step
+leaks.py          for the two loops: a small model, and what is alive after each step
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 from checks.core import judge
 from checks.framework import exercise
-from checks.gil_and_refcounting import collecting, failing_steps, launch_times, measuring, predicting, sharing, watching
+from checks.gil_and_refcounting import collecting, failing_steps, holding, launch_times, measuring, predicting, sharing
 from checks.points import passed
 
 TIMES = {"step_time": 1, "smallest_graph": 1}
@@ -33,12 +34,6 @@ def measure(added_references: Any) -> dict[str, Any]:
     return judge(measuring.OFFICIAL, measuring.play, measuring.CASES, added_references)
 
 
-@exercise(title="An average that remembers", difficulty=1, minutes=10, official=watching.OFFICIAL)
-def watched_loss(train_and_watch: Any) -> dict[str, Any]:
-    """Judge ``train_and_watch(model, optimizer, batches, watched)``, which returns a moving average."""
-    return judge(watching.OFFICIAL, watching.play, watching.CASES, train_and_watch, timeout=150)
-
-
 @exercise(title="A hook that collects", difficulty=2, minutes=15, official=collecting.OFFICIAL)
 def hidden_means(train_and_log: Any) -> dict[str, Any]:
     """Judge ``train_and_log(model, optimizer, batches)``, which returns a list of means."""
@@ -55,6 +50,12 @@ def broken_batches(train_through_errors: Any) -> dict[str, Any]:
 def processes(run_parallel: Any) -> dict[str, Any]:
     """Judge ``run_parallel(function, items, workers)``: results in the order of the items."""
     return judge(sharing.OFFICIAL, sharing.play, sharing.CASES, run_parallel, timeout=200)
+
+
+@exercise(title="How long does a launch hold the GIL?", difficulty=2, minutes=20, official=holding.OFFICIAL)
+def held(launch_and_held: Any) -> dict[str, Any]:
+    """Judge ``launch_and_held(runs)``, which returns microseconds of a launch, and of its part with the GIL."""
+    return judge(holding.OFFICIAL, holding.play, holding.cases, launch_and_held)
 
 
 @exercise(title="What launches cost", difficulty=2, minutes=25, parts=TIMES, official=launch_times.OFFICIAL)

@@ -1,4 +1,4 @@
-"""For three loops: a small model on a simulated GPU, and what is alive after each of its steps."""
+"""For two loops: a small model on a simulated GPU, and what is alive after each of its steps."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 accounting.py     account: bytes on a GPU, from a model on the CPU
 recomputing.py    checkpointed: what is held, computed and drawn again on a simulated GPU
 scaling.py        scaler: scales, skipped steps and gradients
-batches.py        largest: the largest batch, and no step that runs out of memory
+shares.py         utilization: MFU and HFU of measured steps
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from checks.core import judge
 from checks.framework import exercise
-from checks.memory_and_precision import accounting, batches, recomputing, scaling
+from checks.memory_and_precision import accounting, recomputing, scaling, shares
 
 
 @exercise(title="Account for a step", difficulty=2, minutes=20, official=accounting.OFFICIAL)
@@ -33,7 +33,7 @@ def scaler(LossScaler: Any) -> dict[str, Any]:
     return judge(scaling.OFFICIAL, scaling.play, scaling.CASES, LossScaler)
 
 
-@exercise(title="The largest batch", difficulty=2, minutes=20, official=batches.OFFICIAL)
-def largest(largest_batch: Any) -> dict[str, Any]:
-    """Judge ``largest_batch(peak, capacity)``, which never runs out of memory."""
-    return judge(batches.OFFICIAL, batches.play, batches.CASES, largest_batch)
+@exercise(title="What share of the GPU", difficulty=2, minutes=20, official=shares.OFFICIAL)
+def utilization(utilization: Any) -> dict[str, Any]:
+    """Judge ``utilization(model, sequences, length, again, gpus, seconds, peak)``, a pair of MFU and HFU."""
+    return judge(shares.OFFICIAL, shares.play, shares.CASES, utilization)

@@ -32,7 +32,8 @@ OFFICIAL = Reference("memory_and_precision", "account", {
     "parameters are no activations, though backward keeps them too": {BEFORE: "[*model.buffers(), *inputs]"},
     "the batch is no activation: it was there before the forward pass": {BEFORE: "[*parameters, *model.buffers()]"},
     "a buffer is no activation: it was there before the forward pass": {BEFORE: "[*parameters, *inputs]"},
-    "parameters, buffers and the batch are no activations: they were there before the forward pass": {BEFORE: "[]"},
+    "what was there before the forward pass is no activation: note which storages were": {BEFORE: "[]"},
+    "beside the parameters, the batch was there before the forward pass too, and buffers": {BEFORE: "parameters"},
     "the loss itself is there after the forward pass too: count it among the activations": {PACK: ""},
     "where backward keeps the loss too (that of a square root, say) it is counted twice":
         {PACK: "", "for storage in kept.values())": "for storage in kept.values()) + blocks(result.nbytes)"},

@@ -1,9 +1,10 @@
-"""The exercises of this lab: the same training with MPI, Horovod and TensorFlow, on real processes that may die.
+"""The exercises of this lab: the same training with MPI, Horovod, TensorFlow and JAX.
 
 averaging.py       mpi: one collective, in workers of mpiexec (mpiexec.py)
-training_tasks.py  what the other three train, and what one process would get
+training_tasks.py  what Horovod and TensorFlow train, and what one process would get
 launching.py       starts horovodrun's and TensorFlow's workers; worker.py is one of them
 judges.py          what is said about what they have done
+meshes.py          jax: a batch divided over several devices of one process
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Any
 
 from checks.core import Reference, judge
 from checks.framework import exercise
-from checks.other_frameworks import averaging, judges, mpiexec
-from checks.other_frameworks.launching import MIRRORED, start, start_twice
-from checks.other_frameworks.training_tasks import ACCIDENT, HOROVOD, TENSORFLOW
+from checks.other_frameworks import averaging, judges, meshes, mpiexec
+from checks.other_frameworks.launching import MIRRORED, start
+from checks.other_frameworks.training_tasks import HOROVOD, TENSORFLOW
 
 LAB = "other_frameworks"
 RANKS = [f"worker {number}" for number in range(3)]
@@ -28,7 +29,7 @@ def mpi(average: Any) -> dict[str, Any]:
     return judge(averaging.OFFICIAL, averaging.play, averaging.CASES, average, ranks=(3,), run=mpiexec.run)
 
 
-@exercise(title="Horovod", difficulty=2, minutes=30, timeout=300, needs=("horovod",), official=Reference(LAB, "train"))
+@exercise(title="Horovod", difficulty=2, minutes=25, timeout=300, needs=("horovod",), official=Reference(LAB, "train"))
 def horovod(train: Any) -> dict[str, Any]:
     """Judge ``train(task)`` in the workers of horovodrun."""
     found = start("horovod", train, RANKS, [HOROVOD])
@@ -62,22 +63,7 @@ def tensorflow(train_with: Any) -> dict[str, Any]:
     }
 
 
-@exercise(
-    title="A worker dies",
-    difficulty=3,
-    minutes=30,
-    timeout=600,
-    needs=("horovod",),
-    official=Reference(LAB, "train_on"),
-)
-def dead_worker(train_on: Any) -> dict[str, Any]:
-    """Judge ``train_on(task)``, which horovodrun starts twice: one of the first workers is killed."""
-    found = start_twice(train_on, RANKS, ACCIDENT, lambda firsts: judges.judge_begin(ACCIDENT, firsts))
-    judges.judge_accident(ACCIDENT, found)
-    worker, step = ACCIDENT["accident"]
-    return {
-        "workers": len(found),
-        "killed": f"worker {worker}, in step {step} of {ACCIDENT['steps']}",
-        "started again": f"{sum(map(len, found[0]['reads'])) // ACCIDENT['batch']} steps to go",
-        "final weights": f"those of one process in which nothing has happened, to ±{judges.CLOSE:g}",
-    }
+@exercise(title="JAX", difficulty=2, minutes=25, timeout=120, needs=("jax",), official=meshes.OFFICIAL)
+def jax(train_on: Any) -> dict[str, Any]:
+    """Judge ``train_on(devices, task)`` in one process with several devices."""
+    return judge(meshes.OFFICIAL, meshes.play, meshes.CASES, train_on)

@@ -49,17 +49,17 @@ def _whole_batches(case: Case) -> list[tuple[ndarray, ndarray]]:
     return [(data.images[part], data.labels[part]) for part in parts]
 
 
-def _reads(case: Case, reads: Sequence[Sequence[Sequence[int]]], first: int = 0) -> None:
+def _reads(case: Case, reads: Sequence[Sequence[Sequence[int]]]) -> None:
     """In step k, all workers together read the samples from batch · k · workers on."""
-    batch, steps, whole = case["batch"], case["steps"] - first, case["batch"] * case["ranks"]
+    batch, steps, whole = case["batch"], case["steps"], case["batch"] * case["ranks"]
     reads = [in_steps(mine, batch) for mine in reads]
     words = f"each worker reads {batch} samples in each of the {steps} steps"
     counts = f"{[sum(map(len, mine)) for mine in reads]} samples in all"
     refuse(any(len(mine) != steps for mine in reads), words, measured=counts)
     words = "all workers read the same samples, so all do the same work: let each read its own"
     refuse(all(mine == reads[0] for mine in reads), words)
-    for step in range(first, case["steps"]):
-        now = [mine[step - first] for mine in reads]
+    for step in range(steps):
+        now = [mine[step] for mine in reads]
         sizes = [len(mine) for mine in now]
         refuse(set(sizes) != {batch}, f"in step {step}, each worker reads {batch} samples", measured=str(sizes))
         together = sorted(number for mine in now for number in mine)
@@ -100,57 +100,6 @@ def _wrong_weights(case: Case, found: Sequence[Facts], weights: list[ndarray]) -
     )
     refuse(any(not _near(one, [weights[0]]) for one in weights), words)
     refuse(True, "the final weights are not those of one process with the whole batch")
-
-
-# ---------------------------------------------------------------------- a worker dies
-def judge_accident(case: Case, found: Sequence[Facts]) -> None:
-    """The same for the second start of a training, in which a worker has died in the first one."""
-    died, firsts = case["accident"][1], [min(facts["reads"][0], default=0) for facts in found if facts["reads"]]
-    judge_begin(case, firsts)
-    begin = min(firsts) // (case["batch"] * case["ranks"]) if firsts else None
-    words = (
-        f"a worker has died in step {died}, and started again all begin with step {begin}: keep the state after each "
-        "step, and go on behind the last one that is kept"
-    )
-    refuse(begin not in (died - 1, died), words)
-    assert begin is not None
-    _reads(case, [facts["reads"] for facts in found], begin)
-    refuse(not all(facts["weights"] for facts in found), "train_on must take its model from task.model()")
-    weights = [_flat(facts["weights"]) for facts in found]
-    if all(_near(one, _with_momentum(case)) for one in weights):
-        _kept(case, found, begin)
-        return
-    words = "the optimizer begins anew: its momentum is a part of the state, to be kept, and to be given to all workers"
-    refuse(_near(weights[0], _with_momentum(case, forgets=begin)), words)
-    words = "the workers have different weights at the end: all need the weights and the optimizer's state of worker 0"
-    refuse(any(not _near(one, [weights[0]]) for one in weights), words)
-    refuse(True, "the final weights are not those of one process in which nothing has happened")
-
-
-def judge_begin(case: Case, firsts: Sequence[int]) -> None:
-    """The first samples that workers have read after the accident belong to one step."""
-    begins = sorted(first // (case["batch"] * case["ranks"]) for first in firsts)
-    words = (
-        f"started again, the workers begin with different steps: the disk of worker {case['accident'][0]} is lost, so "
-        "all need the state that one of the others has kept"
-    )
-    refuse(len(set(begins)) > 1, words, measured=f"steps {begins}")
-
-
-def _kept(case: Case, found: Sequence[Facts], begin: int) -> None:
-    """Whichever worker dies next, and in whichever step: one of the others has kept one of the last two states."""
-    for step in range(begin + 2, case["steps"]):
-        now = (step - begin) * case["batch"]  # samples that each worker has read before this step
-        keep = [any(now - case["batch"] <= at <= now for at in facts["saves"]) for facts in found]
-        for worker in range(1, case["ranks"]):
-            words = f"had worker {worker} died in step {step}, all would go on with an earlier step than {step - 1}"
-            others = keep[:worker] + keep[worker + 1 :]
-            refuse(not any(others), f"{words}: one of the others keeps the state after each step")
-
-
-def _with_momentum(case: Case, forgets: int | None = None) -> list[ndarray]:
-    batches, rate = _whole_batches(case), case["lr"] * case["ranks"]
-    return alone(batches, rate, start=start_of(case, 0), momentum=case["momentum"], forgets=forgets)[1]
 
 
 # ---------------------------------------------------------------------- TensorFlow

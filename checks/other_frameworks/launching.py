@@ -9,7 +9,6 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ SECONDS = 250.0  # for all; five are enough on a quiet machine, and those that w
 STILL = 12.0  # seconds without a sign of life from any worker, nor work for the processor: they wait for each other
 ENDLESS = 60.0  # seconds of work for the processor without a sign of life: a loop without end
 MIRRORED = "the process with several replicas"
-DIED = "died"  # this file says that the accident has happened
 GRACE = 1.0  # seconds for the others, when one has failed
 _COMMANDS = {
     # (They ask each other every millisecond if not told otherwise: then workers that wait for ever look busy.)
@@ -53,38 +51,6 @@ def start(how: str, answer: Answer, names: list[str], given: Any = None) -> list
     with tempfile.TemporaryDirectory(prefix="check-") as folder:
         ends, still = _started(folder, how, answer, names, given)
         return _facts(folder, answer, names, ends, still)
-
-
-def start_twice(
-    answer: Answer, names: list[str], case: dict[str, Any], explain: Callable[[list[int]], None]
-) -> list[Facts]:
-    """``start`` a training of Horovod again after one of its workers has died; what each worker did the second time.
-
-    Args:
-        answer: the learner's function.
-        names: of the workers.
-        case: for the workers. ``case["accident"]`` says which one dies, in which step; its disk is lost with it.
-        explain: called when the second start does not come to its end, with the first sample that was read by each
-            worker that has read any; it may raise what says more.
-    """
-    worker, step = case["accident"]
-    with tempfile.TemporaryDirectory(prefix="check-") as folder:
-        ends, still = _started(folder, "horovod", answer, names, [case | {"dies": [worker, step]}])
-        if not Path(folder, DIED).exists():
-            _facts(folder, answer, names, ends, still)
-            raise Wrong(
-                f"{answer.name} comes to its end, and worker {worker} has never read the samples of step {step}"
-            )
-        for file in [file for kind in ("end", "begun", "beat", "half") for file in Path(folder).glob(f"{kind}.*")]:
-            file.unlink()
-        Path(folder, f"kept.{worker}").unlink(missing_ok=True)
-        ends, still = _started(folder, "horovod", answer, names, [case | {"dies": None}])
-        try:
-            return _facts(folder, answer, names, ends, still)
-        except Exception:
-            beats = [path.read_text(encoding="utf-8") for path in Path(folder).glob("beat.*")]
-            explain([int(first) for first in beats if first])
-            raise
 
 
 def _started(folder: str, how: str, answer: Answer, names: list[str], given: Any) -> tuple[dict[str, Any], str]:

@@ -6,7 +6,6 @@ numpy alone at the top: torch and TensorFlow are imported in the workers that ne
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,12 @@ from typing import Any
 import numpy
 from numpy import ndarray
 
-from checks.other_frameworks.launching import DIED
 from utils.training.same_training import BATCH, Batches, weights
 
 Case = dict[str, Any]
 
 
 HOROVOD: Case = {"ranks": 3, "steps": 7, "batch": 32, "lr": 0.1, "seed": 20}
-# A worker dies, not worker 0, in a step in the middle.
-ACCIDENT: Case = HOROVOD | {"steps": 8, "seed": 21, "momentum": 0.6, "accident": [1, 4]}
 # With two workers, and with several replicas in one process.
 _BOTH = {"batch": BATCH, "steps": 6, "lr": 0.4, "seed": 22}
 TENSORFLOW: list[Case] = [_BOTH | {"ranks": 2}, _BOTH | {"ranks": 3}]
@@ -110,42 +106,6 @@ class HorovodTask(Task):
         return super().facts() | {key: [array.ravel().tolist() for array in arrays] for key, arrays in told.items()}
 
 
-class MortalTask(HorovodTask):
-    """The same with momentum, and with a disk for each worker, with room for one state. One of the workers dies."""
-
-    def __init__(self, folder: str | Path, name: str, case: Case, number: int) -> None:
-        super().__init__(folder, name, case, number)
-        self.momentum = case["momentum"]
-        self._died, self._kept = Path(folder, DIED), Path(folder, f"kept.{number}")
-        self._saves: list[int] = []  # how many samples this worker had read by then
-
-    def read(self, numbers: Iterable[int]) -> tuple[Any, Any]:
-        """As before. The accident happens here: this process is killed."""
-        numbers = list(numbers)
-        worker, step = self._case["dies"] or (None, 0)
-        if worker == self._number and numbers[:1] and numbers[0] >= step * self.batch * self._case["ranks"]:
-            self._died.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().read(numbers)
-
-    def save(self, state: Any) -> None:
-        """Keep a state on this worker's disk, in place of the one before: it is old or new, never half."""
-        import torch
-
-        torch.save(state, half := Path(f"{self._kept}.half"))
-        half.replace(self._kept)
-        self._saves.append(sum(map(len, self._reads)))
-
-    def facts(self) -> dict[str, Any]:
-        return super().facts() | {"saves": self._saves}
-
-    def load(self) -> Any:
-        """The state on this worker's disk; None if there is none."""
-        import torch
-
-        return torch.load(self._kept, weights_only=False) if self._kept.exists() else None
-
-
 class TensorFlowTask(Task):
     """This lab's training for TensorFlow: all replicas together take 144 samples a step."""
 
@@ -176,8 +136,6 @@ def alone(
     lr: float,
     scale: int | None = None,
     start: Sequence[ndarray] = (),
-    momentum: float = 0.0,
-    forgets: int | None = None,
 ) -> tuple[list[float], list[ndarray]]:
     """What one process gets: gradients by hand, in numpy's float64.
 
@@ -186,15 +144,13 @@ def alone(
         lr: learning rate.
         scale: what the sum of a batch's losses is divided by; None: the number of its samples.
         start: the weights before the first step.
-        momentum: of SGD.
-        forgets: before this step, the momentum is set to zero.
 
     Returns:
         The loss of each step, and the final weights.
     """
     weight, bias, weight_2, bias_2 = state = [array.astype(numpy.float64) for array in start or weights()]
-    losses, moving = [], [numpy.zeros_like(array) for array in state]
-    for step, (images, labels) in enumerate(batches):
+    losses = []
+    for images, labels in batches:
         samples, rows = scale or len(labels), range(len(labels))
         hidden = numpy.maximum(images @ weight + bias, 0)
         logits = hidden @ weight_2 + bias_2
@@ -204,8 +160,6 @@ def alone(
         share[rows, labels] -= 1
         back = share @ weight_2.T * (hidden > 0)
         gradients = images.T @ back, back.sum(axis=0), hidden.T @ share, share.sum(axis=0)
-        for array, moved, gradient in zip(state, moving, gradients, strict=True):
-            moved *= 0.0 if step == forgets else momentum
-            moved += gradient / samples
-            array -= lr * moved
+        for array, gradient in zip(state, gradients, strict=True):
+            array -= lr * gradient / samples
     return losses, state

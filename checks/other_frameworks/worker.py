@@ -14,7 +14,7 @@ from typing import Any
 
 from checks.inside import Outcome, open_answer
 from checks.other_frameworks.launching import MIRRORED, Facts
-from checks.other_frameworks.training_tasks import HorovodTask, MortalTask, TensorFlowTask
+from checks.other_frameworks.training_tasks import HorovodTask, TensorFlowTask
 from checks.verdicts import NotStarted, Wrong
 from utils.ranks.ports import free_ports
 
@@ -36,7 +36,7 @@ def horovod() -> None:
     os.environ |= {"HOROVOD_LOCAL_RANK": "0", "HOROVOD_LOCAL_SIZE": "1", "HOROVOD_CROSS_RANK": f"{number}",
                    "HOROVOD_CROSS_SIZE": os.environ["HOROVOD_SIZE"]}  # fmt: skip
     name, (case,) = f"worker {number}", _given()
-    task = (MortalTask if "dies" in case else HorovodTask)(sys.argv[1], name, case, number)
+    task = HorovodTask(sys.argv[1], name, case, number)
     with _ending(name) as (call, facts), _collectives(hvd) as counts:
         call(task)
         facts |= task.facts() | counts

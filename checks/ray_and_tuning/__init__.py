@@ -23,7 +23,7 @@ def random_by_hand(random_search: Any) -> dict[str, Any]:
     return judge(random_searching.OFFICIAL, random_searching.play, random_searching.CASES, random_search)
 
 
-@exercise(title="Successive halving", difficulty=2, minutes=35, official=halving.OFFICIAL)
+@exercise(title="Successive halving", difficulty=2, minutes=30, official=halving.OFFICIAL)
 def halving_by_hand(successive_halving: Any) -> dict[str, Any]:
     """Judge ``successive_halving(configs, train, eta, first)``."""
     return judge(halving.OFFICIAL, halving.play, halving.cases, successive_halving)

@@ -5,6 +5,7 @@ optimizing.py   sharded_optimizer: state for this shard only
 clipping.py     clip: by the norm of all shards
 linear.py       sharded_linear: a weight that is there only while it is used
 prefetching.py  prefetch: the next unit is on its way; on a simulated timeline
+starting.py     start: from meta, by fully_shard
 layers.py       what they share: drawn layers, shards with their padding
 """
 
@@ -14,7 +15,7 @@ from typing import Any
 
 from checks.core import judge
 from checks.framework import exercise
-from checks.sharded_data_parallel import clipping, linear, optimizing, prefetching, reducing
+from checks.sharded_data_parallel import clipping, linear, optimizing, prefetching, reducing, starting
 
 
 @exercise(title="Reduce-scatter the gradients", difficulty=1, minutes=20, official=reducing.OFFICIAL)
@@ -45,3 +46,9 @@ def sharded_linear(sharded_linear: Any) -> dict[str, Any]:
 def prefetch(run: Any) -> dict[str, Any]:
     """Judge ``run(units, x)``: in time of a simulated GPU, and in units that are gathered at once."""
     return judge(prefetching.OFFICIAL, prefetching.play, prefetching.CASES, run)
+
+
+@exercise(title="The library's call", difficulty=2, minutes=15, official=starting.OFFICIAL)
+def start(start: Any) -> dict[str, Any]:
+    """Judge ``start(build)``, which returns a model that has begun on meta, sharded by ``fully_shard``."""
+    return judge(starting.OFFICIAL, starting.play, starting.CASES, start, ranks=(3, 2))

@@ -2,8 +2,8 @@
 
 columns.py     linear_layers: one matrix by columns, the next by rows
 heads.py       parallel_attention: each rank has some heads
-vocabulary.py  vocabulary_loss: scores are never gathered
 sequence.py    sequence_norm: each rank normalises its own tokens
+plans.py       whole_model: torch's own layers, by a plan
 passes.py      what they share: how f and g go wrong, a layer in two steps of training
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from checks.core import judge
 from checks.framework import exercise
-from checks.tensor_parallelism import columns, heads, sequence, vocabulary
+from checks.tensor_parallelism import columns, heads, plans, sequence
 
 
 @exercise(title="Columns, then rows", difficulty=2, minutes=30, official=columns.OFFICIAL)
@@ -28,13 +28,13 @@ def parallel_attention(ParallelAttention: Any) -> dict[str, Any]:
     return judge(heads.OFFICIAL, heads.play, heads.CASES, ParallelAttention, ranks=(2, 3))
 
 
-@exercise(title="A loss that never gathers the scores", difficulty=3, minutes=30, official=vocabulary.OFFICIAL)
-def vocabulary_loss(vocabulary_loss: Any) -> dict[str, Any]:
-    """Judge ``vocabulary_loss(scores, targets, start)``, forward and backward."""
-    return judge(vocabulary.OFFICIAL, vocabulary.play, vocabulary.CASES, vocabulary_loss, ranks=(3, 2))
-
-
 @exercise(title="A norm on its own part of the sequence", difficulty=3, minutes=30, official=sequence.OFFICIAL)
 def sequence_norm(sequence_norm: Any) -> dict[str, Any]:
     """Judge ``sequence_norm(x, weight, eps)``, forward and backward."""
     return judge(sequence.OFFICIAL, sequence.play, sequence.CASES, sequence_norm, ranks=(4, 2))
+
+
+@exercise(title="A plan for a whole Llama", difficulty=3, minutes=30, official=plans.OFFICIAL)
+def whole_model(cut: Any) -> dict[str, Any]:
+    """Judge ``cut(model, mesh)``, which changes the model in its place."""
+    return judge(plans.OFFICIAL, plans.play, plans.CASES, cut, ranks=(2, 4))

@@ -6,7 +6,7 @@ shifting.py         neighbours: a ring of messages
 gathering.py        different_lengths: parts of all ranks
 broken_batches.py   swallowed: broken batches, and mistakes that come out
 opened_stores.py    taken_port: a port that the system chooses
-slurm_lines.py      under_slurm: lines for all nodes; slurm_starts.py: read by torchrun's parser, and typed
+typed_lines.py      typed: a line that bash types on every node
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ from checks.torchrun import (
     script_starts,
     scripts,
     shifting,
-    slurm_lines,
-    slurm_starts,
     stopping,
+    typed_lines,
 )
 
 
@@ -38,6 +37,12 @@ def script(main: Any) -> dict[str, Any]:
     found = judge(scripts.OFFICIAL, scripts.play, scripts.CASES, main, ranks=(4, 3, 1))
     script_starts.start(main)
     return found | {"torchrun": "2 ranks"}
+
+
+@exercise(title="Typed on every node", difficulty=1, minutes=25, timeout=600, official=typed_lines.OFFICIAL)
+def typed(torchrun_line: Any) -> dict[str, Any]:
+    """Judge ``torchrun_line()``: what it returns is typed for real, on two nodes and on one."""
+    return typed_lines.start(torchrun_line)
 
 
 def show(function: Callable[[], Any], ranks: int = 2) -> None:
@@ -88,11 +93,3 @@ def swallowed(train_epoch: Any) -> dict[str, Any]:
 def taken_port(open_store: Any) -> dict[str, Any]:
     """Judge ``open_store(host)``: two stores on the same node at the same time."""
     return judge(opened_stores.OFFICIAL, opened_stores.play, opened_stores.CASES, open_store, ranks=(3, 1))
-
-
-@exercise(title="A line for each node", difficulty=2, minutes=25, official=slurm_lines.OFFICIAL)
-def under_slurm(torchrun_line: Any) -> dict[str, Any]:
-    """Judge ``torchrun_line(slurm, program)``: read by torchrun's own parser, and typed on two nodes."""
-    found = judge(slurm_lines.OFFICIAL, slurm_lines.play, slurm_lines.CASES, torchrun_line)
-    slurm_starts.type_on_two_nodes(torchrun_line)
-    return found | {"typed and started": "2 nodes with 2 workers each"}

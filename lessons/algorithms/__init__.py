@@ -3,5 +3,4 @@
 - ``all_reduce``: five all-reduces over send and recv. ``parameter_server``: on real ranks, and in simulated time.
 - ``pipelines``: stages, schedules of micro-batches, a training step. ``refcounts``: two threads and no lock.
 - ``ddp``: DistributedDataParallel, and the buckets of what is reduced together.
-- ``overlap``: how much communication hides behind the backward pass, also over a network that is as slow as you like.
 """

@@ -26,7 +26,7 @@ EPOCHS = 27
 """Of a whole training. It is 3³, so that successive halving by 3 has its rungs at 1, 3, 9 and 27."""
 RATES = tuple(10 ** (power / 8) for power in range(-16, 9))
 """Learning rates of the table: 0.01 to 10, eight in each decade."""
-BATCHES = (16, 32, 64, 128, 256)
+BATCHES = (32, 64, 128, 256)
 
 
 class _Split(NamedTuple):
@@ -110,14 +110,6 @@ class Training:
         found = each.reshape(len(scores), -1).mean(-1).tolist()
         return [min(loss, GUESSING) if math.isfinite(loss) else GUESSING for loss in found]
 
-    def errors(self, part: str = "test") -> list[float]:
-        """Which part of the images each network reads wrong, from 0 to 1."""
-        import torch
-
-        images, labels = _split().held_back[part]
-        with torch.no_grad():
-            return (self._scores(images).argmax(-1) != labels).float().mean(-1).tolist()
-
     def state_dict(self) -> dict[str, Any]:
         """All that another ``Training`` of the same settings needs to go on exactly here."""
         weights = [weight.detach().clone() for weight in self.weights]
@@ -172,9 +164,12 @@ class Table:
         self.curves, self.second = curves, second
 
     def curve(self, config: Mapping[str, float], seed: int) -> list[float]:
-        """The measured curve whose learning rate is nearest (in ratio) to the one asked for."""
-        row = self.curves[seed][config[self.second]]
-        return row[min(row, key=lambda rate: abs(math.log(rate / config["lr"])))]
+        """The curve at this learning rate: measured, or in between two measured ones (both axes are logarithmic)."""
+        row, rate = self.curves[seed][config[self.second]], config["lr"]
+        low = max((one for one in row if one <= rate), default=min(row))
+        high = min((one for one in row if one >= rate), default=max(row))
+        share = math.log(rate / low) / math.log(high / low) if low < rate < high else float(rate >= high)
+        return [a ** (1 - share) * b**share for a, b in zip(row[low], row[high], strict=True)]
 
     def last(self, seed: int) -> list[list[float]]:
         """Losses after the last epoch: a row for each value of the second parameter, a column for each rate."""

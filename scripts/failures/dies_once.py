@@ -1,4 +1,4 @@
-"""In the first attempt, rank 1 is killed after three seconds. It does without torch."""
+"""In the first attempt, rank 1 is killed after three seconds. There is no torch in it."""
 
 import os
 import signal

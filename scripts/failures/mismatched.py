@@ -1,4 +1,4 @@
-"""Rank 0 adds up, rank 1 broadcasts."""
+"""Rank 0 all-reduces, rank 1 broadcasts."""
 
 import datetime
 

@@ -41,4 +41,4 @@ def test_the_lab_says_what_halving_sends_between_two_nodes_with_four_ranks_each(
             crossing[first] += sum(2 * 0.5 ** (number + 1) for rank in range(8) if rank // 4 != (rank ^ distance) // 4)
     cells = nbformat.read(outline.notebook("parameter_server_and_all_reduce", "solutions"), as_version=4).cells
     text = next(cell.source for cell in cells if "r XOR 4, or with" in cell.source)
-    assert f"{crossing[4]:.0f} · S. If they come last, it is S/8, twice: {crossing[1]:.0f} · S" in text
+    assert f"{crossing[4]:.0f} · S. Last: S/8, twice, {crossing[1]:.0f} · S," in text

@@ -88,6 +88,9 @@ CHARTS = {
         note="simulated",
     ),
     "bars": lambda: draw.bars({"a": 1.0, "b": 2.5}, "seconds", "Two bars", note="simulated"),
+    "bars on a fixed axis": lambda: draw.bars(
+        {"a ring": 1.0, "a tree": 0.5}, "ms", "Two bars", log=True, axis=(0.1, 9)
+    ),
 }
 TINTS = {
     "#F7F7F7",

@@ -16,10 +16,10 @@ from course.notebooks import INTERACTIVE
 
 FEWEST_PREDICTIONS = 3
 OBJECTIVES = range(3, 6)
-# What a lecture promises: words and lines of code that one reads and understands in a minute, a minute for each
-# prediction, and two to run it.
-WORDS_A_MINUTE, LINES_A_MINUTE, TO_RUN = 140, 30, 2
-LONGEST_SITTING = 75
+# What a lecture promises: words and lines of code that a newcomer, often in a second language, understands in a
+# minute, a minute for each prediction, and five to run it.
+WORDS_A_MINUTE, LINES_A_MINUTE, TO_RUN = 80, 18, 5
+LONGEST_SITTING = 90
 
 
 def opens_properly(notebook: Any) -> list[str]:

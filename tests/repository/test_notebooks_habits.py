@@ -125,7 +125,7 @@ A paragraph.
 - write, on two
   lines.
 
-**Time:** 5 minutes
+**Time:** 10 minutes
 
 **Needs:** nothing."""
 FOLD = "**Predict.** What?\n\n<details><summary>Answer</summary>\n\nThis.\n\n</details>"
@@ -227,13 +227,13 @@ BROKEN: list[tuple[rules.Rule, Callable[[Any], None], str]] = [
     (lecture_rules.opens_properly, _replace(0, "- read,\n", ""), "3 to 5"),
     (lecture_rules.opens_properly, _replace(0, "- read,\n", "- read,\n" * 4), "3 to 5"),
     (lecture_rules.opens_properly, _replace(0, "You will be able to", "Objectives"), "3 to 5"),
-    (lecture_rules.opens_properly, _replace(0, "**Time:** 5 minutes", "Time: 5 minutes"), "Time"),
+    (lecture_rules.opens_properly, _replace(0, "**Time:** 10 minutes", "Time: 10 minutes"), "Time"),
     (lecture_rules.opens_properly, _replace(0, "**Needs:** nothing.", ""), "Needs"),
-    (lecture_rules.promises_its_minutes, _replace(0, "**Time:** 5", "**Time:** 10"), "10 minutes, and 5 follow"),
-    (lecture_rules.promises_its_minutes, _replace(0, "A paragraph.", "word " * 4000), "5 minutes, and 35 follow"),
+    (lecture_rules.promises_its_minutes, _replace(0, "**Time:** 10", "**Time:** 15"), "15 minutes, and 10 follow"),
+    (lecture_rules.promises_its_minutes, _replace(0, "A paragraph.", "word " * 4000), "10 minutes, and 60 follow"),
     (
         lecture_rules.promises_its_minutes,
-        lambda n: [_replace(0, "A paragraph.", "word " * 11_130)(n), _replace(0, "Time:** 5", "Time:** 85")(n)],
+        lambda n: [_replace(0, "A paragraph.", "word " * 6_800)(n), _replace(0, "Time:** 10", "Time:** 95")(n)],
         "where to pause",
     ),
     (lecture_rules.asks_for_predictions, _drop(2), "2 predictions"),

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from lessons.launchers import processes, torchrun
 
@@ -88,8 +89,16 @@ def train(folder: Path) -> None:
     assert [(line["step"], line["ranks"]) for line in lines] == [(10, 1), (20, 1), (21, 2), (30, 2), (40, 2)]
 
 
+def replica_group(_folder: Path) -> None:
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store.queue_push("quorum for B", json.dumps([1, {"B": 0}]))  # it is alone
+    store.set("stop", "now")
+    said = start(sys.executable, "scripts/replica_group.py", "B", str(store.port))
+    assert said.splitlines() == ["B in step 0: B, weight 0.00", "B ends after step 1: weight 0.30"]
+
+
 RUNS: dict[str, Callable[[Path], None]] = {
-    f"{run.__name__}.py": run for run in (elastic_steps, all_reduce_clock, first_ddp, train)
+    f"{run.__name__}.py": run for run in (elastic_steps, all_reduce_clock, first_ddp, train, replica_group)
 }
 
 

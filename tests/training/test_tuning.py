@@ -77,8 +77,6 @@ def test_a_network_takes_the_steps_of_torchs_optimizer(optimizer: str, rate: flo
         found = ours.epoch()
     loss = nn.functional.cross_entropy(model(images[1080:]), labels[1080:]).item()
     assert found == pytest.approx([loss], rel=1e-4)
-    wrong = (model(digits.test_images.flatten(1)).argmax(-1) != digits.test_labels).float().mean().item()
-    assert ours.errors("test") == pytest.approx([wrong])
 
 
 @pytest.mark.parametrize(("optimizer", "rate"), [("SGD", 0.3), ("AdamW", 0.01)])
@@ -102,8 +100,10 @@ def test_seeds_differ_and_small_sets_still_have_a_batch() -> None:
 def test_a_table_holds_the_trainings_that_one_would_do() -> None:
     table = tuning.measure(seeds=(1,), rates=(0.1, 1.0), batches=(128, 256), epochs=2)
     alone = tuning.Training(1.0, 256, seed=1)
-    assert table.curve({"lr": 0.9, "batch": 256}, 1) == pytest.approx([alone.epoch()[0] for _ in range(2)])
-    assert table.curve({"lr": 0.31, "batch": 256}, 1) == table.curves[1][256][0.1]  # nearer in ratio
+    assert table.curve({"lr": 1.0, "batch": 256}, 1) == pytest.approx([alone.epoch()[0] for _ in range(2)])
+    row, between = table.curves[1][256], table.curve({"lr": 10**-0.5, "batch": 256}, 1)  # half way, in ratio
+    assert between == pytest.approx([(a * b) ** 0.5 for a, b in zip(row[0.1], row[1.0], strict=True)])
+    assert [table.curve({"lr": lr, "batch": 256}, 1) for lr in (0.01, 5.0)] == [row[0.1], row[1.0]]
     assert table.last(1) == [[table.curves[1][batch][rate][-1] for rate in (0.1, 1.0)] for batch in (128, 256)]
     assert table.best(1) == min(min(curve) for row in table.curves[1].values() for curve in row.values())
     decays = tuning.measure_decay((0.0, 0.1), batch=256, epochs=1)
@@ -153,8 +153,8 @@ def test_halving_keeps_the_best_third(table: tuning.Table) -> None:
 
 
 def test_a_search_ends_when_its_points_do(table: tuning.Table) -> None:
-    settings = searches.grid({"lr": [0.1, 1.0], "batch": [16, 64]})
-    assert settings == [{"lr": rate, "batch": batch} for rate in (0.1, 1.0) for batch in (16, 64)]
+    settings = searches.grid({"lr": [0.1, 1.0], "batch": [32, 64]})
+    assert settings == [{"lr": rate, "batch": batch} for rate in (0.1, 1.0) for batch in (32, 64)]
     found = searches.replay(table, 0, searches.Points(settings), None, 10_000)
     assert [trial.config for trial in found.trials] == settings
     assert found.epochs == 4 * tuning.EPOCHS
@@ -167,10 +167,10 @@ def test_searchers_that_learn_see_every_result(table: tuning.Table) -> None:
     from ray.tune.search.optuna import OptunaSearch
 
     logging.getLogger("ray").setLevel(logging.ERROR)
-    space = {"lr": tune.loguniform(0.01, 10), "batch": tune.choice(list(tuning.BATCHES))}
-    found = searches.replay(table, 0, OptunaSearch(space, seed=0, **GOAL), None, 40 * tuning.EPOCHS)
-    begin, end = ([abs(numpy.log10(t.config["lr"])) for t in part] for part in (found.trials[:10], found.trials[-10:]))
-    assert numpy.mean(end) < numpy.mean(begin) / 2  # it comes nearer to 1, where the best curves are
+    space = {"lr": tune.loguniform(0.01, 10), "batch": tune.choice([64])}
+    found = searches.replay(table, 0, OptunaSearch(space, seed=0, **GOAL), None, 80 * tuning.EPOCHS)
+    begin, end = ([abs(numpy.log10(t.config["lr"])) for t in part] for part in (found.trials[:10], found.trials[-40:]))
+    assert numpy.median(end) < numpy.median(begin) / 2  # it comes nearer to 1, where the best curves are
 
 
 def test_pictures_of_searches_say_what_they_show() -> None:

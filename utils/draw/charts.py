@@ -94,6 +94,7 @@ def bars(
     text: Callable[[float], str] = lambda value: f"{value:.3g}",
     roles: Mapping[str, Role] | None = None,
     note: str = "",
+    axis: tuple[float, float] | None = None,
 ) -> Picture:
     """Horizontal bars with their values beside them, the first on top; dots on a logarithmic axis.
 
@@ -106,6 +107,7 @@ def bars(
         text: how a value is written beside its bar.
         roles: name → role (colour and hatch); None: all bars are "compute". Roles that differ get a legend.
         note: caption below: "simulated", or the hardware's name.
+        axis: its two ends, if they shall stay while a slider moves; None: what these bars need.
     """
     figure, axes = _empty(title, x_label, "", note, height=2.1 + 0.36 * len(values))
     labelled: set[str] = set()
@@ -124,10 +126,10 @@ def bars(
     top = max(values.values(), default=1.0)
     if log:
         axes.set_xscale("log")
-        axes.set_xlim(min(values.values()) / 2, top * 4)
+        axes.set_xlim(axis or (min(values.values()) / 2, top * 4))
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     else:
-        axes.set_xlim(0, top * 1.2)
+        axes.set_xlim(axis or (0, top * 1.2))
     if len(labelled) > 1:
         axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=3, frameon=False, fontsize=10)
     axes.grid(True, axis="both" if log else "x", color="#DDDDDD", linewidth=0.8)
@@ -143,16 +145,17 @@ def stacked_bars(
     title: str,
     alt: str | None = None,
     note: str = "",
+    end: float = 0.0,
 ) -> Picture:
     """Horizontal bars made of parts, the first bar on top, with their sums beside them.
 
     Args:
         values: name of the bar → part → length. A part that a bar does not have counts as 0.
         roles: part → role (colour and hatch), in the order in which the parts stand; the legend shows the parts' names.
-        x_label: with the unit.
-        title: the sentence that the chart shows.
+        x_label, title: the unit, and the sentence that the chart shows.
         alt: text alternative; None: title and all values.
         note: caption below: "simulated", or the hardware's name.
+        end: of the axis, the same for pictures of a series; 0: behind the longest bar.
     """
     strange = {part for parts in values.values() for part in parts} - set(roles)
     if strange:
@@ -164,11 +167,11 @@ def stacked_bars(
         if any(widths):
             drawn = axes.barh(list(values), widths, left=ends, label=part, color=role.colour, hatch=role.hatch,
                               edgecolor=EDGE, linewidth=0.8)  # fmt: skip
-            ends = [end + width for end, width in zip(ends, widths, strict=True)]
+            ends = [left + width for left, width in zip(ends, widths, strict=True)]
     if any(ends):
-        axes.bar_label(drawn, [f"{end:.3g}" for end in ends], padding=5, fontsize=10, color=palette.INK)
+        axes.bar_label(drawn, [f"{one:.3g}" for one in ends], padding=5, fontsize=10, color=palette.INK)
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.1 * (max(ends, default=0.0) or 1.0))
+    axes.set_xlim(0, end or 1.1 * (max(ends, default=0.0) or 1.0))
     axes.legend(loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=4, frameon=False, fontsize=9)
     told = [
         f"{name}: {', '.join(f'{part} {parts.get(part, 0.0):.3g}' for part in roles)}" for name, parts in values.items()

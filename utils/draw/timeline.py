@@ -165,22 +165,16 @@ def _strip(small: float) -> float:
     return max(STRIP, 4 * small)
 
 
-def _strips(pieces: Sequence[Piece], small: float) -> tuple[list[Piece], int]:
+def _strips(pieces: Sequence[Piece], small: float) -> list[Piece]:
     """Pieces narrower than ``small`` are drawn together in strips of at most ``_strip(small)`` pixels.
 
     In a strip the kinds stand side by side, each as wide as all its pieces together; what is left over is idle.
-
-    Returns:
-        The pieces to draw, and how many are not drawn alone.
     """
     result: list[Piece] = []
     together: list[Piece] = []
-    count = 0
 
     def finish() -> None:
-        nonlocal count
         if len(together) > 1:
-            count += len(together)
             x = together[0].left
             for role in sorted({piece.role for piece in together}, key=ORDER.__getitem__):
                 wide = sum(piece.width for piece in together if piece.role == role)
@@ -199,17 +193,17 @@ def _strips(pieces: Sequence[Piece], small: float) -> tuple[list[Piece], int]:
             finish()
         together.append(piece)
     finish()
-    return _joined(result), count
+    return _joined(result)
 
 
-def thinned(rows: list[list[Piece]]) -> tuple[list[list[Piece]], int]:
-    """All rows of the picture with so few pieces that it stays small; how many are drawn together."""
+def thinned(rows: list[list[Piece]]) -> list[list[Piece]]:
+    """All rows of the picture with so few pieces that it stays small."""
     rows = [_joined(row) for row in rows]
     small = 1.0
     while True:
         strips = [_strips(row, small) for row in rows]
-        if sum(len(row) for row, _ in strips) <= MOST_PIECES:
-            return [row for row, _ in strips], sum(count for _, count in strips)
+        if sum(map(len, strips)) <= MOST_PIECES:
+            return strips
         small *= 1.4
 
 
@@ -331,7 +325,7 @@ def _draw(
         for lane in lanes
         for row in rows[lane]
     ]
-    flat, together = thinned(flat)
+    flat = thinned(flat)
     pieces = iter(flat)
 
     tall = 30 if sum(lane_kind(lane) == 0 for lane in lanes) <= 8 else 24
@@ -349,8 +343,6 @@ def _draw(
     idle = [lane for lane in lanes if lane in busy and busy[lane] < 0.99995]
     present = {piece.role for row in flat for piece in row} | ({palette.IDLE.name} if idle else set())
     notes = [caption] if caption else []
-    if together:
-        notes.append(f"{together:,} short spans are drawn together, as strips")
     if hidden:
         notes.append(f"{hidden:,} spans are hidden behind others, at least in part")
     legend = sorted(

@@ -32,7 +32,8 @@ TIMEOUT = 90.0
 PAUSE = 0.1
 #: Seconds that TensorFlow's other processes get when one has failed: a chief goes on without a worker.
 GRACE = 30.0
-_LAUNCHERS = {"ddp": "torchrun", "mpi": "mpiexec", "horovod": "horovodrun"}  # for programs with such names
+_LAUNCHERS = {"ddp": "torchrun", "accelerate": "torchrun", "deepspeed": "torchrun", "jax": "mpiexec", "mpi": "mpiexec"}
+_LAUNCHERS |= {"horovod": "horovodrun"}  # for programs with such names
 _TOLD = ("PMI_", "MPI_", "MPIR_", "HYDRA_", "HOROVOD_", "TF_CONFIG")
 
 

@@ -58,53 +58,39 @@ def read(folder: str | Path) -> list[list[Event]]:
     return [[replace(event, seconds=event.seconds - first) for event in life] for life in lives]
 
 
-def timeline(lives: Sequence[Sequence[Event]], until: float | None = None) -> Picture:
+def timeline(lives: Sequence[Sequence[Event]]) -> Picture:
     """A lane for each machine: when its worker started, when it trained in a world of which size, when agents met anew.
 
     Args:
         lives: as from ``read``.
-        until: draw only what has happened until then (seconds); the axis stays the same.
     """
     from utils import draw
 
     end = max(event.seconds for life in lives for event in life)
-    now = end if until is None else until
     spans = []
     for life in lives:
         lane, size = f"machine {life[0].machine}", life[0].world_size
         steps = [event for event in life if event.what == "step"]
         ready = steps[0].seconds if steps else end
-        spans.append(draw.Span(lane, life[0].seconds, ready, "launch", "starts"))
+        spans.append(draw.Span(lane, life[0].seconds, ready, "launch", "start"))
         if steps:
-            label = f"{size} rank{'s' if size > 1 else ''}"
-            spans.append(draw.Span(lane, ready, steps[-1].seconds, "compute", label))
+            spans.append(draw.Span(lane, ready, steps[-1].seconds, "compute", str(size)))
     lanes = sorted({span.lane for span in spans})
     for lane in lanes:
         of_lane = [life for life in lives if f"machine {life[0].machine}" == lane]
         for life, following in pairwise(of_lane):
-            spans.append(draw.Span(lane, life[-1].seconds, following[0].seconds, "idle", "all meet"))
+            spans.append(draw.Span(lane, life[-1].seconds, following[0].seconds, "idle", "meet"))
         if of_lane[-1][-1].seconds < lives[-1][0].seconds:  # others were started after it
             spans.append(draw.Span(lane, of_lane[-1][-1].seconds, end, "error", "lost"))
-    seen = [replace(span, end=min(span.end, now)) for span in spans if span.start < now]
     # In words without times: they differ from run to run.
     worlds = [f"machine {life[0].machine} is rank {life[0].rank} of {life[0].world_size}" for life in lives]
-    caption = f"measured on this machine; after {now:.1f} s: {sentence(lives, now)}"
+    done = max(event.step for life in lives for event in life)
     return draw.timeline(
-        seen,
-        title="An elastic run of two machines",
-        caption=caption,
+        spans,
+        title="An elastic run of two machines; in blue, the number of ranks that train",
+        caption=f"measured on this machine: {done} steps were done",
         lanes=lanes,
         start=0.0,
         end=end,
         alt=f"An elastic run of two machines. Workers in the order of their starts: {'; '.join(worlds)}.",
     )
-
-
-def sentence(lives: Sequence[Sequence[Event]], at: float) -> str:
-    """Who trains at this moment, and how far they are."""
-    now = [life for life in lives if life[0].seconds <= at <= life[-1].seconds]
-    done = max((event.step for life in lives for event in life if event.seconds <= at), default=0)
-    training = [life for life in now if len(life) > 1 and life[1].seconds <= at]
-    who = " and ".join(sorted(life[0].machine for life in training))
-    train = f"{who} train{'s' if len(training) == 1 else ''}" if who else "nobody trains"
-    return f"{train}, {done} steps are done"

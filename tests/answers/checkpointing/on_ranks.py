@@ -13,42 +13,42 @@ import torch
 import torch.distributed as dist
 from known_answers import right, wrong
 
-CHECKED = """            with zipfile.ZipFile(path) as archive:
+CHECKED = """            with zipfile.ZipFile(f"{folder}/step-{step}.pt") as archive:
                 if archive.testzip() is None:
-                    return torch.load(path)
+                    good.add(step)
 """
-AGREE = "    dist.broadcast_object_list(found, src=0)\n"
-SAVE = '                save(state, f"{folder}/step-{number + 1}.pt")\n'
+AGREE = "    dist.all_gather_object(good, good_steps(folder))  # numbers travel, and no states\n"
+OWN = "    good = [good_steps(folder)]\n"
+SAVE = '                save({"parts": states, "random": random_numbers}, f"{folder}/step-{number + 1}.pt")\n'
 TIDY = '                for step in steps_in(folder)[:-3]:\n                    os.unlink(f"{folder}/step-{step}.pt")\n'
 WAIT = "            dist.barrier()\n"
 
 
-@right("all ranks read; the newest that is good for all")
-def good_for_all():
-    def good_steps(folder):
-        steps = []
-        for path in Path(folder).glob("step-*.pt"):
+@right("rank 0 alone reads, and gives all to the others")
+def from_rank_0():
+    def newest_good(folder):
+        found = (re.fullmatch(r"step-(\d+)\.pt", name) for name in os.listdir(folder))
+        for step in sorted((int(match[1]) for match in found if match), reverse=True):
             try:
-                with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive:
+                with zipfile.ZipFile(io.BytesIO(Path(folder, f"step-{step}.pt").read_bytes())) as archive:
                     if not archive.testzip():
-                        steps.append(int(path.stem.removeprefix("step-")))
+                        return torch.load(f"{folder}/step-{step}.pt")
             except (zipfile.BadZipFile, OSError):
                 continue
-        return set(steps)
+        return {"done": 0}
 
     def train_on_ranks(task, folder):
         parts, folder = task.new(), Path(folder)
         rank, size = dist.get_rank(), dist.get_world_size()
-        seen = [None] * size
-        dist.all_gather_object(seen, good_steps(folder))
-        first = max(set.intersection(*seen), default=0)
-        if first:
-            saved = torch.load(folder / f"step-{first}.pt")
+        found = [newest_good(folder) if rank == 0 else None]
+        dist.broadcast_object_list(found, src=0)
+        saved = found[0]
+        if saved["done"]:
             for name in saved["states"]:
                 parts[name].load_state_dict(saved["states"][name])
             torch.set_rng_state(saved["torch"][rank])
             random.setstate(saved["python"][rank])
-        for done in range(first + 1, task.steps + 1):
+        for done in range(saved["done"] + 1, task.steps + 1):
             task.step(done - 1, parts)
             if done % task.every:
                 continue
@@ -59,7 +59,7 @@ def good_for_all():
             if rank == 0:
                 states = {name: part.state_dict() for name, part in parts.items()}
                 half = folder / "half.tmp"
-                torch.save({"states": states, "torch": generators, "python": of_python}, half)
+                torch.save({"done": done, "states": states, "torch": generators, "python": of_python}, half)
                 with half.open("rb+") as file:
                     os.fsync(file)
                 half.replace(folder / f"step-{done}.pt")
@@ -146,17 +146,29 @@ right("a group of its own, given back", {
 wrong("all are kept", "old checkpoints stay", {TIDY: ""})
 wrong("one is kept", "one checkpoint is none", {"[:-3]": "[:-1]"})
 wrong("the barrier is inside the if", "stands still", {WAIT: "    " + WAIT})
-wrong("begins again if damaged", "newest good checkpoint", {"reversed(steps_in(folder))": "steps_in(folder)[-1:]"})
-wrong("each rank for itself", "different checkpoints", {" if rank == 0 else None]": "]", AGREE: ""})
-wrong("only rank 0 loads", "different checkpoints", {AGREE: ""})
+wrong(
+    "begins again if damaged",
+    "newest good checkpoint",
+    {"for step in steps_in(folder):": "for step in steps_in(folder)[-1:]:"},
+)
+wrong("each rank for itself", "different checkpoints", {
+    "    good = [None] * dist.get_world_size()\n" + AGREE: OWN
+})  # fmt: skip
+wrong("only rank 0 loads", "different checkpoints", {
+    "    good = [None] * dist.get_world_size()\n" + AGREE: "    good = [good_steps(folder) if rank == 0 else set()]\n"
+})  # fmt: skip
 wrong(
     "every rank writes", "rank 1 writes files as well", {"            if rank == 0:\n": "            if rank >= 0:\n"}
 )
 wrong("new names for halves", "half-written", {"{path}.tmp": "{path}.{os.getpid()}"})
 wrong("the newest although it is damaged", "raised", {
-    "        try:\n" + CHECKED + "        except Exception:\n            pass  # cut off, or empty\n": "        return torch.load(path)\n"
+    "        try:\n" + CHECKED + "        except Exception:\n            pass  # cut off, or empty\n": "        good.add(step)\n"
 })  # fmt: skip
-wrong("no checksum", "goes on from it all the same", {CHECKED: "            return torch.load(path)\n"})
+wrong(
+    "no checksum",
+    "goes on from it all the same",
+    {CHECKED: '            torch.load(f"{folder}/step-{step}.pt")\n            good.add(step)\n'},
+)
 wrong("no barrier", "let all wait at a barrier", {WAIT: ""})
 wrong(
     "a sleep in place of a barrier",

@@ -1,8 +1,11 @@
-"""Exercise 2 of the lab on DistributedDataParallel. What is not here is in the official solution."""
+"""Exercise 1 of the lab on DistributedDataParallel. What is not here is in the official solution."""
 
+import torch
 import torch.distributed as dist
 from known_answers import right, wrong
 
+ALL = "[*model.parameters(), *model.buffers()]"
+SEND = "        dist.broadcast(tensor.detach(), 0)\n"
 WORK = "        work = dist.all_reduce(parameter.grad, async_op=True)\n"
 KEEP = "        self.travelling.append((parameter, work))\n"
 WAIT = "            work.wait()\n"
@@ -16,11 +19,42 @@ right("the collective divides, and the first is waited for first", {
     WORK + KEEP: "        self.travelling.append(dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG, async_op=True))\n",
     FINISH: "        while self.travelling:\n            self.travelling.pop(0).wait()\n",
 })  # fmt: skip
+right("copies are broadcast by name", {
+    f"    for tensor in {ALL}:\n{SEND}": "    everything = dict(model.named_parameters()) | dict(model.named_buffers())\n"
+    "    for name in sorted(everything):\n        copy = everything[name].detach().clone()\n"
+    "        dist.broadcast(copy, src=0, group=dist.group.WORLD)\n        everything[name].data.copy_(copy)\n",
+})  # fmt: skip
 right("waits when backward ends", {
     WORK: "        if not self.travelling:\n"
     "            torch.autograd.Variable._execution_engine.queue_callback(self.arrive)\n" + WORK,
     FINISH: "        pass\n\n    def arrive(self):\n" + FINISH,
 })  # fmt: skip
+
+
+@right("all are broadcast at once, and then all waits")
+def asynchronous():
+    @torch.no_grad()
+    def broadcast_state(model):
+        works = [dist.broadcast(one, src=0, async_op=True) for one in (*model.parameters(), *model.buffers())]
+        for work in works:
+            work.wait()
+
+    return (broadcast_state,)
+
+
+@right("everything of one type is broadcast in one vector")
+def flattened():
+    def broadcast_state(model):
+        tensors = [*model.parameters(), *model.buffers()]
+        for dtype in sorted({tensor.dtype for tensor in tensors}, key=str):
+            alike = [tensor for tensor in tensors if tensor.dtype == dtype]
+            vector = torch.cat([tensor.detach().flatten() for tensor in alike])
+            dist.broadcast(vector, 0)
+            with torch.no_grad():
+                for tensor, part in zip(alike, vector.split([tensor.numel() for tensor in alike]), strict=True):
+                    tensor.copy_(part.view_as(tensor))
+
+    return (broadcast_state,)
 
 
 @right("a copy travels, and takes the place of the gradient")
@@ -94,6 +128,21 @@ def closures():
     return (Overlapped,)
 
 
+wrong("broadcast not waited for", "never waits for broadcast", {SEND: SEND.replace("0)", "0, async_op=True)")})
+wrong("everybody is the source", "a broadcast from rank 1", {"detach(), 0": "detach(), dist.get_rank()"})
+wrong(
+    "the mean of the models",
+    "calls all_reduce, and broadcast is all",
+    {SEND: "        dist.all_reduce(tensor.detach())\n"},
+)
+wrong("pickled state", "the bytes that broadcast_state sends", {
+    f"    for tensor in {ALL}:\n{SEND}": f"    state = [{ALL}]\n    dist.broadcast_object_list(state, 0)\n"
+    f"    for mine, theirs in zip({ALL}, state[0], strict=True):\n        mine.data.copy_(theirs)\n"
+})  # fmt: skip
+wrong("untied", "a tensor, or a tie", {
+    SEND: SEND + "    model.load_state_dict({k: v.clone() for k, v in model.state_dict().items()}, assign=True)\n"
+})  # fmt: skip
+wrong("eval", "the mode (train or eval)", {SEND: SEND + "    model.eval()\n"})
 wrong("frozen too", "cannot register a hook on a tensor that doesn't require gradient", {
     LIST + "            if parameter.requires_grad:\n                " + HOOK: LIST + "            " + HOOK
 })  # fmt: skip

@@ -1,4 +1,4 @@
-"""Exercise 5 of the lab on the GIL and reference counts: errors that hold on. What is not here is in the official solution."""
+"""Exercise 4 of the lab on the GIL and reference counts: errors that hold on. What is not here is in the official solution."""
 
 from known_answers import right, wrong
 

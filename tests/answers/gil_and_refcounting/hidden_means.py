@@ -1,4 +1,4 @@
-"""Exercise 4 of the lab on the GIL and reference counts: means of what a layer puts out. What is not here is in the official
+"""Exercise 3 of the lab on the GIL and reference counts: means of what a layer puts out. What is not here is in the official
 solution."""
 
 import torch

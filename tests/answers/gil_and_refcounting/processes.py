@@ -1,4 +1,4 @@
-"""Exercise 6 of the lab on the GIL and reference counts: items for processes. What is not here is in the official solution."""
+"""Exercise 5 of the lab on the GIL and reference counts: items for processes. What is not here is in the official solution."""
 
 import multiprocessing
 import os

@@ -113,10 +113,6 @@ def by_place():
 
 
 TRAIN, START = "train(config, epochs - had, checkpoint)", "    epochs, had = first, 0\n"
-wrong("a crash ends all", "raised OutOfMemory", {"except RuntimeError:": "except ZeroDivisionError:"})
-wrong("only RuntimeError itself", "raised OutOfMemory", {
-    "except RuntimeError:\n": "except RuntimeError as error:\n                if type(error) is not RuntimeError:\n                    raise\n"
-})  # fmt: skip
 wrong("none goes on", "a loop that never ends", {"max(1, len(rung) // eta)": "len(rung) // eta"})
 wrong("the list is sorted", "changes `configs`", {START: START + "    configs.sort(key=str)\n"})
 wrong("the loss alone", "return two things", {"return config, loss": "return loss"})

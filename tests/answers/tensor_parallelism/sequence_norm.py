@@ -1,4 +1,4 @@
-"""Exercise 4 of the lab on tensor parallelism: norm, then gather. What is not here is in the official solution."""
+"""Exercise 3 of the lab on tensor parallelism: norm, then gather. What is not here is in the official solution."""
 
 import torch
 import torch.distributed as dist

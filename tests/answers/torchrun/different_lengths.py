@@ -1,4 +1,4 @@
-"""Exercise 4 of the lab on torchrun: parts of different length. What is not here is in the official solution."""
+"""Exercise 5 of the lab on torchrun: parts of different length. What is not here is in the official solution."""
 
 import torch
 import torch.distributed as dist

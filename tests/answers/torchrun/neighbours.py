@@ -1,4 +1,4 @@
-"""Exercise 3 of the lab on torchrun: all send, and somebody receives. What is not here is in the official solution."""
+"""Exercise 4 of the lab on torchrun: all send, and somebody receives. What is not here is in the official solution."""
 
 import torch
 import torch.distributed as dist

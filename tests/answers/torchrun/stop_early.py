@@ -1,4 +1,4 @@
-"""Exercise 2 of the lab on torchrun: all ranks stop after the same epoch. What is not here is in the official solution."""
+"""Exercise 3 of the lab on torchrun: all ranks stop after the same epoch. What is not here is in the official solution."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Exercise 5 of the lab on torchrun: broken batches. What is not here is in the official solution."""
+"""Exercise 6 of the lab on torchrun: broken batches. What is not here is in the official solution."""
 
 import contextlib
 

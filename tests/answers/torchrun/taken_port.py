@@ -1,4 +1,4 @@
-"""Exercise 6 of the lab on torchrun: a store whose port nobody else has. What is not here is in the official solution."""
+"""Exercise 7 of the lab on torchrun: a store whose port nobody else has. What is not here is in the official solution."""
 
 import torch
 import torch.distributed as dist
