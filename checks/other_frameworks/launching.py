@@ -49,17 +49,13 @@ def start(how: str, answer: Answer, names: list[str], given: Any = None) -> list
         NotStarted: the answer is not written yet.
     """
     with tempfile.TemporaryDirectory(prefix="check-") as folder:
-        ends, still = _started(folder, how, answer, names, given)
+        program = Path(folder, "program.py")
+        program.write_text(f"from checks.other_frameworks import worker\n\nworker.{how}()\n", encoding="utf-8")
+        Path(folder, "answer.json").write_text(json.dumps([answer.name, answer.to_json()]), encoding="utf-8")
+        Path(folder, "given.json").write_text(json.dumps(given), encoding="utf-8")
+        command = _COMMANDS[how].format(ranks=len(names)).split()
+        ends, still = _watch([*command, sys.executable, str(program), folder], Path(folder), names)
         return _facts(folder, answer, names, ends, still)
-
-
-def _started(folder: str, how: str, answer: Answer, names: list[str], given: Any) -> tuple[dict[str, Any], str]:
-    program = Path(folder, "program.py")
-    program.write_text(f"from checks.other_frameworks import worker\n\nworker.{how}()\n", encoding="utf-8")
-    Path(folder, "answer.json").write_text(json.dumps([answer.name, answer.to_json()]), encoding="utf-8")
-    Path(folder, "given.json").write_text(json.dumps(given), encoding="utf-8")
-    command = _COMMANDS[how].format(ranks=len(names)).split()
-    return _watch([*command, sys.executable, str(program), folder], Path(folder), names)
 
 
 def _facts(folder: str, answer: Answer, names: list[str], ends: dict[str, Any], still: str) -> list[Facts]:

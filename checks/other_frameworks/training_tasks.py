@@ -63,8 +63,6 @@ class Task:
     def _note(self, read: list[int]) -> None:
         if os.getpid() != self._pid:
             raise RuntimeError("samples are read in the worker's own process, and not in one that a DataLoader makes")
-        if not self._reads:  # known also of a worker that does not come to its end
-            self._beat.write_text(str(min(read, default=0)), encoding="utf-8")
         self._reads.append(read)
         self._beat.touch()
 

@@ -20,7 +20,6 @@ from utils.training.same_training import BATCH, LEARNING_RATE, STEPS, Batches, w
 folder, pause = Path(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 0
 config = json.loads(os.environ["TF_CONFIG"])
 role, workers = config["task"]["type"], len(config["cluster"]["worker"])
-os.umask(0o077 if role == "ps" else 0o022)  # so that the files on the disk show who has written them
 
 
 def serve():

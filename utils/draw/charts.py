@@ -145,7 +145,7 @@ def stacked_bars(
     title: str,
     alt: str | None = None,
     note: str = "",
-    end: float = 0.0,
+    axis: tuple[float, float] | None = None,
 ) -> Picture:
     """Horizontal bars made of parts, the first bar on top, with their sums beside them.
 
@@ -155,7 +155,7 @@ def stacked_bars(
         x_label, title: the unit, and the sentence that the chart shows.
         alt: text alternative; None: title and all values.
         note: caption below: "simulated", or the hardware's name.
-        end: of the axis, the same for pictures of a series; 0: behind the longest bar.
+        axis: as in ``bars``.
     """
     strange = {part for parts in values.values() for part in parts} - set(roles)
     if strange:
@@ -167,11 +167,11 @@ def stacked_bars(
         if any(widths):
             drawn = axes.barh(list(values), widths, left=ends, label=part, color=role.colour, hatch=role.hatch,
                               edgecolor=EDGE, linewidth=0.8)  # fmt: skip
-            ends = [left + width for left, width in zip(ends, widths, strict=True)]
+            ends = [end + width for end, width in zip(ends, widths, strict=True)]
     if any(ends):
-        axes.bar_label(drawn, [f"{one:.3g}" for one in ends], padding=5, fontsize=10, color=palette.INK)
+        axes.bar_label(drawn, [f"{end:.3g}" for end in ends], padding=5, fontsize=10, color=palette.INK)
     axes.invert_yaxis()
-    axes.set_xlim(0, end or 1.1 * (max(ends, default=0.0) or 1.0))
+    axes.set_xlim(axis or (0, 1.1 * (max(ends, default=0.0) or 1.0)))
     axes.legend(loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=4, frameon=False, fontsize=9)
     told = [
         f"{name}: {', '.join(f'{part} {parts.get(part, 0.0):.3g}' for part in roles)}" for name, parts in values.items()

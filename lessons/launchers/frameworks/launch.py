@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import stat
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -32,8 +31,11 @@ TIMEOUT = 90.0
 PAUSE = 0.1
 #: Seconds that TensorFlow's other processes get when one has failed: a chief goes on without a worker.
 GRACE = 30.0
-_LAUNCHERS = {"ddp": "torchrun", "accelerate": "torchrun", "deepspeed": "torchrun", "jax": "mpiexec", "mpi": "mpiexec"}
-_LAUNCHERS |= {"horovod": "horovodrun"}  # for programs with such names
+_LAUNCHERS = {  # for programs with such names
+    **dict.fromkeys(("ddp", "accelerate", "deepspeed"), "torchrun"),
+    **dict.fromkeys(("mpi", "jax"), "mpiexec"),
+    "horovod": "horovodrun",
+}
 _TOLD = ("PMI_", "MPI_", "MPIR_", "HYDRA_", "HOROVOD_", "TF_CONFIG")
 
 
@@ -63,12 +65,11 @@ def run(
         else:
             ran = _tensorflow(path, args, workers, kill_at, timeout)
         files = {str(file.relative_to(kept)): file.stat().st_size for file in sorted(kept.rglob("*")) if file.is_file()}
-        modes = {name: stat.filemode((kept / name).stat().st_mode) for name in files}
         results = [name for name in files if name.endswith(".json")]
         found = json.loads(Path(kept, results[0]).read_text()) if results else {}
         command = ran.command.replace(str(kept), "FOLDER").replace(f"{path.parent}{os.sep}", "")
         command = command.replace(f"{SCRIPTS}{os.sep}", "").replace(str(PAUSE), "PAUSE")
-        return RunResult(command, ran.code, ran.workers, ran.launcher, found, files, modes)
+        return RunResult(command, ran.code, ran.workers, ran.launcher, found, files)
 
 
 def mpiexec(*arguments: str | Path) -> str:

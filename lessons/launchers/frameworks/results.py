@@ -56,7 +56,6 @@ class RunResult:
         launcher: what the launcher itself said.
         found: what the program has written: "losses", "weights" (see ``utils.training.same_training``), and facts.
         files: names of all files that it left, and their sizes in bytes.
-        modes: their permissions, such as "-rw-r--r--".
     """
 
     command: str
@@ -65,7 +64,6 @@ class RunResult:
     launcher: str = ""
     found: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, int] = field(default_factory=dict)
-    modes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def losses(self) -> list[float]:
