@@ -29,7 +29,7 @@ _KINDS = "lecture|lab|solution|notebook"
 _ONE = rf"\b(?:{_KINDS})[\s-]+\d\d\b"
 _SEVERAL = rf"\b(?:{_KINDS})s\s+\d\d\b(?:(?:,\s+|,?\s+(?:and|or|to)\s+|\s?[–-]\s?)\d\d\b)*"
 IN_PROSE = re.compile(rf"(?:{_SEVERAL}|{_ONE})(?![\d.:%]\d)", re.IGNORECASE)
-IN_HEADING = re.compile(r"(?:^# |\[)\d\d(?= · )", re.MULTILINE)
+IN_HEADING = re.compile(r"(?:^# |\[)\d\d(?= · |\]\()", re.MULTILINE)
 _NUMBER = re.compile(r"\d\d")
 
 

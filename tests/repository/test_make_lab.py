@@ -58,14 +58,17 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     assert left == []
 
 
+def answer(info: dict[str, Any], path: str) -> Any:
+    """What JupyterLab's server says at an address."""
+    request = urllib.request.Request(f"{info['url']}api/{path}", headers={"Authorization": f"token {info['token']}"})
+    with urllib.request.urlopen(request, timeout=30) as reply:
+        return json.load(reply)
+
+
 def contents(info: dict[str, Any], path: str) -> set[str]:
     """What the file browser shows of a folder."""
-    request = urllib.request.Request(
-        f"{info['url']}api/contents/{path}", headers={"Authorization": f"token {info['token']}"}
-    )
     try:
-        with urllib.request.urlopen(request, timeout=30) as reply:
-            return {item["name"] for item in json.load(reply)["content"]}
+        return {item["name"] for item in answer(info, f"contents/{path}")["content"]}
     except urllib.error.URLError:
         return set()
 
@@ -106,4 +109,6 @@ def test_a_card_of_the_map_leads_to_its_lecture(lab: dict[str, Any]) -> None:
             page.screenshot(path=Path(folder, "start-page.png"))
         page.get_by_role("link", name=f"{lecture.number:02d} {lecture.title}").first.click()
         sync_api.expect(page.locator(".jp-Notebook h1").first).to_contain_text(lecture.title, timeout=SECONDS * 1000)
+        # (JupyterLab's server that is ended while a kernel starts may wait for it for ever.)
+        assert eventually(lambda: [each["execution_state"] for each in answer(lab, "kernels")] == ["idle"], 60)
         browser.close()
