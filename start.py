@@ -144,7 +144,7 @@ def install(wanted: list[str]) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as pip:
         for line in pip.stdout or ():
             lines.append(line.strip())
-            if lines[-1].startswith(("Downloading ", "Installing ")):
+            if re.match(r"Downloading .*\b[MG]B\)|Installing ", lines[-1]):
                 print("  " + lines[-1][:150], flush=True)
     text = "\n".join(lines)
     if pip.returncode:
@@ -205,7 +205,8 @@ def first_all_reduce(ranks: int) -> None:
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if shell:
         print(f"\n%%ranks -n {ranks}\n{FIRST_CELL}", flush=True)
-        shell.run_line_magic("load_ext", "utils")
+        if "utils" not in shell.extension_manager.loaded:
+            shell.run_line_magic("load_ext", "utils")
         shell.run_cell_magic("ranks", f"-n {ranks}", FIRST_CELL)
         return
     from utils import launch
