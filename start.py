@@ -165,7 +165,7 @@ def sorry(text: str, wanted: list[str]) -> str:
         )
     why = next((line for line in reversed(text.splitlines()) if "ERROR" in line), text[-200:])
     return (
-        f"pip could not install {packages}: {why} Has this machine a network (on Kaggle: Settings, Internet on) and "
+        f"pip could not install {packages}: {why}. Has this machine a network (on Kaggle: Settings, Internet on) and "
         "room on its disk? Then run this cell again."
     )
 
