@@ -207,7 +207,8 @@ def first_all_reduce(ranks: int) -> None:
         print(f"\n%%ranks -n {ranks}\n{FIRST_CELL}", flush=True)
         if "utils" not in shell.extension_manager.loaded:
             shell.run_line_magic("load_ext", "utils")
-        shell.run_cell_magic("ranks", f"-n {ranks}", FIRST_CELL)
+        said = shell.run_cell_magic("ranks", f"-n {ranks}", FIRST_CELL)
+        sys.modules["IPython"].display.display(said)  # as a cell's last line is shown
         return
     from utils import launch
 
