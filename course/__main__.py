@@ -59,6 +59,11 @@ def _parser() -> argparse.ArgumentParser:
         new.add_argument("--lab", action="store_true", help="with a solution, and so with a lab")
     lab = commands.add_parser("lab", help="make a lab with one exercise, its check and its answers, for a lecture")
     lab.add_argument("slug")
+    anywhere = commands.add_parser("anywhere", help="write the notebooks with a cell in front that fetches the course")
+    anywhere.add_argument("folder", type=Path)
+    anywhere.add_argument("address", help="of the repository: https://github.com/OWNER/NAME")
+    getter = commands.add_parser("get", help="put the notebooks, labs, … that pip has installed into a folder")
+    getter.add_argument("folder", type=Path)
     for one in (table, needs, insert, move, split, lab):
         one.add_argument("--root", type=Path, default=ROOT, help="the repository")
     return parser
@@ -131,6 +136,20 @@ def _new_lab(options: argparse.Namespace) -> int:
     return 0
 
 
+def _anywhere(options: argparse.Namespace) -> int:
+    from course import anywhere
+
+    print(f"wrote {len(anywhere.write(options.folder, options.address))} notebooks into {_short(options.folder)}")
+    return 0
+
+
+def _get(options: argparse.Namespace) -> int:
+    from course import anywhere
+
+    print(anywhere.get(options.folder))
+    return 0
+
+
 def _short(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
@@ -144,6 +163,8 @@ _COMMANDS = {
     "move": _renumber,
     "split": _renumber,
     "lab": _new_lab,
+    "anywhere": _anywhere,
+    "get": _get,
 }
 
 if __name__ == "__main__":

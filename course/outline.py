@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+"""Where the packages are: the repository, or where pip has put them."""
+FILES = ROOT if (ROOT / "notebooks").is_dir() else ROOT / "course" / "files"
+"""Where notebooks, labs, solutions and scripts are: the repository, or what a wheel has brought along."""
 NAME = re.compile(r"(\d\d)_([a-z0-9_]+)")
 FILE_NAME = re.compile(rf"{NAME.pattern}\.ipynb")
 HEADING = re.compile(r"# \d\d · (\S.*)")
@@ -60,7 +63,7 @@ class Lecture:
 
 def lectures(root: Path | None = None) -> list[Lecture]:
     """All lectures in the order of their numbers. What a notebook does not say is empty."""
-    folder = (root or ROOT) / "notebooks"
+    folder = (root or FILES) / "notebooks"
     return [_lecture(path) for path in sorted(folder.glob("*.ipynb")) if NAME.fullmatch(path.stem)]
 
 
@@ -133,7 +136,7 @@ def slug_of(name: str) -> str:
 
 def slugs(folder: str = "notebooks", root: Path | None = None) -> list[str]:
     """The slugs of a folder's notebooks, in the order of their numbers."""
-    return [slug_of(name) for name in _names(root or ROOT, folder)]
+    return [slug_of(name) for name in _names(root or FILES, folder)]
 
 
 def notebook(slug: str, folder: str = "notebooks", root: Path | None = None) -> Path:
@@ -142,7 +145,7 @@ def notebook(slug: str, folder: str = "notebooks", root: Path | None = None) -> 
     Raises:
         FileNotFoundError: if there is none, or more than one.
     """
-    root = root or ROOT
+    root = root or FILES
     found = [name for name in _names(root, folder) if slug_of(name) == slug]
     if len(found) != 1:
         many = " and ".join(f"{name}.ipynb" for name in found)

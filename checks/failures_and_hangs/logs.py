@@ -31,7 +31,7 @@ OFFICIAL = Reference("failures_and_hangs", "judge_log", {
     "a RuntimeError may be a rank's own error":
         {', words):\n': ', words) and name != "RuntimeError":\n'},
 })  # fmt: skip
-FOLDER = outline.ROOT / "scripts" / "failures" / "logs"
+FOLDER = outline.FILES / "scripts" / "failures" / "logs"
 STORED = "abcde"
 WITNESS = r"Timed out waiting|Connection (closed|reset) by peer"
 

@@ -257,12 +257,23 @@ def test_addresses_come_from_one_setting(book: Path) -> None:
     for wanted in (
         f"http://localhost:8888/lab/tree/notebooks/{name}.ipynb",
         f"https://mybinder.org/v2/gh/someone/course/main?urlpath=lab/tree/notebooks/{name}.ipynb",
-        f"https://colab.research.google.com/github/someone/course/blob/main/notebooks/{name}.ipynb",
+        f"https://colab.research.google.com/github/someone/course/blob/anywhere/notebooks/{name}.ipynb",
+        f"https://kaggle.com/kernels/welcome?src={REPOSITORY}/blob/anywhere/notebooks/{name}.ipynb",
         f"{REPOSITORY}/edit/main/notebooks/{name}.ipynb",
     ):
         assert f'href="{wanted}"' in text
+    page = re.sub(r"<[^>]+>", "", (book / "anywhere.html").read_text(encoding="utf-8"))
+    assert f"git clone -q --depth 1 {REPOSITORY} many-gpus" in page and "OWNER" not in page
     assert f"git clone {REPOSITORY}" in re.sub(r"<[^>]+>", "", (book / "index.html").read_text(encoding="utf-8"))
     assert 'rel="next"' in text and 'rel="prev"' in text and REPOSITORY in text.split('class="cite"')[1]
+
+
+def test_without_that_setting_there_are_no_buttons_that_lead_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "book")
+    from extension.addresses import notebook_addresses
+
+    assert list(notebook_addresses("notebooks/one.ipynb", "")) == ["JupyterLab"]
+    assert list(notebook_addresses("notebooks/one.ipynb", REPOSITORY)) == ["JupyterLab", "Colab", "Kaggle", "Binder"]
 
 
 @pytest.mark.parametrize("language", ["", "ko/"])

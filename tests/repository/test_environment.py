@@ -339,9 +339,13 @@ def test_every_action_is_pinned_by_its_commit_and_a_workflow_may_only_read(name:
     assert uses and [one for one in uses if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+(\.\d+)*", one)] == []
     assert workflow["permissions"] == {"contents": "read"} and workflow["concurrency"]["cancel-in-progress"] is True
     may_write = {
-        key for job in workflow["jobs"].values() for key, may in job.get("permissions", {}).items() if may != "read"
+        (job, key)
+        for job, what in workflow["jobs"].items()
+        for key, may in what.get("permissions", {}).items()
+        if may != "read"
     }
-    assert may_write <= ({"pages", "id-token"} if name == "book.yml" else set())
+    of_the_book = {("publish", "pages"), ("publish", "id-token"), ("anywhere", "contents")}  # (a branch of its own)
+    assert may_write <= (of_the_book if name == "book.yml" else set())
     assert all(0 < job["timeout-minutes"] <= 90 for job in workflow["jobs"].values())
     steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
     for setup in (step for step in steps if "setup-python" in step.get("uses", "")):
@@ -414,7 +418,10 @@ def test_make_clean_leaves_what_git_has_and_what_a_learner_has_and_nothing_else(
 
 def test_binder_installs_this_project_in_the_versions_that_were_tested() -> None:
     lines = [line.split() for line in _text(".binder/requirements.txt").splitlines() if not line.startswith("#")]
-    assert sorted(lines) == [["--constraint", "../requirements.lock"], ["--editable", "."]]
+    first, *others = sorted(lines)
+    assert [first, others[0]] == [["--constraint", "../requirements.lock"], ["--editable", "."]]
+    (index,) = others[1:]
+    assert index[0] == "--extra-index-url" and index[1].endswith("/whl/cpu"), "CUDA is of no use there, and is large"
 
 
 def test_the_development_container_is_set_up_by_make() -> None:
@@ -426,9 +433,10 @@ def test_the_development_container_is_set_up_by_make() -> None:
 
 
 def test_no_file_names_a_package_registry() -> None:
-    """But workflows that of torch, for its build for CPUs."""
+    """But workflows and Binder that of torch, for its build for CPUs."""
     named = {(name, host) for name, text in _texts() for host in REGISTRIES if host in text.lower()}
-    torchs_own = {(name, host) for name, host in named if "pytorch" in host and name.startswith(".github/workflows/")}
+    have_no_gpu = (".github/workflows/", ".binder/")
+    torchs_own = {(name, host) for name, host in named if "pytorch" in host and name.startswith(have_no_gpu)}
     assert named - torchs_own == set()
 
 

@@ -19,13 +19,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from course import outline
 from lessons.launchers import processes, warm_process
 from lessons.launchers.frameworks import tf_roles
 from lessons.launchers.frameworks.results import RunResult, Worker
 from lessons.launchers.warm_process import MARK
 from utils.ranks.ports import free_ports
 
-SCRIPTS = Path(__file__).resolve().parents[3] / "scripts" / "frameworks"
+SCRIPTS = outline.FILES / "scripts" / "frameworks"
 TIMEOUT = 90.0
 #: Seconds between two steps of a run in which a worker is killed: time to kill it before the training is over.
 PAUSE = 0.1
