@@ -184,7 +184,7 @@ def test_a_module_of_the_readers_own_with_our_name_is_named(tmp_path, monkeypatc
     assert hidden_module() == ""
     (tmp_path / "utils.py").write_text("mine = 1")
     with World(1) as world:
-        assert "The utils.py of this folder has the name of a package of this course" in world.note
+        assert "The utils.py of this folder has the name of a package that cells on ranks need" in world.note
     (tmp_path / "utils.py").unlink()
     (tmp_path / "utils").mkdir()
     (tmp_path / "utils/__init__.py").touch()
