@@ -148,7 +148,8 @@ def readme(name: str, docs: str) -> str:
         docs: the address of the course's pages.
     """
     if name == "ranks":
-        page = (ROOT / "docs" / "ranks.md").read_text(encoding="utf-8").partition("\n## In the course")[0]
+        page = (ROOT / "docs" / "ranks.md").read_text(encoding="utf-8").partition("\n## Ranks that ask")[0]
+        page = re.sub(r"```\{note\}.*?```\n\n", "", page, flags=re.DOTALL)
         return re.sub(r"\]\((\w+\.md)", rf"]({docs}/\1", page) + "\n"
     text = ast.get_docstring(ast.parse((ROOT / "simgpu" / "__init__.py").read_text(encoding="utf-8"))) or ""
     title, _, rest = renamed(text).partition("\n\nwhat a program uses")[0].partition("\n\n")

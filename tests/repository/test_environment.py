@@ -37,7 +37,7 @@ TARGETS = (
     ),
     *("notebooks", "numeric"),
     *("frameworks", "tests-frameworks", "notebooks-frameworks", "execute", "labs", "durations", "lock", "benchmarks"),
-    *("book", "book-epub", "book-strings", "help", "clean"),
+    *("book", "book-epub", "book-strings", "packages", "help", "clean"),
 )
 # In pieces, so that this file does not name them.
 REGISTRIES = (
@@ -341,7 +341,8 @@ def test_every_action_is_pinned_by_its_commit_and_a_workflow_may_only_read(name:
     may_write = {
         key for job in workflow["jobs"].values() for key, may in job.get("permissions", {}).items() if may != "read"
     }
-    assert may_write <= ({"pages", "id-token"} if name == "book.yml" else set())
+    writes = {"book.yml": {"pages", "id-token"}, "release.yml": {"id-token", "contents"}}
+    assert may_write <= writes.get(name, set())
     assert all(0 < job["timeout-minutes"] <= 90 for job in workflow["jobs"].values())
     steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
     for setup in (step for step in steps if "setup-python" in step.get("uses", "")):
