@@ -1,6 +1,6 @@
-"""Tries the installed packages as a stranger would: a notebook, the program of docs/ranks.md, a program on simulated GPUs.
+"""Tries the installed packages as a stranger would: a notebook, the program of docs/ranks.md, one on simulated GPUs.
 
-    python packages/try_out.py    in an environment with ranks, simgpu, nbclient and ipykernel, in any folder
+python packages/try_out.py    in an environment with ranks, simgpu, nbclient and ipykernel, in any folder
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ NOTEBOOK = (
     ("%ranks timeline", "Timeline of 2 lanes"),
     ("import simgpu\nsimgpu.cluster(gpus_per_node=2, gpu='H100').topology()", "H100 SXM"),
 )
-"""Cells, and what each shows."""
 SIMULATED = """
 import simgpu, torch
 simgpu.cluster(gpus_per_node=4, gpu="H100", numbers=False)

@@ -41,7 +41,9 @@ class SimulatedGpus(Provider):
         if options.backend is not None:
             raise BadRequest("--gpu brings its own backend: leave --backend out.")
         if find_spec("simgpu") is None:
-            raise BadRequest("--gpu needs the package simgpu: install it (pip install simgpu), then restart the kernel.")
+            raise BadRequest(
+                "--gpu needs the package simgpu: install it (pip install simgpu), then restart the kernel."
+            )
         network = (options.network or "").strip("\"'")
         return {"module": IN_RANK, "gpu": options.gpu.strip("\"'"), "network": network, "shapes": options.shapes}
 

@@ -11,7 +11,8 @@ import torch
 
 import utils
 from utils import ranks
-from utils.ranks import BadRequest, RankError, RankTimeout, World
+from utils.ranks import BadRequest, RankError, RankTimeout, World, locate
+from utils.ranks.locate import is_readers
 from utils.ranks.world import hidden_module
 
 
@@ -195,6 +196,14 @@ def test_a_module_of_the_readers_own_with_our_name_is_named(tmp_path, monkeypatc
         (tmp_path / name).touch()
         assert f"The {name.removesuffix('__init__.py')} of this folder" in hidden_module()
         (tmp_path / name).unlink()
+
+
+def test_code_of_libraries_is_not_the_readers_wherever_they_are_installed():
+    """In a venv that sees the system's packages, torch lies elsewhere than this Python's own packages."""
+    theirs = ["/usr/lib/python3/dist-packages/torch/nn.py", "/home/me/.local/lib/python3.12/site-packages/torch/nn.py"]
+    mine = ["/home/me/train.py", "<cell 3 on ranks>", "/tmp/ipykernel_7/1.py", "/home/me/my-packages/model.py"]
+    assert [is_readers(file) for file in [*theirs, locate.__file__, os.__file__]] == [False] * 4
+    assert [is_readers(file) for file in mine] == [True] * 4
 
 
 def test_preload_and_launch_are_functions_in_either_order():

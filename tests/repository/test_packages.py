@@ -50,9 +50,9 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("from utils import draw", "from simgpu import draw"),
         ("from utils.hardware import links", "from simgpu.hardware import links"),
         ("see ``utils.draw.timeline.Span``", "see ``simgpu.draw.timeline.Span``"),
-        ("torch.utils.data, nn.utils, _utils, /torch/utils/_device", "torch.utils.data, nn.utils, _utils, /torch/utils/_device"),
+        *[(other, other) for other in ("torch.utils.data", "nn.utils", "_utils", "/torch/utils/_device")],
     ],
-)  # fmt: skip
+)
 def test_names_of_modules_change_and_no_others(text: str, becomes: str) -> None:
     assert build.renamed(text) == becomes
 

@@ -19,9 +19,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = Path(HERE).parents[__name__.count(".") - 1]  # where the package lies whose part, or whole, this one is
 IN_CHECKOUT = (ROOT / "pyproject.toml").exists()  # (else what is beside it are strangers)
 OURS = {str(one.parent) for one in ROOT.glob(f"{'*' if IN_CHECKOUT else __name__.partition('.')[0]}/__init__.py")}
-_SCHEMES = (sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user"))
-_LIBRARIES = {sysconfig.get_path(k, one) for one in _SCHEMES for k in ("stdlib", "platstdlib", "purelib", "platlib")}
+_LIBRARIES = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 _LIBRARY = (*_LIBRARIES, *(folder + os.sep for folder in OURS))
+_INSTALLED = re.compile(r"/(?:site|dist)-packages/")  # also where a venv sees the system's packages, or the user's own
 _DISTRIBUTED = f"torch{os.sep}distributed{os.sep}"
 # They stand between the reader's call and the real one:
 _NOT_A_CALL = {"wrapper", "_call_impl", "_wrapped_call_impl"}
@@ -123,7 +123,8 @@ def imports_torch(frame: FrameType | None) -> bool:
 
 def is_readers(file: str) -> bool:
     """Whether code of this file is the reader's own, not a library's or ours."""
-    return not file.startswith(("<frozen", "<string", *_LIBRARY)) or f"{os.sep}ipykernel_" in file
+    theirs = file.startswith(("<frozen", "<string", *_LIBRARY)) or _INSTALLED.search(file)
+    return not theirs or f"{os.sep}ipykernel_" in file
 
 
 def _partners(frame: FrameType) -> Iterator[tuple[str, Any]]:
