@@ -24,7 +24,7 @@ NB      ?= $(sort $(wildcard notebooks/*.ipynb solutions/*.ipynb))
 # A Markdown file, such as the page on which JupyterLab opens, is shown and not its text.
 SHOW_MARKDOWN := {"@jupyterlab/docmanager-extension:plugin": {"defaultViewers": {"markdown": "Markdown Preview"}}}
 # What JupyterLab's file browser leaves out: a learner works with the rest. (Its own list first.)
-HIDDEN := __pycache__ *.pyc *.pyo .DS_Store *~ *.egg-info benchmarks book build checks course lessons simgpu tests utils \
+HIDDEN := __pycache__ *.pyc *.pyo .DS_Store *~ *.egg-info benchmarks book build checks course lessons packages simgpu tests utils \
     wheels CITATION.cff CONTRIBUTING.md CHANGELOG.md LICENSE Makefile conftest.py environment.yml pyproject.toml requirements.lock
 HIDE_GLOBS = --ContentsManager.hide_globs="[$(foreach one,$(HIDDEN),'$(one)',)]"
 LAB_SETTINGS   = $(VENV)/share/jupyter/lab/settings
@@ -57,7 +57,7 @@ NUMERIC    := $(PLAIN) MKL_CBWR=AVX2 ONEDNN_MAX_CPU_ISA=SSE41
 .PHONY: help setup lab update test test-frameworks test-numeric test-all test-gpu size lint tests notebooks extras \
     tests-and-extras nightly answers numeric frameworks \
     tests-frameworks notebooks-frameworks execute labs grade new-lab durations lock benchmarks \
-    book book-epub book-strings clean
+    book book-epub book-strings packages clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -197,6 +197,10 @@ book-strings: $(VENV)/.book  ## let the translations in book/locale follow their
 $(VENV)/.book: $(VENV)/.ready
 	$(call install,--editable . --group test --group book)
 	@touch $@
+
+packages: setup  ## build what goes to PyPI, ranks and simgpu: build/packages/dist
+	$(call install,--group packages)
+	REPOSITORY="$(REPOSITORY)" $(RUN) packages/build.py
 
 benchmarks: setup  ## print this project's figures beside its peers'
 	$(call install,--editable . --group benchmarks)

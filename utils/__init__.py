@@ -10,12 +10,9 @@ Nothing heavy is imported here: a notebook's first cell should not wait for what
 
 from __future__ import annotations
 
-import os
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from utils.ranks import provider
+from utils.ranks import load_ipython_extension, provider, unload_ipython_extension
 
 if TYPE_CHECKING:
     from utils.ranks import launch
@@ -30,20 +27,3 @@ def __getattr__(name: str) -> Any:
 
         return launch
     raise AttributeError(f"module 'utils' has no attribute {name!r}")
-
-
-def load_ipython_extension(shell: Any) -> None:
-    """What ``%load_ext utils`` calls. A cell such as ``!torchrun …`` finds the commands of this Python first."""
-    from utils.ranks import magics
-
-    own = str(Path(sys.executable).parent)
-    if own not in (path := os.environ.get("PATH", "").split(os.pathsep)):
-        os.environ["PATH"] = os.pathsep.join([own, *path])
-    magics.load(shell)
-
-
-def unload_ipython_extension(shell: Any) -> None:
-    """What ``%unload_ext utils`` calls: the ranks end."""
-    from utils.ranks import magics
-
-    magics.unload(shell)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, ClassVar
 
 from utils.ranks.errors import BadRequest
@@ -39,6 +40,10 @@ class SimulatedGpus(Provider):
             return None
         if options.backend is not None:
             raise BadRequest("--gpu brings its own backend: leave --backend out.")
+        if find_spec("simgpu") is None:
+            raise BadRequest(
+                "--gpu needs the package simgpu: install it (pip install simgpu), then restart the kernel."
+            )
         network = (options.network or "").strip("\"'")
         return {"module": IN_RANK, "gpu": options.gpu.strip("\"'"), "network": network, "shapes": options.shapes}
 

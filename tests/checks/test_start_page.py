@@ -78,5 +78,5 @@ def test_a_learners_own_module_that_would_hide_the_courses_is_named_as_make_lab_
     command = [sys.executable, "-m", "checks.start_page", "START.md"]
     environment = os.environ | {"PYTHONPATH": str(Path(checks.__file__).parents[1])}
     said = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stderr
-    assert "labs/: The utils.py of this folder has the name of a package of this course" in said
+    assert "labs/: The utils.py of this folder has the name of a package that cells on ranks need" in said
     assert (tmp_path / "START.md").exists()

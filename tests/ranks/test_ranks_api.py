@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import subprocess
 import sys
 
@@ -11,7 +12,8 @@ import torch
 
 import utils
 from utils import ranks
-from utils.ranks import BadRequest, RankError, RankTimeout, World
+from utils.ranks import BadRequest, RankError, RankTimeout, World, locate
+from utils.ranks.locate import is_readers
 from utils.ranks.world import hidden_module
 
 
@@ -184,7 +186,7 @@ def test_a_module_of_the_readers_own_with_our_name_is_named(tmp_path, monkeypatc
     assert hidden_module() == ""
     (tmp_path / "utils.py").write_text("mine = 1")
     with World(1) as world:
-        assert "The utils.py of this folder has the name of a package of this course" in world.note
+        assert "The utils.py of this folder has the name of a package that cells on ranks need" in world.note
     (tmp_path / "utils.py").unlink()
     (tmp_path / "utils").mkdir()
     (tmp_path / "utils/__init__.py").touch()
@@ -195,6 +197,14 @@ def test_a_module_of_the_readers_own_with_our_name_is_named(tmp_path, monkeypatc
         (tmp_path / name).touch()
         assert f"The {name.removesuffix('__init__.py')} of this folder" in hidden_module()
         (tmp_path / name).unlink()
+
+
+def test_code_of_libraries_is_not_the_readers_wherever_they_are_installed():
+    """In a venv that sees the system's packages, torch lies elsewhere than this Python's own packages."""
+    theirs = ["/usr/lib/python3/dist-packages/torch/nn.py", "/home/me/.local/lib/python3.12/site-packages/torch/nn.py"]
+    mine = ["/home/me/train.py", "<cell 3 on ranks>", "/tmp/ipykernel_7/1.py", "/home/me/my-packages/model.py"]
+    assert [is_readers(file) for file in [*theirs, locate.__file__, os.__file__]] == [False] * 4
+    assert [is_readers(file) for file in mine] == [True] * 4
 
 
 def test_preload_and_launch_are_functions_in_either_order():

@@ -37,7 +37,7 @@ TARGETS = (
     ),
     *("notebooks", "numeric"),
     *("frameworks", "tests-frameworks", "notebooks-frameworks", "execute", "labs", "durations", "lock", "benchmarks"),
-    *("book", "book-epub", "book-strings", "help", "clean"),
+    *("book", "book-epub", "book-strings", "packages", "help", "clean"),
 )
 # In pieces, so that this file does not name them.
 REGISTRIES = (
@@ -344,8 +344,11 @@ def test_every_action_is_pinned_by_its_commit_and_a_workflow_may_only_read(name:
         for key, may in what.get("permissions", {}).items()
         if may != "read"
     }
-    of_the_book = {("publish", "pages"), ("publish", "id-token"), ("anywhere", "contents")}  # (a branch of its own)
-    assert may_write <= (of_the_book if name == "book.yml" else set())
+    writes = {  # of the book: its pages, and a branch of its own
+        "book.yml": {("publish", "pages"), ("publish", "id-token"), ("anywhere", "contents")},
+        "release.yml": {("pypi", "id-token"), ("github", "contents")},
+    }
+    assert may_write <= writes.get(name, set())
     assert all(0 < job["timeout-minutes"] <= 90 for job in workflow["jobs"].values())
     steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
     for setup in (step for step in steps if "setup-python" in step.get("uses", "")):

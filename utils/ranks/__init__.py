@@ -1,9 +1,9 @@
-"""Cells and functions on several rank processes. Needs nothing else of ``utils`` but ``utils.hardware.nvml``.
+"""Cells and functions on several rank processes.
 
 In the notebook
     magics.py      %%ranks and %ranks, a thin shell over …
     options.py     reads what follows %%ranks, and checks the cell
-    world.py       … a World: N rank processes, and what is sent to them; utils.launch: one function on fresh ranks
+    world.py       … a World: N rank processes, and what is sent to them; launch: one function on fresh ranks
     processes.py   the processes of a world: started, interrupted and ended together
     gather.py      waiting for the ranks: answers, time-outs, interrupts, deaths
     output.py      what the ranks printed and showed: in rank order, on a page or in a terminal
@@ -30,6 +30,9 @@ In a rank
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
 from typing import Any
 
 _HOME = {
@@ -50,6 +53,23 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         from importlib import import_module
 
-        globals()[name] = getattr(import_module(f"utils.ranks.{_HOME[name]}"), name)
+        globals()[name] = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
         return globals()[name]
-    raise AttributeError(f"module 'utils.ranks' has no attribute {name!r}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """What ``%load_ext`` calls. A cell such as ``!torchrun …`` finds the commands of this Python first."""
+    from utils.ranks import magics
+
+    own = str(Path(sys.executable).parent)
+    if own not in (path := os.environ.get("PATH", "").split(os.pathsep)):
+        os.environ["PATH"] = os.pathsep.join([own, *path])
+    magics.load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """What ``%unload_ext`` calls: the ranks end."""
+    from utils.ranks import magics
+
+    magics.unload(shell)

@@ -49,7 +49,7 @@ class Debugger(pdb.Pdb):
     """pdb as a reader of a cell wants it: its frames are theirs, and an interrupt ends the cell, not a line of pdb."""
 
     def __init__(self) -> None:
-        super().__init__(completekey=None, skip=["utils.ranks.*"], nosigint=True, readrc=False)  # type: ignore[arg-type]
+        super().__init__(completekey=None, skip=[f"{__package__}.*"], nosigint=True, readrc=False)  # type: ignore[arg-type]
 
     def get_stack(self, f: FrameType | None, t: TracebackType | None) -> tuple[list[tuple[FrameType, int]], int]:
         """The stack from the reader's first frame on. After a failure, at the reader's last: not inside of torch."""

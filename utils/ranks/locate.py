@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import linecache
 import os
 import pickle
@@ -12,13 +11,17 @@ import sysconfig
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-_ROOT = os.path.dirname(os.path.dirname(HERE))
-_COURSE = {os.path.dirname(file) + os.sep for file in glob.glob(f"{_ROOT}/*/__init__.py")}  # this package and its like
-_LIBRARY = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")} | _COURSE)
+ROOT = Path(HERE).parents[__name__.count(".") - 1]  # where the package lies whose part, or whole, this one is
+IN_CHECKOUT = (ROOT / "pyproject.toml").exists()  # (else what is beside it are strangers)
+OURS = {str(one.parent) for one in ROOT.glob(f"{'*' if IN_CHECKOUT else __name__.partition('.')[0]}/__init__.py")}
+_LIBRARIES = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+_LIBRARY = (*_LIBRARIES, *(folder + os.sep for folder in OURS))
+_INSTALLED = re.compile(r"/(?:site|dist)-packages/")  # also where a venv sees the system's packages, or the user's own
 _DISTRIBUTED = f"torch{os.sep}distributed{os.sep}"
 # They stand between the reader's call and the real one:
 _NOT_A_CALL = {"wrapper", "_call_impl", "_wrapped_call_impl"}
@@ -120,7 +123,8 @@ def imports_torch(frame: FrameType | None) -> bool:
 
 def is_readers(file: str) -> bool:
     """Whether code of this file is the reader's own, not a library's or ours."""
-    return not file.startswith(("<frozen", "<string", *_LIBRARY)) or f"{os.sep}ipykernel_" in file
+    theirs = file.startswith(("<frozen", "<string", *_LIBRARY)) or _INSTALLED.search(file)
+    return not theirs or f"{os.sep}ipykernel_" in file
 
 
 def _partners(frame: FrameType) -> Iterator[tuple[str, Any]]:

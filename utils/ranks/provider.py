@@ -1,6 +1,6 @@
 """Devices that ranks do not find on this machine: the place where simulated GPUs join in.
 
-This package knows nothing of them but the name of a module, which ``utils`` gives. That module has a ``PROVIDER``, and
+This package knows nothing of them but the name of a module, which is given from outside. That has a ``PROVIDER``, and
 names another, which ranks import:
 
     take(options, rank, size, nodes) -> (device, backend)    before the process group is made; ValueError: refused
@@ -87,7 +87,7 @@ def in_rank(options: Options) -> ModuleType:
 
 def take(options: Options, rank: int, size: int, nodes: int) -> tuple[Any, str]:
     """In a rank: its device and its backend."""
-    from utils.ranks.errors import BadRequest  # (here, for everything that needs ``utils`` imports this module)
+    from utils.ranks.errors import BadRequest  # (here, for whatever needs the package imports this module)
 
     try:
         device, backend = in_rank(options).take(options, rank, size, nodes)

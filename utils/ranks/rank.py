@@ -74,7 +74,7 @@ class Rank:
         os.chdir(config["folder"])
         sys.path[:] = config["path"]
         sys.argv = [""]
-        os.environ["MPLBACKEND"] = "module://utils.ranks.display"
+        os.environ["MPLBACKEND"] = f"module://{__package__}.display"
 
         import torch
         import torch.distributed as dist

@@ -10,15 +10,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import IO, Protocol
 
 from utils.ranks.errors import RanksInterrupted
 from utils.ranks.lifetimes import ended_child, kill_group, send_signal
+from utils.ranks.locate import ROOT
 from utils.ranks.wire import Channel, Message, pair, wait_for
 
-_PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
-_PROGRAM = "import sys; sys.path.insert(0, {parent!r}); from utils.ranks.{module} import {main}; {main}({argument})"
+_PROGRAM = "import sys; sys.path.insert(0, {parent!r}); from {package}.{module} import {main}; {main}({argument})"
 
 
 def default_method() -> str:
@@ -255,7 +254,7 @@ if hasattr(os, "register_at_fork"):
 
 def _python(function: str, argument: str, fds: list[int], stderr: IO[bytes] | None) -> subprocess.Popen[bytes]:
     module, main = function.split(".")
-    program = _PROGRAM.format(parent=_PACKAGE_PARENT, module=module, main=main, argument=argument)
+    program = _PROGRAM.format(parent=str(ROOT), package=__package__, module=module, main=main, argument=argument)
     return subprocess.Popen(
         [sys.executable, "-c", program],
         pass_fds=fds,

@@ -19,6 +19,7 @@ from utils.ranks import provider, starters
 from utils.ranks.errors import BadRequest
 from utils.ranks.failures import DEVICE_LOST, KEPT, LOST, REMADE, Outcome, failure
 from utils.ranks.gather import Gathering
+from utils.ranks.locate import OURS
 from utils.ranks.output import Output, Quiet, Status, Transcript, View, default_view, label, own_memory
 from utils.ranks.processes import InterruptFlag, Processes, check_shape, interrupts
 from utils.ranks.values import dumps_plain, sources_of
@@ -29,8 +30,6 @@ GIVEN = ("rank", "world_size", "local_rank", "torch", "dist", "display")
 AS_WORLD, REMAKE_TIMEOUT, END_TIMEOUT = -1.0, 20.0, 10.0
 P = ParamSpec("P")
 T = TypeVar("T")
-_ROOT = Path(__file__).resolve().parents[2]
-_COURSE = {found.parent.name for found in _ROOT.glob("*/__init__.py")}  # this package and its like
 
 
 @dataclass
@@ -428,18 +427,18 @@ def preload(*modules: str) -> None:
 
 
 def hidden_module(folder: Path | None = None) -> str:
-    """One sentence where a module or package of this folder has a name of the course's; "" where there is none.
+    """One sentence where a module or package of this folder has the name of one of ours; "" where there is none.
 
     Args:
         folder: where the notebook runs.
     """
     folder = folder or Path(os.getcwd())
-    for course in sorted(_COURSE, key=lambda package: package != "utils"):
-        for own in (folder / f"{course}.py", folder / course / "__init__.py"):
-            if own.exists() and own.parent.resolve() != _ROOT / course:
-                what = own.name if own.name != "__init__.py" else f"{course}/"
+    for ours in sorted(map(Path, OURS), key=lambda package: package.name != __name__.partition(".")[0]):
+        for own in (folder / f"{ours.name}.py", folder / ours.name / "__init__.py"):
+            if own.exists() and own.parent.resolve() != ours.resolve():
+                what = own.name if own.name != "__init__.py" else f"{ours.name}/"
                 return (
-                    f"The {what} of this folder has the name of a package of this course, and `import {course}` finds "
-                    "only one of them: give yours another name, then restart the kernel."
+                    f"The {what} of this folder has the name of a package that cells on ranks need, and "
+                    f"`import {ours.name}` finds only one of them: give yours another name, then restart the kernel."
                 )
     return ""
