@@ -1,0 +1,190 @@
+"""``python -m simgpu run --gpu H100 --nodes 8 train.py``: what would this program do on 64 H100?
+
+The program is an ordinary one, written for torchrun and real GPUs (``redirect``). One rank of the world runs it alone,
+with shapes only; or all do, as processes that torchrun's launcher starts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import runpy
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from simgpu import hardware
+from simgpu.cluster import Cluster
+from simgpu.distributed.joining import join, made
+from simgpu.redirect import redirect
+from simgpu.steps import Enough, Steps, report
+from utils.hardware.links import ALL as LINKS
+
+MOST_PROCESSES = 64
+OWN = str(Path(__file__).parent)
+
+
+def main(words: list[str] | None = None) -> int:
+    """The command; returns the process's exit code."""
+    parser = argparse.ArgumentParser(prog="python -m simgpu", description="Simulated GPUs for PyTorch programs.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("gpus", help="list the GPUs and networks that --gpu and --network take")
+    run = commands.add_parser("run", help="simulate a program that was written for torchrun and real GPUs")
+    add = run.add_argument
+    add("--gpu", default="H100", help="kind of all GPUs (default: %(default)s)")
+    add("--nodes", type=int, default=1, help="machines (default: %(default)s)")
+    add("--gpus-per-node", type=int, default=8, help="GPUs in each, one for each rank (default: %(default)s)")
+    add("--network", help='what connects the nodes, "InfiniBand NDR" (default: what the maker puts beside the GPU)')
+    add("--steps", type=int, default=5, help="end after so many optimizer steps; 0: never (default: %(default)s)")
+    add("--ranks", choices=("one", "all"), help="one rank alone (the default), or a process for each")
+    add("--numbers", action="store_true", help="compute real numbers, on this CPU; runs all ranks")
+    add("--trace", metavar="FILE", help="write a trace for ui.perfetto.dev; into a FOLDER/, one as torch.profiler's")
+    add("--rank-of-all", help=argparse.SUPPRESS)  # in one of several processes: the folder for what it finds
+    add("script", type=Path)
+    add("arguments", nargs=argparse.REMAINDER, help="the script's own")
+    options = parser.parse_args(words)
+    if options.command == "gpus":
+        return _list()
+    options.words = sys.argv[1:] if words is None else words
+    world = options.nodes * options.gpus_per_node
+    options.ranks = options.ranks or ("all" if options.numbers and world > 1 else "one")
+    try:
+        hardware.gpu(options.gpu), hardware.link(options.network or LINKS[0])
+        if not options.script.is_file():
+            raise ValueError(f"there is no script {options.script}")
+        if options.nodes < 1 or options.gpus_per_node < 1:
+            raise ValueError("--nodes and --gpus-per-node must be at least 1")
+        if options.numbers and options.ranks == "one" and world > 1:
+            raise ValueError("one rank alone has no numbers of the others: with --numbers say --ranks all")
+        if options.ranks == "all" and world > MOST_PROCESSES:
+            raise ValueError(f"--ranks all starts a process for each of {world} ranks: {MOST_PROCESSES} at most")
+    except ValueError as error:
+        run.error(str(error))
+    if options.rank_of_all:
+        return _rank_of_all(options)
+    return _all(options, world) if options.ranks == "all" else _alone(options, world)
+
+
+def _list() -> int:
+    for gpu in hardware.ALL:
+        rate = gpu.peak_flops("bf16") / 1e12
+        print(f"{gpu.name:<16} {gpu.memory_bytes / 2**30:>4.0f} GiB {rate:>6.0f} TFLOP/s bf16   {gpu.peer.name}")
+    print("networks:", ", ".join(link.name for link in LINKS))
+    return 0
+
+
+def _say(*lines: str) -> None:
+    for line in lines:
+        print(f"simulated: {line}", flush=True)
+
+
+# --- One rank, or all of them -------------------------------------------------------------------------------
+
+
+def _alone(options: argparse.Namespace, world: int) -> int:
+    environment = dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "TORCHELASTIC_RESTART_COUNT"), 0)
+    environment |= {"WORLD_SIZE": world, "ROLE_WORLD_SIZE": world, "LOCAL_WORLD_SIZE": options.gpus_per_node}
+    environment |= {"GROUP_WORLD_SIZE": options.nodes, "MASTER_PORT": 29500}
+    os.environ.update({"MASTER_ADDR": "localhost", **{name: str(value) for name, value in environment.items()}})
+    alone: dict[str, Any] = {"each": world, "store": dist.HashStore()}
+    cluster = made(*(options.gpu, options.nodes, 0, world, options.network), numbers=options.numbers, **alone)
+    cluster.way_to_numbers = "give --numbers"
+    lines: list[str] = []
+    with cluster:
+        figures, code = _run(options, cluster, lines.append)
+        only = "" if world == 1 else f"; rank 0 of {world} alone, exact where all ranks do the same (else: --ranks all)"
+        _say(f"{cluster.description}{only}", *dict.fromkeys(lines), *report(figures, [sum(figures["memory"].values())]))
+        if options.trace:
+            _say(f"trace in {options.trace}" + "" if options.trace.endswith("/") else ", for https://ui.perfetto.dev")
+    return code
+
+
+def _all(options: argparse.Namespace, world: int) -> int:
+    """Starts a process for each rank, and says what rank 0 has found."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    logging.disable(logging.CRITICAL)  # torch's own account of processes that fail
+    with tempfile.TemporaryDirectory() as folder:
+        config = LaunchConfig(1, 1, world, rdzv_backend="c10d", rdzv_endpoint="localhost:0", max_restarts=0)
+        code = 0
+        try:
+            start = ("-m", "simgpu", "run", "--rank-of-all", folder, *options.words[1:])
+            elastic_launch(config, sys.executable)(*start)
+        except ChildFailedError:
+            code = 1
+        found = [json.loads(file.read_text("utf-8")) for file in sorted(Path(folder).glob("rank *.json"))]
+    if found:
+        _say(found[0]["cluster"], *found[0]["lines"], *report(found[0], [sum(one["memory"].values()) for one in found]))
+    return code
+
+
+def _rank_of_all(options: argparse.Namespace) -> int:
+    folder, rank, world = Path(options.rank_of_all), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    cluster = join(options.gpu, options.nodes, numbers=options.numbers, network=options.network)
+    cluster.way_to_numbers = "give --numbers"
+    lines: list[str] = []
+    if rank:
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    figures, code = _run(options, cluster, lines.append)
+    figures |= {"cluster": f"{cluster.description}; {world} ranks", "lines": list(dict.fromkeys(lines))}
+    (folder / f"rank {rank:03}.json").write_text(json.dumps(figures), "utf-8")
+    return code
+
+
+# --- The script ---------------------------------------------------------------------------------------------
+
+
+def _run(options: argparse.Namespace, cluster: Cluster, note: Callable[[str], None]) -> tuple[dict[str, Any], int]:
+    """Run the script on this rank's GPU. Returns what was found, and the exit code."""
+    script = options.script.resolve()
+    redirect(cluster, note)
+    sys.argv = [str(options.script), *options.arguments]
+    sys.path[0] = str(script.parent)
+    if (script.parent / "utils").is_dir() or (script.parent / "utils.py").exists():
+        for name in [name for name in sys.modules if name.partition(".")[0] == "utils"]:
+            del sys.modules[name]  # the script means its own
+    code = 0
+    with Steps(options.steps) as steps:
+        try:
+            runpy.run_path(str(script), run_name="__main__")
+        except Enough:
+            note(f"ended after {options.steps} optimizer steps (--steps 0: the script goes to its end)")
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+            if isinstance(end.code, str):
+                print(end.code, file=sys.stderr)
+        except torch.OutOfMemoryError as error:
+            code = 1
+            _show(error)
+            note(f"out of memory after {len(steps.ends)} optimizer steps: {str(error).splitlines()[0]}")
+        except Exception as error:
+            code = 1
+            _show(error)
+            note(f"the script failed after {len(steps.ends)} optimizer steps")
+    if options.trace and (cluster.rank_number == 0 or "{rank}" in options.trace or options.trace.endswith("/")):
+        steps.export_trace(options.trace, "kineto" if options.trace.endswith("/") else "perfetto")
+    figures = steps.figures()
+    if dist.is_initialized() and code == 0:
+        dist.destroy_process_group()
+    return figures, code
+
+
+def _show(error: BaseException) -> None:
+    """The script's traceback, without what stands between it and torch."""
+    told: traceback.TracebackException | None = (first := traceback.TracebackException.from_exception(error))
+    while told is not None:
+        ours = (OWN, "<frozen runpy")
+        told.stack = traceback.StackSummary.from_list([one for one in told.stack if not one.filename.startswith(ours)])
+        told = told.__cause__ or told.__context__
+    print(*first.format(), sep="", end="", file=sys.stderr, flush=True)
