@@ -107,7 +107,7 @@ def _device(plain: property) -> property:
 
 
 def _is_cuda(plain: property) -> property:
-    return property(lambda tensor: tensor.device.type == "simgpu" and not _asked_by_torch() or plain.__get__(tensor))
+    return property(lambda tensor: (tensor.device.type == "simgpu" and not _asked_by_torch()) or plain.__get__(tensor))
 
 
 def _backend_of_real_gpus(plain: Callable[..., str]) -> Callable[..., str]:
@@ -139,7 +139,10 @@ def _load(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 def _compile(left_out: Callable[[str], None], model: Any = None, **options: Any) -> Any:
     left_out("torch.compile: operators run one by one, with the launches, the memory and the times of eager mode")
-    return functools.partial(_compile, left_out, **options) if model is None else model
+    if model is None:
+        return functools.partial(_compile, left_out, **options)
+    vars(model).setdefault("_orig_mod", model)  # which programs ask for, when they save
+    return model
 
 
 def _save(left_out: Callable[[str], None], *_args: Any, **_options: Any) -> None:

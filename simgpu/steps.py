@@ -11,8 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from simgpu.clock import COMMUNICATION
 from simgpu.distributed.cells import CellProfile
-
-GIB = 2**30
+from simgpu.memory import readable
 
 
 class Enough(BaseException):
@@ -54,7 +53,7 @@ class Steps(CellProfile):
         seconds = [end - begin for begin, end in zip(self.ends, self.ends[1:], strict=False)]
         median = seconds.index(statistics.median_low(seconds)) if seconds else 0
         begin, end = (self.ends[median], self.ends[median + 1]) if seconds else (0.0, self.elapsed)
-        work = [each for each in self._work if begin <= each.start - self._began < end]
+        work = [one for one in self._work if gpu.index in one.gpus and begin <= one.start - self._began < end]
         flops = [each for each in work if each.flops]
         spans = [(each.start, each.end, each.phase == COMMUNICATION) for each in work if "host" not in each.place]
         computing = _covered((a, b) for a, b, sent in spans if not sent)
@@ -109,18 +108,19 @@ def report(figures: dict[str, Any], peaks: list[int]) -> Iterator[str]:
             f"({', '.join(figures['types'])}). That is HFU; MFU is the same if nothing is recomputed"
         )
     if seconds:
-        yield (
-            f"in {of} the GPU computes for {figures['computing'] / seconds:.0%} of the time, and communicates for "
-            f"{_time(figures['sending'])}, of which {_time(figures['exposed'])} exposed: nothing is computed meanwhile"
+        sending = (
+            f", and communicates for {_time(figures['sending'])}, {_time(figures['exposed'])} of it exposed (nothing "
         )
+        sending = f"{sending}is computed meanwhile)" if figures["sending"] else ""
+        yield f"in {of} the GPU computes for {figures['computing'] / seconds:.0%} of the time{sending}"
     held = figures["memory"]
-    parts = ", ".join(f"{kind} {n / GIB:.2f}" for kind, n in held.items() if n)
+    parts = ", ".join(f"{kind} {readable(n)}" for kind, n in held.items() if n)
     yield (
-        f"peak memory {sum(held.values()) / GIB:.2f} of {figures['capacity'] / GIB:.0f} GiB ({parts or 'nothing'}); "
-        f"PyTorch's allocator reserves {figures['reserved'] / GIB:.2f}"
+        f"peak memory {readable(sum(held.values()))} of {readable(figures['capacity'])} ({parts or 'nothing'}); "
+        f"PyTorch's allocator reserves {readable(figures['reserved'])}"
     )
     if len(peaks) > 1:
-        yield f"peak memory of the {len(peaks)} ranks: {min(peaks) / GIB:.2f} to {max(peaks) / GIB:.2f} GiB"
+        yield f"peak memory of the {len(peaks)} ranks: {readable(min(peaks))} to {readable(max(peaks))}"
 
 
 def _time(seconds: float) -> str:
