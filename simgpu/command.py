@@ -125,7 +125,8 @@ def _all(options: argparse.Namespace, world: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
         config = LaunchConfig(1, 1, world, rdzv_backend="c10d", rdzv_endpoint="localhost:0", max_restarts=0)
         try:
-            elastic_launch(config, sys.executable)("-m", "simgpu", "run", "--rank-of-all", folder, *options.words[1:])
+            module = [*["-P"] * sys.flags.safe_path, "-m", "simgpu", "run"]
+            elastic_launch(config, sys.executable)(*module, "--rank-of-all", folder, *options.words[1:])
         except ChildFailedError:
             code = 1
         except SignalException:
@@ -156,17 +157,18 @@ def _rank_of_all(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace, cluster: RankCluster) -> tuple[dict[str, Any], int]:
     """Run the script on this rank's GPU. Returns what was found, and the exit code."""
-    script, notes, code = options.script.resolve(), {}, 1
+    folder, code = options.script.resolve().parent, 1
+    notes: dict[str, None] = {}
     cluster.way_to_numbers = "give --numbers"
     redirect(cluster, lambda sentence: notes.setdefault(sentence))
     sys.argv = [str(options.script), *options.arguments]
-    sys.path[0] = str(script.parent)
-    if (script.parent / "utils").is_dir() or (script.parent / "utils.py").exists():
+    sys.path[: not sys.flags.safe_path] = [str(folder)]  # in place of the current one, which python -P leaves out
+    if (folder / "utils").is_dir() or (folder / "utils.py").exists():
         for name in [name for name in sys.modules if name.partition(".")[0] == "utils"]:
             del sys.modules[name]  # the script means its own
     with Steps(options.steps) as steps:
         try:
-            runpy.run_path(str(script), run_name="__main__")
+            runpy.run_path(str(options.script), run_name="__main__")
             code = 0
         except Enough:
             notes[f"ended after {options.steps} optimizer steps (--steps 0: the script goes to its end)"] = None

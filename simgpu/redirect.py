@@ -55,14 +55,14 @@ def redirect(cluster: Cluster, left_out: Callable[[str], None]) -> None:
     for place in _TOLD_A_DEVICE:
         install.replace(*place, _rewriting)
     for owner in (torch.Tensor, nn.Module):
-        install.replace(owner, "cuda", lambda _, owner=owner: owner.simgpu)
-    for owner in (SimTensor, DTensor):
-        install.replace(owner, "device", _device)
+        install.replace(owner, "cuda", functools.partial(_simulated_one, vars(owner)["simgpu"]))
+    install.replace(SimTensor, "device", _device)
+    install.replace(DTensor, "device", _device)
     install.replace(torch.Tensor, "is_cuda", _is_cuda)
     for module in (torch.cuda, torch.cuda.memory, torch.cuda.random):
         for name in module.__all__:
             if name in vars(torch_module):
-                install.replace(module, name, lambda _, name=name: getattr(torch_module, name))
+                install.replace(module, name, functools.partial(_simulated_one, getattr(torch_module, name)))
     install.replace(torch.cuda, "is_bf16_supported", lambda _: lambda including_emulation=True: True)
     for name in ("range_push", "range_pop", "mark"):
         install.replace(torch.cuda.nvtx, name, lambda _: lambda *_: 0)
@@ -91,6 +91,10 @@ def _rewriting(plain: Callable[..., Any]) -> Callable[..., Any]:
         return plain(*map(simulated, args), **{name: simulated(value) for name, value in kwargs.items()})
 
     return function
+
+
+def _simulated_one(ours: Any, _plain: Any) -> Any:
+    return ours
 
 
 def _asked_by_torch() -> bool:
@@ -123,8 +127,8 @@ def _load(plain: Callable[..., Any]) -> Callable[..., Any]:
     def load(file: Any, map_location: Any = None, **kwargs: Any) -> Any:
         """Files say "cuda:0"; or "simgpu:0", if a simulated run has written them."""
 
-        def place(storage: Any, location: str) -> Any:
-            if isinstance(map_location, dict):
+        def place(storage: Any, location: Any) -> Any:
+            if isinstance(map_location, dict):  # "cuda:1" for "cuda:0", say
                 location = map_location.get(location, map_location.get(location.replace("simgpu", "cuda"), location))
             elif callable(map_location):
                 found = map_location(storage, location.replace("simgpu", "cuda"))

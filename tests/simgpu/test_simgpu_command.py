@@ -119,8 +119,10 @@ torch.set_default_device("cuda"); assert torch.ones(1).is_cuda; torch.set_defaul
 assert there[0].is_cuda and torch.ones_like(torch.ones(2), device="cuda").is_cuda and x.new_ones(3).is_cuda
 assert torch.rand(3, generator=torch.Generator("cuda").manual_seed(1), device="cuda").cuda().is_cuda
 with torch.cuda.stream(torch.cuda.Stream()), torch.cuda.device(0), torch.cuda.amp.autocast():
-    assert torch.is_autocast_enabled("cuda") and (torch.ones(4, 4).cuda() @ torch.ones(4, 4).cuda()).dtype is torch.float16
-torch.cuda.nvtx.range_push("here"); torch.cuda.nvtx.range_pop(); torch.cuda.empty_cache(); torch.cuda.synchronize("cuda")
+    square = torch.ones(4, 4).cuda()
+    assert torch.is_autocast_enabled("cuda") and (square @ square).dtype is torch.float16
+torch.cuda.nvtx.range_push("here"); torch.cuda.nvtx.range_pop()
+torch.cuda.empty_cache(); torch.cuda.synchronize("cuda")
 assert torch.cuda.memory_allocated("cuda:0") > 0 and torch.cuda.mem_get_info(torch.device("cuda", 0))[1] == 80 * 2**30
 model = torch.compile(torch.nn.Linear(2, 2).cuda()); assert model._orig_mod is model
 """
@@ -190,6 +192,7 @@ def test_the_command_in_a_process_of_its_own_beside_a_module_called_utils() -> N
     Path("utils.py").write_text("number = 17\n", "utf-8")
     command = [
         sys.executable,
+        "-P",
         "-m",
         "simgpu",
         "run",
