@@ -25,6 +25,8 @@ what a program uses
   profile.py         what happened: times, FLOPs, memory; memory_pictures.py draws it, trace.py writes it for Perfetto,
                      kineto.py as torch.profiler does for CUDA
   races.py           finds work of two streams that nothing puts in order, and says so to the reader
+  command.py         ``python -m simgpu run``: an ordinary program on simulated GPUs, and what its steps took (steps.py)
+  redirect.py        "cuda" means "simgpu" there
   distributed/       a GPU for each rank: ``join`` and ``one_of``
 how operators get there
   install.py         every change to torch, and all of them taken back; _torch.py has torch's private names

@@ -31,6 +31,8 @@ from torch._prims_common import suggest_memory_format
 from torch.autograd import graph
 from torch.nn.parallel import _functions
 from torch.optim.optimizer import _foreach_supported_types as FOREACH_TYPES
+from torch.utils._device import DeviceContext
+from torch.utils._device import _device_constructors as device_constructors
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map, tree_map_only

@@ -8,7 +8,7 @@ import torch
 
 from simgpu import hardware
 from simgpu.clock import Clock
-from simgpu.cluster import Cluster, current, make_current
+from simgpu.cluster import Cluster, current, exists, make_current
 from simgpu.hardware import GPU
 from simgpu.install import install, uninstall
 from simgpu.streams import Stream
@@ -106,13 +106,26 @@ def cluster(
     return made
 
 
-def device(index: int, *, prefer_real: bool = False) -> torch.device:
-    """GPU ``index`` as a device: "simgpu:index".
+def device(index: int) -> torch.device:
+    """GPU ``index`` as a device: so the same code runs on simulated GPUs and on real ones.
+
+        if torch.cuda.device_count() < 4:  # else the next lines use the real ones
+            simgpu.cluster(gpus_per_node=4)
+        model = nn.DataParallel(model.to(simgpu.device(0)), [simgpu.device(i) for i in range(4)])
 
     Args:
-        index: number of the GPU.
-        prefer_real: "cuda:index" if this machine has that many real GPUs.
+        index: number of the GPU: "simgpu:index" where there is a simulated cluster, else "cuda:index".
+
+    Raises:
+        RuntimeError: there is no such GPU, simulated or real.
     """
-    if prefer_real and torch.cuda.device_count() > index:
-        return torch.device("cuda", index)
-    return torch.device("simgpu", current().index(index))
+    if exists():
+        return torch.device("simgpu", current().index(index))
+    count = torch.cuda.device_count()
+    if not 0 <= index < count:
+        real = f"has {count} real GPU{'s' * (count > 1)}" if count else "has no real GPU"
+        raise RuntimeError(
+            f"there is no GPU {index}: no simulated cluster has been made (simgpu.cluster(gpus_per_node=4) makes one), "
+            f"and this machine {real}"
+        )
+    return torch.device("cuda", index)

@@ -66,6 +66,8 @@ class Cluster:
         rank_number, prefix: which rank this is, and how its things are named in traces: "rank 3, ".
         between_ranks: other processes have the other GPUs (``simgpu.join``), and torch's own distributed code runs.
         way_to_numbers: for who has shapes only, and needs numbers.
+        as_cuda: the program says "cuda" for its GPUs (``simgpu.redirect``).
+        unknown: what a program reads of a number that nobody knows. None: an error.
         sharing: collectives take a part of the GPU from the kernels beside them (``simgpu.nccl``).
 
     Args:
@@ -76,6 +78,8 @@ class Cluster:
     between_ranks = False
     way_to_numbers = "make the cluster with numbers=True"
     sharing = True
+    as_cuda = False
+    unknown: float | None = None
     rank_number = 0
     prefix = ""
 
@@ -163,7 +167,7 @@ class Cluster:
         if isinstance(device, str):
             device = torch.device(device)
         if isinstance(device, torch.device):
-            if device.type != "simgpu":
+            if not is_simulated(device.type):
                 raise RuntimeError(f"{device} is no simulated GPU: use simgpu:0 to simgpu:{len(self) - 1}")
             device = device.index
         if device is None:
@@ -265,6 +269,11 @@ _why_none = _NONE_YET
 def exists() -> bool:
     """Is there a simulated cluster?"""
     return _current is not None
+
+
+def is_simulated(kind: str) -> bool:
+    """Is this what the program calls simulated GPUs: "simgpu", or "cuda" where that means them?"""
+    return kind == "simgpu" or (kind == "cuda" and _current is not None and _current.as_cuda)
 
 
 def current() -> Cluster:

@@ -48,7 +48,8 @@ def pin(tensor: torch.Tensor) -> torch.Tensor:
         lane.time += seconds
 
     cluster.clock.act(take, gpu.index)
-    copy = torch.empty_like(tensor, pin_memory=True).copy_(tensor) if torch.cuda.is_available() else tensor.clone()
+    really = torch.cuda.is_available() and not cluster.as_cuda
+    copy = torch.empty_like(tensor, pin_memory=True).copy_(tensor) if really else tensor.clone()
     count_as_pinned(copy)
     return copy
 
@@ -212,6 +213,9 @@ def copy_to_host(source: SimTensor, target: torch.Tensor | None = None, non_bloc
         if (values := known.values(source)) is not None:
             to_host(cluster, source, target, non_blocking)
             return values.clone()
+        if cluster.unknown is not None and source.is_floating_point():
+            to_host(cluster, source, target, non_blocking)
+            return torch.tensor(cluster.unknown, dtype=source.dtype, device="cpu").expand(source.shape)
         raise RuntimeError(
             "this cluster keeps only shapes (numbers=False), so there are no numbers to bring to the CPU: leave "
             f"the copy out, or {cluster.way_to_numbers}"

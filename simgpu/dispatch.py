@@ -65,6 +65,9 @@ def _item(func: Any, args: tuple, kwargs: dict) -> Any:
     cluster = current()
     values = known.values(tensor)
     if not cluster.numbers and values is None:
+        if cluster.unknown is not None:
+            copies.to_host(cluster, tensor)
+            return cluster.unknown
         raise RuntimeError(
             "this cluster keeps only shapes (numbers=False), so no tensor has a value to read (.item(), float(), "
             f"if …): leave it out, or {cluster.way_to_numbers}"

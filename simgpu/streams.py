@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from simgpu import happens_before
-from simgpu.cluster import current, exists
+from simgpu.cluster import current, exists, is_simulated
 from simgpu.work import Lane, Timeline
 
 
@@ -179,7 +179,8 @@ def of_any_device(simulated: Callable[..., Any], plain: Any) -> Any:
 
     class Kind(type):
         def __call__(cls, device: Any = None, **options: Any) -> Any:
-            ours = exists() and "stream_id" not in options and (device is None or torch.device(device).type == "simgpu")
+            asked = device is None or is_simulated(torch.device(device).type)
+            ours = exists() and "stream_id" not in options and asked
             return simulated(device, **options) if ours else plain(device, **options)
 
         def __instancecheck__(cls, instance: object) -> bool:

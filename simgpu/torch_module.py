@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import torch
 
 from simgpu._torch import PlainGenerator
-from simgpu.cluster import SimulatedGPU, current, exists
+from simgpu.cluster import SimulatedGPU, current, exists, is_simulated
 from simgpu.memory import Memory, readable
 from simgpu.streams import Event, Stream
 
@@ -117,7 +117,7 @@ class Generator(PlainGenerator, metaclass=_GeneratorType):
 
     def __new__(cls, device: int | str | torch.device = "cpu") -> Any:
         asked = torch.device(device)
-        if asked.type != "simgpu":
+        if not is_simulated(asked.type):
             return PlainGenerator(asked)
         generator = super().__new__(cls)
         generator._device = torch.device("simgpu", current().index(asked))

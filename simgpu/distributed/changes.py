@@ -63,6 +63,8 @@ def without_nccl(backend: Any, options: Any = None) -> Any:
     if options is not None and exists() and current().between_ranks:
         _refuse(_OPTIONS)
     if exists() and current().between_ranks and "nccl" in str(backend).lower():
+        if current().as_cuda:
+            return BACKEND
         raise ValueError(
             f"this rank's GPU is simulated: where a program for real ones says {str(backend)!r}, write 'simccl' (which "
             "takes tensors of the CPU, too), or leave the backend out"
@@ -225,7 +227,7 @@ def _init_process_group(plain: Callable[..., Any]) -> Callable[..., Any]:
             backend = without_nccl(backend or BACKEND, kwargs.get("pg_options"))
             forget_unfinished()
             if cluster.store is not None:
-                kwargs = {"store": cluster.store, "rank": cluster.rank, "world_size": cluster.world_size}
+                args, kwargs = (), {"store": cluster.store, "rank": cluster.rank, "world_size": cluster.world_size}
                 cluster.store = dist.PrefixStore("again", cluster.store)
         return plain(backend, *args, **kwargs)
 
@@ -239,7 +241,10 @@ def _new_group(plain: Callable[..., Any]) -> Callable[..., Any]:
         if ranks is not None and exists() and isinstance(cluster := current(), RankCluster):
             cluster.note_group(ranks)
         options = args[2] if len(args) > 2 else kwargs.get("pg_options")
-        without_nccl(args[1] if len(args) > 1 else kwargs.get("backend"), options)
+        if len(args) > 1:
+            args = args[0], without_nccl(args[1], options), *args[2:]
+        else:
+            kwargs["backend"] = without_nccl(kwargs.get("backend"), options)
         return plain(ranks, *args, **kwargs)
 
     return new_group

@@ -54,7 +54,7 @@ def join(
         rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         told = True
     nodes = int(os.environ.get("GROUP_WORLD_SIZE", 1)) if nodes is None else nodes
-    cluster = _made(gpu, nodes, rank, world_size, numbers=numbers, network=network, **options)
+    cluster = made(gpu, nodes, rank, world_size, numbers=numbers, network=network, **options)
     if told:
         _tell_of_nodes(cluster)
     return cluster
@@ -122,7 +122,7 @@ def one_of(
         stage, store = _stage(stages, world_size)
         each = world_size // stages
         rank = stage * each
-    cluster = _made(gpu, nodes, rank, world_size, numbers=False, network=network, each=each, store=store, **options)
+    cluster = made(gpu, nodes, rank, world_size, numbers=False, network=network, each=each, store=store, **options)
     with cluster:
         before = {} if stages is None else _tell_of_nodes(cluster)
         dist.init_process_group(changes.BACKEND)
@@ -153,7 +153,7 @@ def _stage(stages: int, world_size: int) -> tuple[int, dist.Store]:
     return int(os.environ["RANK"]), dist.PrefixStore(f"one_of {(store.add('one_of', 1) - 1) // stages}", store)
 
 
-def _made(
+def made(
     gpu: Any,
     nodes: int,
     rank: int,
@@ -163,6 +163,7 @@ def _made(
     store: dist.Store | None = None,
     **options: Any,
 ) -> RankCluster:
+    """The cluster of a rank, with torch's distributed code changed; ``each`` and ``store``: see ``RankCluster``."""
     if nodes < 1 or world_size % nodes:
         raise ValueError(f"{world_size} ranks cannot be shared out equally to {nodes} nodes")
     of_ranks: dict[str, Any] = {
