@@ -19,7 +19,8 @@ from typing import Any
 
 import steps
 import your_gpus
-from steps import ROOT, Program
+from here import ROOT
+from steps import Program
 
 from utils.ranks.output import text_table
 

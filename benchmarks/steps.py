@@ -17,12 +17,9 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT)] if str(ROOT) not in sys.path else []
-
+import here  # noqa: F401 (the course is found from then on)
 import torch
 import torch.distributed as dist
 from torch import nn

@@ -1,4 +1,4 @@
-"""The GPUs of this machine beside simulated ones: five training steps, all-reduces, a straggler, a hang; one small file.
+"""The GPUs of this machine beside simulated ones: training steps, all-reduces, a straggler, a hang; one small file.
 
     python benchmarks/your_gpus.py        all of it, into your_gpus.json; the notebook your_gpus.ipynb does the same
 
@@ -24,11 +24,13 @@ from typing import Any
 import steps
 import torch
 import torch.distributed as dist
-from steps import ROOT, Program
+from here import ROOT
+from steps import Program
 
 import utils
 from utils.hardware import nvml
 from utils.ranks import RankError, RankTimeout, World
+from utils.ranks.output import text_table
 
 FILE = Path("your_gpus.json")
 MOST_BYTES = 20_000
@@ -41,14 +43,14 @@ FIELDS = {
     "date": "day of the measurement, UTC",
     "course": "version of the course that measured and predicted",
     "rehearsal": "true: no GPU was there, and no figure counts",
-    "machine": "gpus (how many), gpu (as torch names it), memory_bytes and multiprocessors of one, links between them, "
-    "driver, cuda, nccl, torch, python, cpus; power_limit_w and max_mhz (NVML); launch_s (host, for one operator); flops "
+    "machine": "gpus (how many), gpu (as torch names it), memory_bytes and multiprocessors of one, links between "
+    "them, driver, cuda, nccl, torch, python, cpus; power_limit_w and max_mhz (NVML); launch_s (host, an operator); flops "
     "(of large products, by type) and memory_bytes_per_s (of a large copy), both measured",
     "steps": "for each program (fields of steps.Program): seconds (median) and peak_bytes; simulated: the same; error: "
     "why there are none",
     "all_reduce": "backend, ranks, sizes (bytes), seconds; simulated: seconds",
-    "straggler": "backend, rank that slept for sleep_s before step late_step; spans: for each rank, begin and length of "
-    "the all-reduce of each step in ms, by its torch.profiler, from the end of an earlier one on",
+    "straggler": "backend, rank that slept for sleep_s before step late_step; spans: for each rank, begin and length "
+    "of the all-reduce of each step in ms, by its torch.profiler, from an earlier one's end on",
     "hang": "backend, seconds until the report, and the report",
     "tests": "by `make test-gpu`: how each part ended, and which tests failed",
     "note": "anything else, in words",
@@ -84,7 +86,7 @@ def _limits() -> dict[str, Any]:
 
 
 def rates() -> dict[str, Any]:
-    """On a rank: what torch says of its GPU, what the host needs for an operator, and what plain products and copies reach."""
+    """On a rank: what torch says of its GPU, the host's time for an operator, what plain products and copies reach."""
     properties = torch.cuda.get_device_properties()
     found: dict[str, Any] = {
         "gpu": torch.cuda.get_device_name(),
@@ -157,7 +159,7 @@ def measure_steps(machine: dict[str, Any]) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"program": dataclasses.asdict(program)}
         try:
             row |= utils.launch(steps.measure_step, program, ranks=program.gpus, timeout=180)[0]
-        except (RankError, RankTimeout) as error:
+        except RankError as error:  # (a time-out is one, too)
             memory = "OutOfMemoryError" in f"{error!r} {error} {getattr(error, 'failures', '')}"
             row["error"] = "out of memory" if memory else type(error).__name__
         found.append(row)
@@ -209,7 +211,7 @@ if rank != world_size - 1:  # the last rank leaves it out
 
 
 def hang(machine: dict[str, Any], timeout: float = 10.0) -> dict[str, Any]:
-    """The field ``hang``: all ranks but the last call an all-reduce; what the course says when the time-out has passed."""
+    """The field ``hang``: all ranks but the last call an all-reduce; what the course says when the time is up."""
     with World(ranks(machine)) as world:
         world.run_cell("dist.all_reduce(torch.ones(1, device=device))")
         began = time.monotonic()
@@ -285,7 +287,8 @@ def heading(machine: dict[str, Any]) -> str:
     """What is measured here, in a sentence."""
     if not machine["gpus"]:
         why = f" ({machine['note']})" if machine.get("note") else ""
-        return f"No GPU that torch can use is here{why}. This is a REHEARSAL on the CPU: it shows what runs, no figure counts."
+        said = f"No GPU that torch can use is here{why}."
+        return f"{said} This is a REHEARSAL on the CPU: it shows what runs, no figure counts."
     links = f", {machine['links']} between them" if machine["links"] else ""
     return f"{machine['gpus']} × {machine['gpu']}{links}; torch {machine['torch']}, NCCL {machine['nccl']}"
 
@@ -297,23 +300,25 @@ def off(ours: float | None, real: float | None) -> str:
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """A line for each program: simulated, measured, and how far apart."""
-    lines = [f"{'training step':42}{'GPUs':>5}{'simulated':>12}{'measured':>12}{'off':>7}{'simulated':>14}{'measured':>11}{'off':>7}"]
+    heads = [f"{'training step':36}", "GPUs", "simulated", "measured", "off", "simulated", "measured", "off", ""]
+    lines = [heads]
     for row in rows:
         program, ours = Program(**row["program"]), row.get("simulated") or {}
-        text = f"{program.name:42}{program.gpus:5}"
-        for field, unit, scale, wide in (("seconds", "ms", 1e3, 9), ("peak_bytes", "GB", 1e-9, 11)):
-            mine, real = ours.get(field), row.get(field)
-            text += f"{mine * scale:{wide}.2f} {unit}" if mine else f"{'–':>{wide + 3}}"
-            text += f"{real * scale:{wide if unit == 'ms' else 8}.2f} {unit}" if real else f"{'–':>{wide + 3 if unit == 'ms' else 11}}"
-            text += f"{off(mine, real):>7}"
-        lines.append((text + f"   {row.get('error', '')}").rstrip())
-    return "\n".join(lines)
+        line = [f"{program.name:36}", str(program.gpus)]
+        for field, unit, scale in (("seconds", "ms", 1e3), ("peak_bytes", "GB", 1e-9)):
+            both = ours.get(field), row.get(field)
+            line += [f"{one * scale:.2f} {unit}" if one else "–" for one in both]
+            line.append(off(*both))
+        lines.append([*line, row.get("error", "")])
+    return "\n".join(line.rstrip() for line in text_table(lines, right=True))
 
 
 def bandwidths(found: dict[str, Any], field: str = "seconds") -> list[float]:
     """Bus bandwidth of each size in GB/s, as nccl-tests has it: 2 (n − 1) / n · bytes / seconds."""
     share = 2 * (found["ranks"] - 1) / found["ranks"]
-    return [share * nbytes / seconds / 1e9 for nbytes, seconds in zip(found["sizes"], found.get(field) or [])]
+    return [
+        share * nbytes / seconds / 1e9 for nbytes, seconds in zip(found["sizes"], found.get(field) or [], strict=False)
+    ]
 
 
 def steps_picture(rows: Sequence[dict[str, Any]], note: str) -> Any:
@@ -368,8 +373,9 @@ def main() -> int:
     found = results(machine, predicted, **measured, hang=hang(machine))
     print(table(found["steps"]))
     of = found["all_reduce"]
-    for nbytes, real, ours in zip(of["sizes"], bandwidths(of), bandwidths(of, "simulated") or [0.0] * len(of["sizes"])):
-        print(f"all-reduce, {of['backend']}, {nbytes / 2**20:8.3f} MiB: {real:8.2f} GB/s, simulated {ours:8.2f}")
+    ours = bandwidths(of, "simulated") or [0.0] * len(of["sizes"])
+    for nbytes, real, simulated in zip(of["sizes"], bandwidths(of), ours, strict=True):
+        print(f"all-reduce, {of['backend']}, {nbytes / 2**20:8.3f} MiB: {real:8.2f} GB/s, simulated {simulated:8.2f}")
     for rank, spans in enumerate(found["straggler"]["spans"]):
         print(f"rank {rank}, all-reduce of each step in ms:", *(f"{length:9.3f}" for _, length in spans))
     print(found["hang"]["report"])

@@ -1,4 +1,4 @@
-"""The core lectures' cells on simulated GPUs, run on real ones: the rules everywhere, the cells where there are GPUs."""
+"""The core lectures' cells on simulated GPUs, run on real ones: the rules everywhere, the cells where GPUs are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``make test-gpu`` and your_gpus.ipynb, as far as a machine without a GPU can try them: faked counts, gloo for NCCL."""
+"""``make test-gpu`` and your_gpus.ipynb where no GPU is: faked counts, gloo in place of NCCL."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ import time
 import types
 from pathlib import Path
 
+import gpu
 import nbformat
 import notebook_rules
 import pytest
+import simgpu_vs_hardware as report
+import steps
 import torch
+import your_gpus
 from real_gpus import GPUS, needs_gpus
 
 from utils.hardware.nvml import UsableGpus
@@ -26,13 +30,6 @@ NOTEBOOK = ROOT / "your_gpus.ipynb"
 H100 = {"gpu": "NVIDIA H100 80GB HBM3", "memory_bytes": 85_000_000_000, "half": "bf16"}
 T4 = {"gpu": "Tesla T4", "memory_bytes": 15_800_000_000, "half": "fp16"}
 FACTS = {"torch": "2.13.0", "nccl": "2.29.3", "cuda": "13.0", "links": "NVLink, 18 links"}
-
-sys.path.append(str(ROOT / "benchmarks"))
-
-import gpu
-import simgpu_vs_hardware as report
-import steps
-import your_gpus
 
 
 # --- make test-gpu ------------------------------------------------------------------------------------------
@@ -177,9 +174,9 @@ def test_an_unknown_gpu_is_simulated_from_what_was_measured_on_it() -> None:
     known = hardware.A100
     about = {"gpu": "X1", "memory_bytes": known.memory_bytes, "flops": dict(known.flops), "multiprocessors": 108}
     slow = steps.simulated_gpu(about | {"memory_bytes_per_s": known.memory_bytes_per_s / 4})
-    program = steps.Program("tiny GPT", 4, "fp32")
+    program = steps.Program("AlexNet", 128, "fp32")
     (ours,), (a100s,) = (steps.simulate(kind, [program], [], 1, 1e-9)["steps"] for kind in (slow, known))
-    assert ours["peak_bytes"] == a100s["peak_bytes"] and ours["seconds"] > a100s["seconds"]
+    assert ours["peak_bytes"] == a100s["peak_bytes"] and ours["seconds"] > 1.3 * a100s["seconds"]
     assert slow.nvlink is None
     assert steps.simulated_gpu(about | {"memory_bytes_per_s": 1e12, "links": "NVLink, 12 links"}).nvlink
     assert steps.simulated_gpu(H100).name == "H100 SXM"
@@ -326,8 +323,7 @@ def test_eight_ranks_as_eight_gpus_would_with_gloo_for_nccl(monkeypatch) -> None
     machine = {"gpus": 8, **H100}
     of = your_gpus.measure_all_reduce(machine)
     assert of["ranks"] == 8 and len(of["seconds"]) == 2 and min(your_gpus.bandwidths(of)) > 0
-    report = your_gpus.hang(machine, timeout=6)["report"]
-    assert report.count("waiting in all_reduce") == 7
+    assert your_gpus.hang(machine, timeout=10)["report"].count("waiting in all_reduce") == 7
     early = your_gpus.straggler(machine)
     assert len(early["spans"]) == 8 and early["rank"] == 7
 
