@@ -44,7 +44,7 @@ FIELDS = {
     "course": "version of the course that measured and predicted",
     "rehearsal": "true: no GPU was there, and no figure counts",
     "machine": "gpus (how many), gpu (as torch names it), memory_bytes and multiprocessors of one, links between "
-    "them, driver, cuda, nccl, torch, python, cpus; power_limit_w and max_mhz (NVML); launch_s (host, an operator); flops "
+    "them, driver, cuda, nccl, torch, python, cpus; power_limit_w and max_mhz (NVML); launch_s (of an operator); flops "
     "(of large products, by type) and memory_bytes_per_s (of a large copy), both measured",
     "steps": "for each program (fields of steps.Program): seconds (median) and peak_bytes; simulated: the same; error: "
     "why there are none",
