@@ -43,9 +43,9 @@ FIELDS = {
     "date": "day of the measurement, UTC",
     "course": "version of the course that measured and predicted",
     "rehearsal": "true: no GPU was there, and no figure counts",
-    "machine": "gpus (how many), gpu (as torch names it), memory_bytes and multiprocessors of one, links between "
-    "them, driver, cuda, nccl, torch, python, cpus; power_limit_w and max_mhz (NVML); launch_s (of an operator); flops "
-    "(of large products, by type) and memory_bytes_per_s (of a large copy), both measured",
+    "machine": "gpus (how many), gpu (as torch names it), memory_bytes and multiprocessors of one, links between them, "
+    "half (the type of two bytes that is measured), driver, cuda, nccl, torch, python, cpus; power_limit_w and max_mhz "
+    "(NVML); measured: launch_s (an operator, on the host), flops (large products, by type), memory_bytes_per_s (copy)",
     "steps": "for each program (fields of steps.Program): seconds (median) and peak_bytes; simulated: the same; error: "
     "why there are none",
     "all_reduce": "backend, ranks, sizes (bytes), seconds; simulated: seconds",
@@ -239,7 +239,7 @@ def results(machine: dict[str, Any], predicted: dict[str, Any] | str, **measured
     found = {**about, "rehearsal": not machine["gpus"], "machine": {**machine}, **measured}
     found["machine"].pop("note", None)
     if isinstance(predicted, str):
-        found["note"] = "nothing was simulated: " + predicted.split(",")[0]
+        found["note"] = f"nothing was simulated: {predicted[:150]}"
     elif measured["steps"]:
         for row, simulated in zip(found["steps"], predicted["steps"], strict=True):
             row["simulated"] = simulated
@@ -355,6 +355,8 @@ def straggler_picture(found: dict[str, Any], note: str) -> Any:
         for rank, each in enumerate(found["spans"])
         for step, (begin, length) in enumerate(each)
     ]
+    if not spans:
+        return "The profiler saw no all-reduce here."
     title = f"Rank {found['rank']} is late for step {found['late_step']}: the others wait in their all-reduce"
     return timeline(spans, title=title, caption=f"measured with torch.profiler, {found['backend']}. {note}")
 
