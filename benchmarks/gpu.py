@@ -1,12 +1,14 @@
-"""All that this course promises on real GPUs, in one report: tests with NCCL, notebooks, simulated against measured.
+"""All that this course promises on real GPUs: tests with NCCL, simulated against measured, notebooks of the core.
 
     make test-gpu
 
-It takes about ten minutes and writes ``benchmarks/results/gpu_<name>.txt``. Please send it in a pull request.
+It takes about ten minutes and writes ``your_gpus.json``, as the notebook your_gpus.ipynb does, with how each part
+ended. The notebook's last cell says how to send it.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -16,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import here
+import your_gpus
 
 from utils.hardware.nvml import count_gpus
 
@@ -42,9 +44,9 @@ def parts() -> list[Part]:
     jobs = str(max(2, min(len(core), (os.cpu_count() or 1) // 2)))
     lax = (*PYTEST, "--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout=120", "-n", jobs, "--dist", "loadfile")
     return [
-        Part("Tests that need GPUs", (*PYTEST, *_tests(), "-m", "gpu"), 150),
-        Part("Simulated against measured", (sys.executable, "benchmarks/simgpu_vs_hardware.py"), 150),
-        Part("Notebooks of the core", (*lax, *core), 300),
+        Part("Tests that need GPUs", (*PYTEST, *_tests(), "-m", "gpu"), 120),
+        Part("Simulated against measured", (sys.executable, "benchmarks/your_gpus.py"), 230),
+        Part("Notebooks of the core", (*lax, *core), 250),
     ]
 
 
@@ -92,20 +94,18 @@ def main() -> int:
         note = found.note or "This machine has no GPU that torch can use."
         print(f"{note} `make test` tests all that runs without one.", file=sys.stderr)
         return 2
-    name = torch.cuda.get_device_name()
-    sections = [here.header({"GPUs": f"{found.count} × {name}", **here.facts([]), "CUDA": str(torch.version.cuda)})]
-    failed = False
+    file = ROOT / your_gpus.FILE
+    file.unlink(missing_ok=True)
+    tests: dict[str, list[str]] = {}
     for part in parts():
         print(f"=== {part.title}", flush=True)
         ending, text = run(part)
         print(text, f"--- {ending}", sep="\n", flush=True)
-        failed |= not ending.startswith("passed")
-        sections.append(f"=== {part.title}: {ending}\n{text}")
-    slug = re.sub(r"[^a-z0-9]+", "_", name.lower().removeprefix("nvidia ")).strip("_")
-    file = ROOT / "benchmarks" / "results" / f"gpu_{found.count}x_{slug}.txt"
-    file.write_text("\n\n".join(sections) + "\n", encoding="utf-8")
+        tests[part.title] = [ending, *re.findall(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)]
+    found = json.loads(file.read_text("utf-8")) if file.exists() else your_gpus.results(your_gpus.look(), {}, steps=[])
+    file.write_text(your_gpus.as_text(found | {"tests": tests}), encoding="utf-8")
     print(f"written: {file.relative_to(ROOT)}")
-    return int(failed)
+    return int(any(not ending.startswith("passed") for ending, *_ in tests.values()))
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ MODELS = {
     },
 }
 H100 = 989e12
-CASES = [  # measured on an H200 (benchmarks/results/simgpu_vs_h200.txt, 2026) and on 8 H100 (torchtitan, 2024)
+CASES = [  # measured on an H200 (benchmarks/measured/h200.json, 2026) and on 8 H100 (torchtitan, 2024)
     {"model": "GPT-2 small", "sequences": 8, "length": 1024, "again": 0, "gpus": 1, "seconds": 0.0331, "peak": H100},
     {"model": "GPT 1.3B", "sequences": 4, "length": 2048, "again": 24, "gpus": 1, "seconds": 0.1929, "peak": H100},
     {"model": "Llama 3.1 8B", "sequences": 16, "length": 8192, "again": 0, "gpus": 8, "seconds": 2.843, "peak": H100},
