@@ -54,8 +54,8 @@ FRAMEWORKS := frameworks notebooks-frameworks tests-frameworks
 PLAIN      := MKL_CBWR=COMPATIBLE ATEN_CPU_CAPABILITY=default COURSE_WITHOUT_ONEDNN=1
 NUMERIC    := $(PLAIN) MKL_CBWR=AVX2 ONEDNN_MAX_CPU_ISA=SSE41
 
-.PHONY: help setup lab update test test-frameworks test-numeric test-all test-gpu size lint tests notebooks notebooks-spawn extras \
-    tests-and-extras nightly answers numeric frameworks \
+.PHONY: help setup lab update test test-frameworks test-numeric test-all test-gpu size lint tests notebooks extras \
+    notebooks-spawn tests-and-extras nightly answers numeric frameworks \
     tests-frameworks notebooks-frameworks execute labs grade new-lab durations lock benchmarks \
     book book-epub book-strings clean
 
@@ -117,10 +117,8 @@ notebooks: setup  ## execute every lecture and solution, and compare with what i
 	$(NBVAL) $(filter-out $(EXTRA:%=notebooks/%),$(wildcard notebooks/*.ipynb)) \
 	    $(filter-out $(EXTRA:%=solutions/%),$(wildcard solutions/*.ipynb))
 
-# As on macOS. (The README's short path, but for the lecture on torchrun, which has one cell on ranks. Each week all are
-# run so: make notebooks RANKS_START=spawn)
-SPAWNED := start_here single_vs_multi_node parameter_server_and_all_reduce ddp_and_bucketing buckets_and_overlap \
-    feeding_the_ranks sharded_data_parallel
+# As on macOS. (The first lectures of the README's short path. Each week all are run so: make notebooks RANKS_START=spawn)
+SPAWNED := start_here single_vs_multi_node parameter_server_and_all_reduce ddp_and_bucketing
 notebooks-spawn: export RANKS_START = spawn
 notebooks-spawn: setup  ## execute lectures with ranks that are spawned, as on macOS, and not forked
 	$(NBVAL) $(wildcard $(SPAWNED:%=notebooks/??_%.ipynb))
@@ -135,7 +133,7 @@ tests-and-extras: $(VENV)/.book  ## both
 numeric: setup  ## the numeric tests once: make numeric MKL_CBWR=COMPATIBLE
 	$(PYTEST) -q $$(grep -rl --include='test_*.py' mark.numeric tests) -m "numeric and not frameworks and not nightly"
 
-nightly: $(VENV)/.traces  ## tests that a workflow runs each night: benchmarks' programs, and what CI proves in another way
+nightly: $(VENV)/.traces $(VENV)/.book  ## tests that a workflow runs each night: benchmarks' programs, and what CI proves in another way
 	$(PYTEST) tests -m "nightly and not frameworks"
 
 $(VENV)/.traces: $(VENV)/.ready

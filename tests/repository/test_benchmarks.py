@@ -47,6 +47,7 @@ def test_the_launcher_benchmark_prints_figures_of_this_project(tmp_path: Path) -
     assert [run["processes"] for run in runs] == [run["ranks"] + 2 for run in runs]  # the kernel, and what forks
 
 
+@pytest.mark.nightly
 def test_the_launcher_benchmark_leaves_nothing_behind_when_it_is_ended(tmp_path: Path) -> None:
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     command = [sys.executable, str(PROGRAM), "--quick", "--only-ours"]
@@ -98,6 +99,7 @@ def test_the_benchmark_of_our_ddp_prints_a_ratio_for_each_model_and_world() -> N
         assert words in done.stdout
 
 
+@pytest.mark.nightly
 def test_the_predictions_for_an_h200_are_complete_and_say_that_nothing_was_measured() -> None:
     command = [sys.executable, str(PROGRAM.parent / "simgpu_vs_hardware.py"), "--gpu", "H200"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1500)
