@@ -45,8 +45,8 @@ PYTEST   = tests/once_more $(RUN) -m pytest -n $(JOBS) --dist loadfile $(if $(DU
 NBVAL    = $(PYTEST) -q --nbval --nbval-current-env --nbval-cell-timeout=$(CELL_TIMEOUT) \
     --nbval-sanitize-with tests/nbval_sanitize.cfg
 # (Its own place for progress: what a learner has done must not change what a notebook shows here.)
-notebooks notebooks-frameworks: export COURSE_PROGRESS = $(abspath $(VENV))/progress-of-tests.json
-notebooks notebooks-frameworks extras tests-and-extras: export RANKS_TIMEOUT = $(shell expr $(CELL_TIMEOUT) - 60)
+notebooks notebooks-spawn notebooks-frameworks: export COURSE_PROGRESS = $(abspath $(VENV))/progress-of-tests.json
+notebooks notebooks-spawn notebooks-frameworks extras tests-and-extras: export RANKS_TIMEOUT = $(shell expr $(CELL_TIMEOUT) - 60)
 
 FRAMEWORKS := frameworks notebooks-frameworks tests-frameworks
 # Ways to make this machine compute as another one does: other kernels of MKL, of torch, of oneDNN, or none of oneDNN.
@@ -55,12 +55,12 @@ PLAIN      := MKL_CBWR=COMPATIBLE ATEN_CPU_CAPABILITY=default COURSE_WITHOUT_ONE
 NUMERIC    := $(PLAIN) MKL_CBWR=AVX2 ONEDNN_MAX_CPU_ISA=SSE41
 
 .PHONY: help setup lab update test test-frameworks test-numeric test-all test-gpu size lint tests notebooks extras \
-    tests-and-extras nightly answers numeric frameworks \
+    notebooks-spawn tests-and-extras nightly answers numeric frameworks \
     tests-frameworks notebooks-frameworks execute labs grade new-lab durations lock benchmarks \
     book book-epub book-strings packages clean
 
 help:
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E $$'s/:.*## /\t/' | expand -t 24
 
 setup: $(VENV)/.ready  ## make the environment and install everything into it (LOCKED= takes the newest versions)
 
@@ -100,7 +100,7 @@ test-numeric: setup  ## run the numeric tests as processors of other kinds would
 	@tests/stages $(NUMERIC:%='numeric %')
 
 test-all: setup  ## all of these, as CI does
-	@tests/stages lint tests-and-extras notebooks 'numeric $(PLAIN)' $(FRAMEWORKS)
+	@tests/stages lint tests-and-extras notebooks notebooks-spawn 'numeric $(PLAIN)' $(FRAMEWORKS)
 
 test-gpu: setup  ## on a machine with GPUs: NCCL, notebooks, simulated against measured; stores a report
 	$(RUN) benchmarks/gpu.py
@@ -117,6 +117,12 @@ notebooks: setup  ## execute every lecture and solution, and compare with what i
 	$(NBVAL) $(filter-out $(EXTRA:%=notebooks/%),$(wildcard notebooks/*.ipynb)) \
 	    $(filter-out $(EXTRA:%=solutions/%),$(wildcard solutions/*.ipynb))
 
+# As on macOS. (The first lectures of the README's short path. Each week all are run so: make notebooks RANKS_START=spawn)
+SPAWNED := start_here single_vs_multi_node parameter_server_and_all_reduce ddp_and_bucketing
+notebooks-spawn: export RANKS_START = spawn
+notebooks-spawn: setup  ## execute lectures with ranks that are spawned, as on macOS, and not forked
+	$(NBVAL) $(wildcard $(SPAWNED:%=notebooks/??_%.ipynb))
+
 extras: $(VENV)/.book  ## what takes long: browser, web book, Slurm, torchrun, benchmarks, more known answers
 	$(PYTEST) tests -m "extras and not frameworks and not nightly"
 
@@ -125,9 +131,9 @@ tests-and-extras: $(VENV)/.book  ## both
 	$(PYTEST) tests -m "not frameworks and not nightly"
 
 numeric: setup  ## the numeric tests once: make numeric MKL_CBWR=COMPATIBLE
-	$(PYTEST) -q $$(grep -rl mark.numeric tests --include='test_*.py') -m "numeric and not frameworks and not nightly"
+	$(PYTEST) -q $$(grep -rl --include='test_*.py' mark.numeric tests) -m "numeric and not frameworks and not nightly"
 
-nightly: $(VENV)/.traces  ## tests that a workflow runs each night: benchmarks' programs, and what CI proves in another way
+nightly: $(VENV)/.traces $(VENV)/.book  ## tests that a workflow runs each night: benchmarks' programs, and what CI proves in another way
 	$(PYTEST) tests -m "nightly and not frameworks"
 
 $(VENV)/.traces: $(VENV)/.ready

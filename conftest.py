@@ -73,7 +73,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if "tests/checks/" in item.nodeid and EXTRA.search(item.nodeid):
             item.add_marker(pytest.mark.frameworks)
         if sys.platform == "linux" and "tests/ranks/" in item.nodeid and "spawn" in _parameters(item):
-            item.add_marker(pytest.mark.extras)  # ranks are forked here, and spawned elsewhere
+            # Ranks are forked here, and spawned elsewhere. How they end depends on it; what cells do and show does not,
+            # and `make notebooks-spawn` runs many.
+            of_processes = re.search(r"test_ranks_(abort|leaks|gpu)\.py", item.nodeid)
+            item.add_marker(pytest.mark.extras if of_processes else pytest.mark.nightly)
     if hasattr(config, "workerinput"):  # one process alone keeps the order of the files
         seconds = stored()
         items.sort(key=lambda item: -length(item.nodeid, seconds))

@@ -11,7 +11,7 @@ from course_copy import copy_course, run_there
 from course import new, outline
 from course.__main__ import main
 
-pytestmark = pytest.mark.extras  # a tool of authors
+pytestmark = pytest.mark.extras  # a tool of authors; what copies the course is `nightly`
 
 ROOT = outline.ROOT
 
@@ -25,6 +25,7 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
+@pytest.mark.nightly
 def test_a_new_lab_works_as_it_is_and_is_not_made_twice(course, capsys):
     assert main(["lab", "toys", "--root", str(course)]) == 0
     said = capsys.readouterr().out
@@ -40,6 +41,7 @@ def test_a_new_lab_works_as_it_is_and_is_not_made_twice(course, capsys):
     assert (course / "checks/toys/averaging.py").read_bytes() == before
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("slug", "said"), [("nothing", "no lecture nothing"), ("torchrun", "torchrun is begun")])
 def test_a_lab_for_no_lecture_or_beside_another_is_refused(course, capsys, slug, said):
     assert main(["lab", slug, "--root", str(course)]) == 2

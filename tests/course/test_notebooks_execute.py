@@ -15,7 +15,7 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 from course import notebooks
 from course.__main__ import main
 
-pytestmark = pytest.mark.extras  # a tool of authors
+pytestmark = pytest.mark.extras  # a tool of authors; what starts a kernel for one sentence of it is `nightly`
 
 ROOT = Path(__file__).parents[2]
 COURSE = {"stage": "Play", "card": "toys", "teaches": "playing"}
@@ -132,21 +132,25 @@ def test_an_error_that_was_not_meant_is_named_with_its_cell(tmp_path: Path, caps
     assert "    x / 0" in told and "raises-exception" in told
 
 
+@pytest.mark.nightly
 def test_a_magic_that_was_not_understood_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = _write(tmp_path / "typo.ipynb", new_code_cell("%load_ext utils"), new_code_cell("%ranks push a b"))
     assert "typo.ipynb: cell 2 failed with UsageError: " in _failure(path, capsys)
 
 
+@pytest.mark.nightly
 def test_an_error_that_was_meant_and_did_not_come_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = _write(tmp_path / "calm.ipynb", new_code_cell("1", metadata={"tags": ["raises-exception"]}))
     assert "cell 1 has the tag raises-exception and raised nothing" in _failure(path, capsys)
 
 
+@pytest.mark.nightly
 def test_a_cell_without_end_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = _write(tmp_path / "slow.ipynb", new_code_cell("import time\ntime.sleep(60)"))
     assert "did not end within 2 s" in _failure(path, capsys, "--timeout", "2")
 
 
+@pytest.mark.nightly
 def test_a_dead_kernel_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = _write(tmp_path / "dead.ipynb", new_code_cell("import os\nos._exit(3)"))
     assert "the kernel died" in _failure(path, capsys)

@@ -109,6 +109,7 @@ def assert_habits(root: Path) -> None:
     run_there(root, [*command, "tests/repository/test_notebooks_habits.py", "tests/repository/test_code_habits.py"])
 
 
+@pytest.mark.nightly
 def test_inserting_moving_and_splitting_keep_every_habit(course, capsys):
     before = outline.slugs(root=course)
     *_, last = before

@@ -16,7 +16,7 @@ import pytest
 
 from lessons.launchers import slurm
 
-pytestmark = pytest.mark.extras
+pytestmark = pytest.mark.extras  # (A training under Slurm: the lecture on torchrun runs one; others are `nightly`.)
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = 900.0  # seconds; a machine that does much else at the same time is slow
@@ -53,6 +53,7 @@ def test_srun_runs_a_task_on_each_node(cluster):
     assert sorted(printed.split("\n")) == ["", "node1 has task 0", "node2 has task 1"]
 
 
+@pytest.mark.nightly
 @needs_slurm
 def test_without_torchrun_slurm_numbers_the_ranks(cluster):
     job = cluster.wait(cluster.submit("scripts/who_am_i.sbatch"), LONG)
@@ -64,6 +65,7 @@ def test_without_torchrun_slurm_numbers_the_ranks(cluster):
     assert sorted(filter(None, job.output.splitlines())) == said
 
 
+@pytest.mark.nightly
 @needs_slurm
 def test_torchrun_under_slurm_trains_and_goes_on_after_a_worker_was_killed(cluster, tmp_path):
     words = ("scripts/train.sbatch", "--folder", str(tmp_path), "--die-at", "13", "--die-rank", "1")
@@ -75,6 +77,7 @@ def test_torchrun_under_slurm_trains_and_goes_on_after_a_worker_was_killed(clust
     assert len(re.findall(r"^step 20: loss \d\.\d+, parameters [0-9a-f]{16}$", job.output, re.MULTILINE)) == 1
 
 
+@pytest.mark.nightly
 @needs_slurm
 def test_a_job_whose_time_is_nearly_over_saves_goes_back_into_the_queue_and_goes_on(cluster, tmp_path):
     words = ("scripts/train.sbatch", "--folder", str(tmp_path), "--steps", "1000", "--every", "1000")

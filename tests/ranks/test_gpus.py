@@ -60,6 +60,19 @@ def test_where_nothing_speaks_for_a_gpu_there_is_no_note(monkeypatch, tmp_path):
     assert count_gpus() == UsableGpus(0)
 
 
+@pytest.mark.parametrize("maker", ["NVIDIA", "another maker"])
+def test_on_wsl2_only_nvidias_driver_speaks_for_a_gpu(monkeypatch, tmp_path, maker):
+    """/dev/dxg is there with any GPU, and /dev/nvidia0 never."""
+    pretend_nvml(monkeypatch, None)
+    for name in ("dev/dxg", *["usr/lib/wsl/lib/libcuda.so.1"] * (maker == "NVIDIA")):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.setattr(nvml, "_DEVICE_FILES", [f"{tmp_path}{pattern}" for pattern in nvml._DEVICE_FILES])
+    assert ("/usr/lib/wsl/lib" in count_gpus().note) == (maker == "NVIDIA")
+    pretend_nvml(monkeypatch, FOUR[:1])
+    assert count_gpus() == UsableGpus(1)
+
+
 def test_counting_gpus_imports_no_torch():
     code = "import sys; from utils.hardware.nvml import count_gpus; count_gpus(); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -47,6 +47,7 @@ def test_the_launcher_benchmark_prints_figures_of_this_project(tmp_path: Path) -
     assert [run["processes"] for run in runs] == [run["ranks"] + 2 for run in runs]  # the kernel, and what forks
 
 
+@pytest.mark.nightly
 def test_the_launcher_benchmark_leaves_nothing_behind_when_it_is_ended(tmp_path: Path) -> None:
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     command = [sys.executable, str(PROGRAM), "--quick", "--only-ours"]

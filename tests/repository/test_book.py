@@ -152,11 +152,13 @@ def test_cells_on_ranks_are_coloured_as_python(book: Path) -> None:
     assert len(cells) > 5 and [cell for cell in cells if '<span class="n' not in cell] == []
 
 
-def test_every_page_has_no_barriers_and_fits_on_a_phone(book: Path, address: str, reader: Any) -> None:
+@pytest.mark.parametrize("which", ["lectures", pytest.param("others", marks=pytest.mark.nightly)])
+def test_every_page_has_no_barriers_and_fits_on_a_phone(which: str, book: Path, address: str, reader: Any) -> None:
     """On a wide screen what differs there is looked at on one page of each kind."""
     page, problems = reader
     barriers: dict[str, list[str]] = {}
-    for name in _pages(book):
+    first = {name for name in _pages(book) if name.startswith("notebooks/") or name.removesuffix(".html") in SHOWN}
+    for name in sorted(first if which == "lectures" else {*_pages(book)} - first):
         found = []
         if name.removesuffix(".html") in SHOWN:
             _open(page, address + name)

@@ -20,6 +20,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from course.readme import WEEKEND
+
 ROOT = Path(__file__).parents[2]
 TARGETS = (
     *(
@@ -35,7 +37,7 @@ TARGETS = (
         "tests",
         "extras",
     ),
-    *("notebooks", "numeric"),
+    *("notebooks", "notebooks-spawn", "numeric"),
     *("frameworks", "tests-frameworks", "notebooks-frameworks", "execute", "labs", "durations", "lock", "benchmarks"),
     *("book", "book-epub", "book-strings", "packages", "help", "clean"),
 )
@@ -182,6 +184,15 @@ def test_every_lecture_and_solution_is_executed_once_and_compared() -> None:
     assert sorted(executed) == sorted(path for path in there if not path.startswith("labs/"))
 
 
+def test_the_first_lectures_of_the_short_path_are_run_with_spawned_ranks() -> None:
+    """By CI; each week all are."""
+    assert "notebooks-spawn" in _dry_run("test-all")
+    lectures = re.findall(r"notebooks/\d\d_(\w+)\.ipynb", _dry_run("notebooks-spawn"))
+    assert len(lectures) >= 4 and lectures == sorted(lectures, key=WEEKEND.index)
+    given = _make("notebooks-spawn", "--old-file=setup", "NBVAL=env #").stdout.splitlines()
+    assert {"RANKS_START=spawn", "RANKS_TIMEOUT=240"} <= set(given)
+
+
 def test_make_installs_every_extra_that_a_target_needs() -> None:
     """A comma inside make's `$(call …)` would end the argument, and nothing would be installed."""
     frameworks, book = (_make("--dry-run", "--always-make", target).stdout for target in ("frameworks", "book"))
@@ -287,6 +298,7 @@ def test_ci_runs_what_a_newcomer_runs() -> None:
     assert [step["run"] for step in steps if "run" in step] == [".ci/run"]
     workflows = {path.stem: yaml.safe_load(path.read_text())["jobs"] for path in (ROOT / ".github/workflows").iterdir()}
     assert workflows["ci"]["macos"]["runs-on"].startswith("macos")
+    assert workflows["platforms"]["wsl2"]["runs-on"].startswith("windows")
     waits_for_nothing = [
         name for jobs in workflows.values() for name, job in jobs.items() if "continue-on-error" in job
     ]
@@ -433,6 +445,12 @@ def test_the_development_container_is_set_up_by_make() -> None:
     assert 8888 in container["forwardPorts"]
     (memory,) = (option for option in container["runArgs"] if option.startswith("--shm-size="))
     assert re.fullmatch(r"--shm-size=[1-9]\d*g", memory), "ranks and loaders exchange tensors through it"
+
+
+def test_no_two_files_differ_in_capitals_only() -> None:
+    """Where macOS and Windows keep files they would be one."""
+    names = [path.relative_to(ROOT).as_posix() for path in _files()]
+    assert sorted({name.lower() for name in names}) == sorted(name.lower() for name in names)
 
 
 def test_no_file_names_a_package_registry() -> None:

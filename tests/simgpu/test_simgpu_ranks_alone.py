@@ -46,7 +46,7 @@ def among_others(kind, nodes):
     return steps(join(numbers=False, nodes=nodes), kind)
 
 
-LARGE = [pytest.param(ranks, ranks // 8, marks=pytest.mark.extras) for ranks in (16, 64)]
+LARGE = [pytest.param(16, 2, marks=pytest.mark.extras), pytest.param(64, 8, marks=pytest.mark.nightly)]
 
 
 @pytest.mark.parametrize(("ranks", "nodes"), [(4, 1), (8, 2), *LARGE])

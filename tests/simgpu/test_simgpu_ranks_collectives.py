@@ -211,7 +211,7 @@ def alike_each_time(busy, times=5):
     return found
 
 
-@pytest.mark.parametrize("times", [5, pytest.param(50, marks=pytest.mark.extras)])
+@pytest.mark.parametrize("times", [5, pytest.param(50, marks=pytest.mark.nightly)])
 def test_the_same_program_gives_the_same_timeline_each_time_also_beside_busy_threads(world, times):
     quiet, busy = (
         world.run(alike_each_time, False, 50),

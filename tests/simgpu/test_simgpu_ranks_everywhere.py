@@ -27,7 +27,9 @@ from utils.ranks import World
 WIDTH = 12
 
 
-@pytest.fixture(scope="module", params=[2, 3, 4, pytest.param(8, marks=pytest.mark.extras)])
+@pytest.fixture(
+    scope="module", params=[3, 4, pytest.param(2, marks=pytest.mark.extras), pytest.param(8, marks=pytest.mark.nightly)]
+)
 def world(request):
     with World(request.param, backend="gloo", timeout=200) as world:
         yield world

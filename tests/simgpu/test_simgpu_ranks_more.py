@@ -84,7 +84,7 @@ def test_torchs_pipeline_schedules_are_one_process_also_with_shapes_only(world, 
     assert all(sent > 0 for *_, sent in shapes)
 
 
-@pytest.mark.parametrize("ranks", [2, *(pytest.param(ranks, marks=pytest.mark.extras) for ranks in (3, 8))])
+@pytest.mark.parametrize("ranks", [2, *(pytest.param(ranks, marks=pytest.mark.nightly) for ranks in (3, 8))])
 def test_pipelines_of_other_numbers_of_ranks_are_one_process_too(ranks):
     with World(ranks, backend="gloo", timeout=400) as world:
         for name in ("GPipe", "1F1B", "Interleaved1F1B") if ranks == 2 else SCHEDULES:
@@ -253,7 +253,7 @@ def test_torchs_context_parallel_is_attention_forward_and_backward(world, causal
 
 
 @pytest.mark.extras
-@pytest.mark.parametrize("ranks", [2, 3, 8])
+@pytest.mark.parametrize("ranks", [3, *(pytest.param(ranks, marks=pytest.mark.nightly) for ranks in (2, 8))])
 def test_contexts_and_checkpoints_of_other_numbers_of_ranks(ranks, tmp_path):
     with World(ranks, backend="gloo", timeout=400) as world:
         test_attention_around_a_ring_is_attention(world)

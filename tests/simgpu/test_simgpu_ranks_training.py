@@ -411,7 +411,7 @@ def test_three_ranks_with_uneven_shards_are_one_process():
         assert all(three.run(data_parallel, {}, numbers=False))
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(8, marks=pytest.mark.extras)])
+@pytest.mark.parametrize("ranks", [2, pytest.param(8, marks=pytest.mark.nightly)])
 def test_two_and_eight_ranks_are_one_process_too(ranks):
     with World(ranks, backend="gloo", timeout=200) as world:
         for options in {}, {"mesh": (2, ranks // 2)}:
@@ -426,7 +426,7 @@ def test_two_and_eight_ranks_are_one_process_too(ranks):
 
 
 @pytest.mark.extras
-@pytest.mark.parametrize("ranks", [2, 3, 8])
+@pytest.mark.parametrize("ranks", [3, *(pytest.param(ranks, marks=pytest.mark.nightly) for ranks in (2, 8))])
 def test_what_is_true_of_four_ranks_is_true_of_others(ranks):
     with World(ranks, backend="gloo", timeout=400) as world:
         for options in DDP_OPTIONS.values():

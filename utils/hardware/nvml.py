@@ -27,7 +27,8 @@ _PATHS = {
 }
 
 
-_DEVICE_FILES = ("/dev/nvidia[0-9]*", "/dev/nvhost-gpu", "/dev/dxg")  # Linux, Jetson, WSL2
+#: Linux, Jetson, WSL2. (There /dev/dxg stands for any maker's GPU, and Windows lends NVIDIA's driver to this folder.)
+_DEVICE_FILES = ("/dev/nvidia[0-9]*", "/dev/nvhost-gpu", "/usr/lib/wsl/lib/libcuda.so.1")
 
 
 @dataclass(frozen=True)

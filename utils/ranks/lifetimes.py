@@ -39,8 +39,11 @@ def ended_child(pid: int | None = None) -> int:
     if not hasattr(os, "waitid"):  # macOS before Python 3.13
         import psutil
 
-        children = psutil.Process().children() if pid is None else [psutil.Process(pid)]
-        return next((child.pid for child in children if child.status() == psutil.STATUS_ZOMBIE), 0)
+        try:
+            children = psutil.Process().children() if pid is None else [psutil.Process(pid)]
+            return next((child.pid for child in children if child.status() == psutil.STATUS_ZOMBIE), 0)
+        except psutil.NoSuchProcess as error:
+            raise ChildProcessError(f"process {pid} has been waited for") from error
     which = (os.P_ALL, 0) if pid is None else (os.P_PID, pid)
     try:
         found = os.waitid(*which, os.WEXITED | os.WNOHANG | os.WNOWAIT)
