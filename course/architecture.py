@@ -10,6 +10,7 @@ import ast
 import re
 from collections import defaultdict
 from graphlib import TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
 
 from course.outline import ROOT, slugs
@@ -57,7 +58,11 @@ def imports(package: str) -> tuple[Graph, dict[str, str]]:
                 f"{folder.name}/{name}" if role.get(name, folder) == "algorithms" else name
             )  # two are called all_reduce
             box[".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")] = name
-            role[name] = "the labs" if first in labs else heads.get(first, folder.name)
+            role[name] = (
+                "the labs"
+                if first in labs
+                else heads.get(first, folder.name if folder.name != package else "beside them")
+            )
     graph: Graph = {name: set() for name in role}
     for module, name in box.items():
         path = ROOT / f"{module.replace('.', '/')}"
@@ -85,7 +90,7 @@ def reduced(graph: Graph) -> Graph:
     return {name: {one for one in of if not any(one in all_below[two] for two in of)} for name, of in graph.items()}
 
 
-def _rows(arrows: Graph) -> list[list[Place]]:
+def _rows(arrows: Graph, role: dict[str, str]) -> list[list[Place]]:
     """Boxes from the top to the bottom, each as near to what imports it as what it imports allows."""
     order = [*TopologicalSorter(arrows).static_order()]
     above = {name: [one for one in order if name in arrows[one]] for name in order}
@@ -96,7 +101,7 @@ def _rows(arrows: Graph) -> list[list[Place]]:
         level[name] = min((level[one] - 1 for one in above[name]), default=level[name])
     top = max(level.values())
     rows: list[list[Place]] = [[] for _ in range(top + 1)]
-    alone = [name for name in order if not arrows[name] and not above[name]]
+    alone = sorted((one for one in order if not arrows[one] and not above[one]), key=lambda one: (role[one], one))
     for name in sorted(set(order) - set(alone)):
         rows[top - level[name]].append((top - level[name], name, ""))
         for one in sorted(arrows[name]):
@@ -104,44 +109,50 @@ def _rows(arrows: Graph) -> list[list[Place]]:
                 rows[row].append((row, name, one))
     rows = [row for row in rows if row]
     for start in range(0, len(alone), MOST):
-        rows.append([(len(rows), name, "") for name in sorted(alone)[start : start + MOST]])
+        rows.append([(len(rows), name, "") for name in alone[start : start + MOST]])
     return rows
 
 
 def _wide(place: Place) -> float:
-    return 2 if place[2] else text_width(place[1], SIZE, mono=True) + 14
+    return 8 if place[2] else text_width(place[1], SIZE, mono=True) + 14
 
 
 def _middles(rows: list[list[Place]], ways: list[list[Place]]) -> dict[Place, float]:
     """Where the middle of each box is: near what it is tied to, in an order that crosses few arrows."""
     tied: dict[Place, list[Place]] = defaultdict(list)
-    for upper, lower in ((a, b) for way in ways for a, b in zip(way, way[1:], strict=False)):
+    for upper, lower in (pair for way in ways for pair in pairwise(way)):
         tied[upper].append(lower)
         tied[lower].append(upper)
     middle = {place: WIDTH * (i + 1) / (len(row) + 1) for row in rows for i, place in enumerate(row)}
-    for turn in range(40):
+    for turn in range(60):
         for row in rows[:: 1 if turn % 2 else -1]:
-            wish = {
-                one: sum(middle[other] for other in tied[one]) / len(tied[one]) if tied[one] else middle[one]
-                for one in row
-            }
+            wish = {one: sum(middle[other] for other in tied[one] or [one]) / len(tied[one] or [one]) for one in row}
             row.sort(key=lambda one: wish[one])
-            left = GAP
+            end = 0.0
             for one in row:
-                middle[one] = max(wish[one], left + _wide(one) / 2)
-                left = middle[one] + _wide(one) / 2 + GAP
-            right = WIDTH - GAP
+                middle[one] = max(wish[one], end + GAP + _wide(one) / 2)
+                end = middle[one] + _wide(one) / 2
+            shift, end = sum(wish[one] - middle[one] for one in row) / len(row), WIDTH
             for one in reversed(row):
-                middle[one] = min(middle[one], right - _wide(one) / 2)
-                right = middle[one] - _wide(one) / 2 - GAP
+                middle[one] = min(middle[one] + shift, end - GAP - _wide(one) / 2)
+                end = middle[one] - _wide(one) / 2
+            for one in row:  # (back from the left edge, if it is over it)
+                middle[one] += max(0.0, GAP - end)
     return middle
 
 
-def draw(package: str) -> str:
-    """The picture of a package, as SVG."""
-    graph, role = imports(package)
+def floors() -> tuple[Graph, dict[str, str]]:
+    """Which package imports which."""
+    used = {
+        one: {name.split(".")[0] for path in (ROOT / one).rglob("*.py") for name in names_in(path)} for one in FLOORS
+    }
+    return {one: names & set(FLOORS) - {one} for one, names in used.items()}, dict.fromkeys(FLOORS, "")
+
+
+def draw(title: str, graph: Graph, role: dict[str, str]) -> str:
+    """The picture, as SVG."""
     arrows = reduced(graph)
-    rows = _rows(arrows)
+    rows = _rows(arrows, role)
     row_of = {name: row for places in rows for row, name, passes in places if not passes}
     ways = [
         [(row_of[a], a, ""), *((row, a, b) for row in range(row_of[a] + 1, row_of[b])), (row_of[b], b, "")]
@@ -150,9 +161,8 @@ def draw(package: str) -> str:
     ]
     middle = _middles(rows, ways)
     says = "; ".join(f"{a} imports {', '.join(sorted(arrows[a]))}" for a in sorted(arrows) if arrows[a])
-    canvas = Canvas(
-        WIDTH, TOP + STEP * len(rows) - STEP + HIGH + 16, f"The modules of {package}", f"{package}: {says}."
-    )
+    high = TOP + STEP * len(rows) - STEP + HIGH + 16
+    canvas = Canvas(WIDTH, high, title, f"{title}: {says}.")
     x = GAP
     looks = dict(zip(dict.fromkeys(role.values()), LOOKS, strict=False))
     for name, look in looks.items() if len(looks) > 1 else ():
@@ -160,10 +170,8 @@ def draw(package: str) -> str:
         canvas.text(x + 34, 57, name, 13, "start")
         x += 60 + text_width(name, 13)
     for way in ways:
-        points = [(middle[one], TOP + STEP * one[0] + HIGH / 2) for one in way]
-        points[0] = points[0][0], points[0][1] + HIGH / 2
-        points[-1] = points[-1][0], points[-1][1] - HIGH / 2
-        canvas.line(points, palette.DARK_GREY, 1.2, arrow="end")
+        points = [(middle[one], TOP + STEP * one[0] + edge) for one in way for edge in (0, HIGH)]
+        canvas.line(points[1:-1], palette.DARK_GREY, 1.2, arrow="end")
     for place in (one for row in rows for one in row if not one[2]):
         wide = _wide(place)
         canvas.box(
@@ -179,7 +187,13 @@ def draw(package: str) -> str:
     return canvas.svg()
 
 
+def pictures() -> dict[str, str]:
+    """Every picture by the name of its file."""
+    drawn = {f"{one}.svg": draw(f"The modules of {one}", *imports(one)) for one in FLOORS}
+    return {"floors.svg": draw("The packages", *floors()), **drawn}
+
+
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
-    for one in FLOORS:
-        (FOLDER / f"{one}.svg").write_text(draw(one), encoding="utf-8", newline="\n")
+    for name, picture in pictures().items():
+        (FOLDER / name).write_text(picture, encoding="utf-8", newline="\n")

@@ -1,8 +1,8 @@
 """Points as Canvas, Moodle and nbgrader take them.
 
-Canvas and Moodle export a file, the roster: rows of it come back with a column for each lab. nbgrader's ``gradebook.db``
-gets the points through nbgrader itself. A learner is whom the folder's name means: any cell of a row of the roster, or
-its first and last name, also with what Moodle adds to a folder ("Ana Müller_1234_assignsubmission_file").
+Canvas and Moodle export a file, the roster: rows of it come back with a column for each lab. nbgrader's gradebook gets
+the points through nbgrader itself. A learner is whom the folder's name means: any cell of a row of the roster, or first
+and last name, also with what Moodle adds to a folder ("Ana Müller_1234_assignsubmission_file").
 
 The forms are those of Canvas' lib/gradebook_importer.rb, Moodle's grade/import/csv and nbgrader.api of nbgrader 0.9.
 """
@@ -136,6 +136,7 @@ def _nbgrader(database: Path) -> Callable[[Grades, Path], list[str]]:
                         own = book.find_submission_notebook(page, name, learner)
                     except MissingEntry:
                         own = SubmittedNotebook(notebook=notebook, assignment=handed_in)
+                        book.db.add(own)
                     there = {grade.name: grade for grade in own.grades}
                     for one in grades.of(lab):
                         cell = book.find_grade_cell(one.name, page, name)
