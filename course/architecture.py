@@ -22,7 +22,7 @@ FOLDER = ROOT / "docs" / "pictures"
 OPENED = {"utils/ranks", *(f"lessons/{one}" for one in ("algorithms", "launchers", "pictures", "training"))}
 """Folders whose modules are boxes themselves."""
 LABS = "a folder for each lab"
-WIDTH, HIGH, GAP, STEP, TOP, SIZE, MOST = 990, 26, 14, 60, 92, 12, 8
+WIDTH, HIGH, GAP, STEP, TOP, SIZE, MOST = 990, 26, 10, 60, 92, 12, 8
 LOOKS = (
     {"fill": palette.DEVICE},
     {"fill": palette.PROCESS, "dash": "5 3"},
@@ -114,7 +114,7 @@ def _rows(arrows: Graph, role: dict[str, str]) -> list[list[Place]]:
 
 
 def _wide(place: Place) -> float:
-    return 8 if place[2] else text_width(place[1], SIZE, mono=True) + 14
+    return 4 if place[2] else text_width(place[1], SIZE, mono=True) + 14
 
 
 def _middles(rows: list[list[Place]], ways: list[list[Place]]) -> dict[Place, float]:
@@ -136,9 +136,8 @@ def _middles(rows: list[list[Place]], ways: list[list[Place]]) -> dict[Place, fl
             for one in reversed(row):
                 middle[one] = min(middle[one] + shift, end - GAP - _wide(one) / 2)
                 end = middle[one] - _wide(one) / 2
-            for one in row:  # (back from the left edge, if it is over it)
-                middle[one] += max(0.0, GAP - end)
-    return middle
+    edges = [middle[one] + side * _wide(one) / 2 for one in tied if tied[one] for side in (-1, 1)]
+    return {one: at + (WIDTH / 2 - (min(edges) + max(edges)) / 2 if tied[one] else 0) for one, at in middle.items()}
 
 
 def floors() -> tuple[Graph, dict[str, str]]:
