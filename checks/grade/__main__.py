@@ -11,6 +11,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from checks.grade import gradebooks
 from checks.grade.grading import grade
 from checks.grade.handed_in import FEEDBACK
 from checks.grade.sandbox import Interrupted, Limits
@@ -44,6 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _grade(given: argparse.Namespace) -> int:
     out = given.out or given.folder
+    export = gradebooks.writer(given.system, given.roster, given.folder) if given.system else None
     limits = Limits(given.cell_timeout, given.limit, int(given.memory * (1 << 30)))
     so_far: list[Grades] = []
     done = itertools.count(1)
@@ -81,6 +83,8 @@ def _grade(given: argparse.Namespace) -> int:
         grades = so_far[0]
     print(f"\n{grades.text()}\n\n{out / TABLE} is the table, with every check's sentence,")
     print(f"and {out / FEEDBACK}/ has a file for each learner.")
+    if export:
+        print(*export(grades, out), sep="\n")
     if not grades.waiting:
         return 0
     print(f"{len(grades.waiting)} notebooks were not graded any more.")
@@ -99,6 +103,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("folder", type=Path, nargs="?", metavar="DIR", help=folders)
     parser.add_argument("--labs", type=Path, default=ROOT / "labs", help="the official labs")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help=f"where {TABLE} and {FEEDBACK}/ go (DIR)")
+    systems = ("canvas", "moodle", "nbgrader")
+    parser.add_argument("--for", dest="system", choices=systems, help="also write points as this takes them")
+    parser.add_argument("--roster", type=Path, metavar="FILE", help="what it has exported; of nbgrader: gradebook.db")
     parser.add_argument("--cell-timeout", type=_positive, default=60, metavar="SECONDS", help="for a cell (60)")
     parser.add_argument("--limit", type=_positive, default=600, metavar="SECONDS", help="for a notebook (600)")
     parser.add_argument("--memory", type=_positive, default=4, metavar="GB", help="for a notebook, and for a check (4)")
