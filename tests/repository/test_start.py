@@ -41,7 +41,7 @@ def test_where_all_fits_nothing_is_added_and_nothing_said() -> None:
     assert start.decide(ASKED, FITTING, set(), LOCK) == ([], [])
 
 
-def test_what_is_missing_is_added_and_torch_as_it_was_tested() -> None:
+def test_what_is_missing_is_added_as_it_was_tested() -> None:
     assert start.decide(ASKED, {}, set(), LOCK)[0] == [
         "torch==2.13.0",
         "numpy==2.4.6",
