@@ -97,7 +97,7 @@ def decide(asked: Iterable[str], there: Mapping[str, str], loaded: set[str], loc
         asked: pyproject's dependencies.
         there: versions of those that are installed.
         loaded: names of modules that the kernel has imported.
-        lock: the text of requirements.lock, for the version of torch.
+        lock: the text of requirements.lock: what is missing is added as it was tested.
 
     Raises:
         SystemExit: torch is too old.
@@ -112,8 +112,8 @@ def decide(asked: Iterable[str], there: Mapping[str, str], loaded: set[str], loc
             continue
         name, now = one.name, there.get(one.name)
         if now is None:
-            locked = re.search(rf"^{name}==(\S+)", lock, re.MULTILINE) if name == "torch" else None
-            wanted.append(f"torch=={locked[1]}" if locked else str(one))
+            locked = re.search(rf"^{re.escape(name)}==(\S+)", lock, re.MULTILINE)
+            wanted.append(f"{name}=={locked[1]}" if locked else str(one))
             continue
         floor = [bound for bound in one.specifier if bound.operator in (">=", "~=", ">")]
         if all(bound.contains(now, prereleases=True) for bound in floor):

@@ -41,7 +41,7 @@ def test_where_all_fits_nothing_is_added_and_nothing_said() -> None:
     assert start.decide(ASKED, FITTING, set(), LOCK) == ([], [])
 
 
-def test_what_is_missing_is_added_and_torch_as_it_was_tested() -> None:
+def test_what_is_missing_is_added_as_it_was_tested() -> None:
     assert start.decide(ASKED, {}, set(), LOCK)[0] == [
         "torch==2.13.0",
         "numpy==2.4.6",
@@ -102,6 +102,15 @@ def test_the_course_is_found_by_a_line_beside_the_packages_or_in_the_home(
     assert str(written) in start.register() and written.read_text() == f"{ROOT}\n"
     monkeypatch.setattr(start.site, "ENABLE_USER_SITE", False)
     assert "needs this cell first" in start.register()
+
+
+def test_gpus_are_counted_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert start.gpus() == 0
+    lines = "GPU 0: Tesla T4 (UUID: GPU-1)", "  MIG 1g.5gb Device 0: (UUID: MIG-1)", "GPU 1: Tesla T4 (UUID: GPU-2)"
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    assert start.gpus() == 2
 
 
 RUN = """
