@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
+from argparse import Namespace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +18,8 @@ import yaml
 from packaging.requirements import Requirement
 
 from course.outline import ROOT
+from utils.ranks import BadRequest
+from utils.simulated import PROVIDER
 
 IMPORTED_AS = {"cloudpickle": "cloudpickle", "psutil": "psutil", "pynvml": "nvidia-ml-py", "numpy": "numpy"}
 LATER = {"IPython", "matplotlib", "tqdm", "PIL"}
@@ -87,6 +90,12 @@ def test_a_readme_tells_a_stranger_of_their_package_and_its_links_are_whole(sour
     assert "%load_ext ranks" in (sources / "ranks" / "README.md").read_text(encoding="utf-8")
 
 
+def test_without_simgpu_its_option_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("utils.simulated.find_spec", lambda name: None)
+    with pytest.raises(BadRequest, match="pip install simgpu"):
+        PROVIDER.asked(Namespace(gpu="H100", network=None, shapes=False, backend=None))
+
+
 def test_a_release_tells_what_its_version_changes(tmp_path: Path) -> None:
     """The workflow's own commands, for this version and for one that there is not."""
     jobs = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8"))["jobs"]
@@ -104,7 +113,7 @@ def test_a_release_tells_what_its_version_changes(tmp_path: Path) -> None:
     assert notes.strip() and f"## {version}\n{notes}" in changes and "## " not in notes
 
 
-@pytest.mark.extras
+@pytest.mark.nightly  # a minute; the release workflow does the same
 def test_the_wheels_do_what_they_promise_in_an_environment_of_their_own(tmp_path: Path) -> None:
     """One that sees this one's torch, Jupyter and the rest, but not the course."""
     python = tmp_path / "fresh" / "bin" / "python"
