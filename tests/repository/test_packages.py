@@ -50,6 +50,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("from utils.ranks import starters", "from ranks import starters"),
         ("from utils.hardware.nvml import count_gpus", "from ranks.nvml import count_gpus"),
+        ("type %load_ext utils", "type %load_ext ranks"),
         ("from utils import draw", "from simgpu import draw"),
         ("from utils.hardware import links", "from simgpu.hardware import links"),
         ("see ``utils.draw.timeline.Span``", "see ``simgpu.draw.timeline.Span``"),
@@ -60,7 +61,7 @@ def test_names_of_modules_change_and_no_others(text: str, becomes: str) -> None:
     assert build.renamed(text) == becomes
 
 
-@pytest.mark.parametrize("text", ["import utils", "\n\nfrom utils.training import data", "%load_ext utils"])
+@pytest.mark.parametrize("text", ["import utils.training.data", "\n\nfrom utils.hardware import machine"])
 def test_what_is_not_published_ends_the_build(text: str) -> None:
     with pytest.raises(ValueError, match=f"line {text.count(chr(10)) + 1} names utils.*PLACES"):
         build.renamed(text)
