@@ -4,7 +4,7 @@
 - ``simgpu``: simulated GPUs, with what draws them. Neither needs the other; ``%%ranks --gpu`` needs both.
 
 Their sources are the course's. Here they are copied to other places, and each name of a module in them is changed with
-them: in imports, in texts, and in comments. What would still name ``utils`` afterwards ends the build.
+them: in imports, in texts, and in comments. What names a module of ``utils`` that is left out ends the build.
 
     python packages/build.py [FOLDER]    sources, sdists and wheels, into build/packages or FOLDER (needs ``build``)
 """
@@ -98,6 +98,8 @@ def renamed(text: str) -> str:
     """
 
     def place(match: re.Match[str]) -> str:
+        if match[0] == "utils":  # by which the course loads them: "%load_ext utils"
+            return "ranks"
         parts = match[0].split(".")
         for length in range(len(parts), 0, -1):
             if found := PLACES.get(".".join(parts[:length])):
@@ -153,11 +155,9 @@ def readme(name: str, docs: str) -> str:
         return re.sub(r"\]\((\w+\.md)", rf"]({docs}/\1", page) + "\n"
     text = ast.get_docstring(ast.parse((ROOT / "simgpu" / "__init__.py").read_text(encoding="utf-8"))) or ""
     title, _, rest = renamed(text).partition("\n\nwhat a program uses")[0].partition("\n\n")
-    return (
-        f"# {title.rstrip('.')}\n\n{rest}\n\nIn a notebook, `pip install ranks simgpu` and `%load_ext ranks` give each "
-        f"rank of a cell a simulated GPU of its own: `%%ranks -n 8 --gpu H100`. More, and how true it is: "
-        f"[simulated GPUs]({docs}/simulated_gpus.md), [simulated against published]({docs}/published.md).\n"
-    ).replace("``", "`")
+    more = "With `pip install ranks` and `%load_ext ranks`, `%%ranks -n 8 --gpu H100` gives one to each rank of a cell."
+    pages = f"[All that they do]({docs}/simulated_gpus.md). [How true that is]({docs}/published.md)."
+    return f"# {title.rstrip('.')}\n\n{rest}\n\n{more}\n\n{pages}\n".replace("``", "`")
 
 
 def main(out: Path) -> None:

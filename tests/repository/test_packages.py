@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
+from argparse import Namespace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +18,8 @@ import yaml
 from packaging.requirements import Requirement
 
 from course.outline import ROOT
+from utils.ranks import BadRequest
+from utils.simulated import PROVIDER
 
 IMPORTED_AS = {"cloudpickle": "cloudpickle", "psutil": "psutil", "pynvml": "nvidia-ml-py", "numpy": "numpy"}
 LATER = {"IPython", "matplotlib", "tqdm", "PIL"}
@@ -47,6 +50,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("from utils.ranks import starters", "from ranks import starters"),
         ("from utils.hardware.nvml import count_gpus", "from ranks.nvml import count_gpus"),
+        ("type %load_ext utils", "type %load_ext ranks"),
         ("from utils import draw", "from simgpu import draw"),
         ("from utils.hardware import links", "from simgpu.hardware import links"),
         ("see ``utils.draw.timeline.Span``", "see ``simgpu.draw.timeline.Span``"),
@@ -57,7 +61,7 @@ def test_names_of_modules_change_and_no_others(text: str, becomes: str) -> None:
     assert build.renamed(text) == becomes
 
 
-@pytest.mark.parametrize("text", ["import utils", "\n\nfrom utils.training import data", "%load_ext utils"])
+@pytest.mark.parametrize("text", ["import utils.training.data", "\n\nfrom utils.hardware import machine"])
 def test_what_is_not_published_ends_the_build(text: str) -> None:
     with pytest.raises(ValueError, match=f"line {text.count(chr(10)) + 1} names utils.*PLACES"):
         build.renamed(text)
@@ -82,9 +86,15 @@ def test_a_package_imports_itself_torch_and_what_it_asks_for(name: str, sources:
 def test_a_readme_tells_a_stranger_of_their_package_and_its_links_are_whole(sources: Path) -> None:
     for name in build.PACKAGES:
         text = (sources / name / "README.md").read_text(encoding="utf-8")
-        assert "utils" not in text and "{" + "note}" not in text and len(text.split()) > 150
+        assert "utils" not in text and "{" + "note}" not in text and len(text.split()) > 100
         assert all(link.startswith("https://") for link in re.findall(r"\]\(([^)]*)\)", text))
     assert "%load_ext ranks" in (sources / "ranks" / "README.md").read_text(encoding="utf-8")
+
+
+def test_without_simgpu_its_option_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("utils.simulated.find_spec", lambda name: None)
+    with pytest.raises(BadRequest, match="pip install simgpu"):
+        PROVIDER.asked(Namespace(gpu="H100", network=None, shapes=False, backend=None))
 
 
 def test_a_release_tells_what_its_version_changes(tmp_path: Path) -> None:
@@ -104,7 +114,7 @@ def test_a_release_tells_what_its_version_changes(tmp_path: Path) -> None:
     assert notes.strip() and f"## {version}\n{notes}" in changes and "## " not in notes
 
 
-@pytest.mark.extras
+@pytest.mark.nightly  # a minute; the release workflow does the same
 def test_the_wheels_do_what_they_promise_in_an_environment_of_their_own(tmp_path: Path) -> None:
     """One that sees this one's torch, Jupyter and the rest, but not the course."""
     python = tmp_path / "fresh" / "bin" / "python"
