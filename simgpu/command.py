@@ -106,9 +106,7 @@ def _alone(options: argparse.Namespace, world: int) -> int:
         figures, code = _run(options, cluster)
         alone = f"rank 0 of {world} alone: exact where all ranks do the same, else try --ranks all"
         if cluster.store is store:
-            alone = (
-                f"one of {world}, which knows no other, as the script makes no process group" if world > 1 else "alone"
-            )
+            alone = "one GPU alone, as the script makes no process group"
         _say(f"{cluster.description}; {alone}", *figures["notes"], *report(figures, [sum(figures["memory"].values())]))
     return code
 
