@@ -14,6 +14,7 @@ import os
 import runpy
 import sys
 import tempfile
+import textwrap
 import traceback
 from pathlib import Path
 from typing import Any
@@ -87,9 +88,10 @@ def _list() -> int:
     return 0
 
 
-def _say(*lines: str) -> None:
-    for line in lines:
-        print(f"simulated: {line}", flush=True)
+def _say(*sentences: str) -> None:
+    first, more = "simulated: ", "simulated:   "
+    for one in sentences:
+        print(textwrap.fill(one, 78, initial_indent=first, subsequent_indent=more, break_long_words=False), flush=True)
 
 
 # --- One rank, or all of them -------------------------------------------------------------------------------
