@@ -107,7 +107,9 @@ def cluster(
 
 
 def device(index: int) -> torch.device:
-    """GPU ``index`` as a device: so the same code runs on simulated GPUs and on real ones.
+    """GPU ``index`` as a device, so that the same code runs on simulated GPUs and on real ones.
+
+    For example::
 
         if torch.cuda.device_count() < 4:  # else the next lines use the real ones
             simgpu.cluster(gpus_per_node=4)

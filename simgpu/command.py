@@ -14,6 +14,7 @@ import os
 import runpy
 import sys
 import tempfile
+import textwrap
 import traceback
 from pathlib import Path
 from typing import Any
@@ -87,9 +88,10 @@ def _list() -> int:
     return 0
 
 
-def _say(*lines: str) -> None:
-    for line in lines:
-        print(f"simulated: {line}", flush=True)
+def _say(*sentences: str) -> None:
+    first, more = "simulated: ", "simulated:   "
+    for one in sentences:
+        print(textwrap.fill(one, 78, initial_indent=first, subsequent_indent=more, break_long_words=False), flush=True)
 
 
 # --- One rank, or all of them -------------------------------------------------------------------------------
@@ -106,9 +108,7 @@ def _alone(options: argparse.Namespace, world: int) -> int:
         figures, code = _run(options, cluster)
         alone = f"rank 0 of {world} alone: exact where all ranks do the same, else try --ranks all"
         if cluster.store is store:
-            alone = (
-                f"one of {world}, which knows no other, as the script makes no process group" if world > 1 else "alone"
-            )
+            alone = "one GPU alone, as the script makes no process group"
         _say(f"{cluster.description}; {alone}", *figures["notes"], *report(figures, [sum(figures["memory"].values())]))
     return code
 

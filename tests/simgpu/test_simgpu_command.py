@@ -50,6 +50,10 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Steps]:
     return found
 
 
+def unfolded(text: str) -> str:
+    return text.replace("\nsimulated:   ", " ")
+
+
 def by_hand(script: Path) -> Steps:
     """The same program as one writes it for simulated GPUs: other names, and the group is there already."""
     text = script.read_text("utf-8").replace("backends.cuda", "BACKENDS").replace("compile = True", "compile = False")
@@ -68,7 +72,7 @@ def test_a_script_takes_the_time_and_the_memory_of_the_one_written_by_hand(name,
     os.environ["SCALE"] = "bfloat16" if "scaled" in name else "float16"
     script = FOLDER / f"{name.split(',')[0]}.py"
     assert main(["run", "--nodes", "2", "--steps", "0", str(script)]) == 0
-    shown = capsys.readouterr().out
+    shown = unfolded(capsys.readouterr().out)
     expected = by_hand(script)
     (steps,) = runs
     assert len(steps.ends) > 2 and steps.ends == pytest.approx(expected.ends, rel=1e-9)
@@ -85,7 +89,7 @@ def test_a_script_takes_the_time_and_the_memory_of_the_one_written_by_hand(name,
 )
 def test_the_courses_own_scripts_run(words, capsys) -> None:
     assert main(["run", "--steps", "3", "--trace", "step.json", str(SCRIPTS / words[0]), *words[1:]]) == 0
-    shown = capsys.readouterr().out
+    shown = unfolded(capsys.readouterr().out)
     assert "3 optimizer steps" in shown and "HFU" in shown and "ended after 3" in shown
     assert json.loads(Path("step.json").read_text("utf-8"))["traceEvents"]
 
@@ -131,7 +135,7 @@ model = torch.compile(torch.nn.Linear(2, 2).cuda()); assert model._orig_mod is m
 def test_what_programs_ask_of_cuda_is_answered_and_torch_is_as_before_afterwards(capsys) -> None:
     zeros, to = torch.zeros, torch.nn.Module.to
     assert main(["run", script(ASKS)]) == 0, capsys.readouterr()
-    shown = capsys.readouterr().out
+    shown = unfolded(capsys.readouterr().out)
     assert "torch.compile" in shown and "no optimizer made a step; the whole program takes" in shown
     assert torch.zeros is zeros and torch.nn.Module.to is to and not hasattr(torch.Tensor, "simgpu")
 
@@ -164,7 +168,7 @@ def test_a_script_that_fails_shows_its_own_traceback(text, sentence, capsys) -> 
     assert main(["run", script(f"import torch\n{text}\n")]) == 1
     shown = capsys.readouterr()
     assert sentence in shown.err and "/simgpu/" not in shown.err and "runpy" not in shown.err
-    assert 'script.py", line' in shown.err and "after 0 optimizer steps: what follows is until then" in shown.out
+    assert 'script.py", line' in shown.err and "after 0 optimizer steps: what follows" in unfolded(shown.out)
 
 
 WORDS = {
@@ -188,6 +192,7 @@ def test_the_scripts_own_words_and_its_exit_code_are_its_own(capsys) -> None:
     assert "['script.py', '--n', '3', '--steps', '1']" in capsys.readouterr().out
 
 
+@pytest.mark.extras
 def test_the_command_in_a_process_of_its_own_beside_a_module_called_utils() -> None:
     Path("utils.py").write_text("number = 17\n", "utf-8")
     command = [
@@ -204,7 +209,7 @@ def test_the_command_in_a_process_of_its_own_beside_a_module_called_utils() -> N
 
 def test_the_known_gpus_are_listed(capsys) -> None:
     assert main(["gpus"]) == 0
-    shown = capsys.readouterr().out
+    shown = unfolded(capsys.readouterr().out)
     assert "H100 SXM" in shown and "990 TFLOP/s" in shown and "InfiniBand NDR" in shown
 
 
@@ -216,7 +221,9 @@ def test_all_ranks_run_as_processes_and_the_first_that_fails_is_shown(numbers) -
     done = subprocess.run([*begin, str(FOLDER / "sharded.py")], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     assert ("loss nan" in done.stdout) != numbers and done.stdout.count("epoch 0") == 1
-    assert "4 ranks, of which rank 0" in done.stdout and "peak memory of the 4 ranks" in done.stdout
+    assert "4 ranks, of which rank 0" in unfolded(done.stdout) and "peak memory of the 4 ranks" in done.stdout
+    if numbers:
+        return
     text = "import torch.distributed as d; d.init_process_group(); d.get_rank() == 3 and 1 / 0; d.barrier()"
     done = subprocess.run([*begin, script(text)], capture_output=True, text=True, timeout=200)
     assert done.returncode == 1 and done.stderr.count("Traceback") == 1 and "ZeroDivisionError" in done.stderr
