@@ -117,8 +117,8 @@ notebooks: setup  ## execute every lecture and solution, and compare with what i
 	$(NBVAL) $(filter-out $(EXTRA:%=notebooks/%),$(wildcard notebooks/*.ipynb)) \
 	    $(filter-out $(EXTRA:%=solutions/%),$(wildcard solutions/*.ipynb))
 
-# As on macOS. (The first lectures of the README's short path. Each week all are run so: make notebooks RANKS_START=spawn)
-SPAWNED := start_here single_vs_multi_node parameter_server_and_all_reduce ddp_and_bucketing
+# As on macOS. (Some of the README's short path. Each week all are run so: make notebooks RANKS_START=spawn)
+SPAWNED := start_here single_vs_multi_node parameter_server_and_all_reduce ddp_and_bucketing sharded_data_parallel
 notebooks-spawn: export RANKS_START = spawn
 notebooks-spawn: setup  ## execute lectures with ranks that are spawned, as on macOS, and not forked
 	$(NBVAL) $(wildcard $(SPAWNED:%=notebooks/??_%.ipynb))
