@@ -84,7 +84,10 @@ def _grade(given: argparse.Namespace) -> int:
     print(f"\n{grades.text()}\n\n{out / TABLE} is the table, with every check's sentence,")
     print(f"and {out / FEEDBACK}/ has a file for each learner.")
     if export:
-        print(*export(grades, out), sep="\n")
+        try:
+            print(*export(grades, out), sep="\n")
+        except OSError as error:
+            raise LabError(f"{error.filename or out} cannot be written: {error.strerror}.") from None
     if not grades.waiting:
         return 0
     print(f"{len(grades.waiting)} notebooks were not graded any more.")
