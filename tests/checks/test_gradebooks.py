@@ -160,6 +160,7 @@ def test_which_exercises_count_is_said_in_one_way(tmp_path: Path, capsys, given:
     )
 
 
+@pytest.mark.extras
 def test_exercises_that_do_not_count_have_no_points_and_numbers_are_those_of_the_lab(tmp_path: Path) -> None:
     labs = official(tmp_path / "course")
     (tmp_path / "class/ana").mkdir(parents=True)
