@@ -22,7 +22,7 @@ FOLDER = ROOT / "docs" / "pictures"
 OPENED = {"utils/ranks", *(f"lessons/{one}" for one in ("algorithms", "launchers", "pictures", "training"))}
 """Folders whose modules are boxes themselves."""
 LABS = "a folder for each lab"
-WIDTH, HIGH, GAP, STEP, TOP, SIZE, MOST = 990, 26, 10, 60, 92, 12, 8
+WIDTH, HIGH, GAP, STEP, TOP, SIZE, MOST = 770, 26, 10, 56, 92, 12, 6
 LOOKS = (
     {"fill": palette.DEVICE},
     {"fill": palette.PROCESS, "dash": "5 3"},
@@ -114,16 +114,16 @@ def _rows(arrows: Graph, role: dict[str, str]) -> list[list[Place]]:
 
 
 def _wide(place: Place) -> float:
-    return 4 if place[2] else text_width(place[1], SIZE, mono=True) + 14
+    return 4 if place[2] else text_width(place[1], SIZE, mono=True) + 12
 
 
-def _middles(rows: list[list[Place]], ways: list[list[Place]]) -> dict[Place, float]:
+def _middles(rows: list[list[Place]], ways: list[list[Place]], width: float) -> dict[Place, float]:
     """Where the middle of each box is: near what it is tied to, in an order that crosses few arrows."""
     tied: dict[Place, list[Place]] = defaultdict(list)
     for upper, lower in (pair for way in ways for pair in pairwise(way)):
         tied[upper].append(lower)
         tied[lower].append(upper)
-    middle = {place: WIDTH * (i + 1) / (len(row) + 1) for row in rows for i, place in enumerate(row)}
+    middle = {place: width * (i + 1) / (len(row) + 1) for row in rows for i, place in enumerate(row)}
     for turn in range(60):
         for row in rows[:: 1 if turn % 2 else -1]:
             wish = {one: sum(middle[other] for other in tied[one] or [one]) / len(tied[one] or [one]) for one in row}
@@ -132,12 +132,12 @@ def _middles(rows: list[list[Place]], ways: list[list[Place]]) -> dict[Place, fl
             for one in row:
                 middle[one] = max(wish[one], end + GAP + _wide(one) / 2)
                 end = middle[one] + _wide(one) / 2
-            shift, end = sum(wish[one] - middle[one] for one in row) / len(row), WIDTH
+            shift, end = sum(wish[one] - middle[one] for one in row) / len(row), width
             for one in reversed(row):
                 middle[one] = min(middle[one] + shift, end - GAP - _wide(one) / 2)
                 end = middle[one] - _wide(one) / 2
     edges = [middle[one] + side * _wide(one) / 2 for one in tied if tied[one] for side in (-1, 1)]
-    return {one: at + (WIDTH / 2 - (min(edges) + max(edges)) / 2 if tied[one] else 0) for one, at in middle.items()}
+    return {one: at + (width / 2 - (min(edges) + max(edges)) / 2 if tied[one] else 0) for one, at in middle.items()}
 
 
 def floors() -> tuple[Graph, dict[str, str]]:
@@ -158,10 +158,11 @@ def draw(title: str, graph: Graph, role: dict[str, str]) -> str:
         for a in sorted(arrows)
         for b in sorted(arrows[a])
     ]
-    middle = _middles(rows, ways)
+    width = max([WIDTH, *(GAP + sum(_wide(one) + GAP for one in row) for row in rows)])
+    middle = _middles(rows, ways, width)
     says = "; ".join(f"{a} imports {', '.join(sorted(arrows[a]))}" for a in sorted(arrows) if arrows[a])
     high = TOP + STEP * len(rows) - STEP + HIGH + 16
-    canvas = Canvas(WIDTH, high, title, f"{title}: {says}.")
+    canvas = Canvas(width, high, title, f"{title}: {says}.")
     x = GAP
     looks = dict(zip(dict.fromkeys(role.values()), LOOKS, strict=False))
     for name, look in looks.items() if len(looks) > 1 else ():

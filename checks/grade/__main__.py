@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
+import re
 import signal
 import sys
 import threading
@@ -18,7 +19,7 @@ from checks.grade.sandbox import Interrupted, Limits
 from checks.grade.table import Grades
 from checks.grade.walls import hide_memory
 from course.build import LabError
-from course.outline import ROOT
+from course.outline import ROOT, numbered, slugs
 
 TABLE = "grades.csv"
 STOP = threading.Event()
@@ -45,6 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _grade(given: argparse.Namespace) -> int:
     out = given.out or given.folder
+    only = dict(map(_counting, given.count))
     export = gradebooks.writer(given.system, given.roster, given.folder) if given.system else None
     limits = Limits(given.cell_timeout, given.limit, int(given.memory * (1 << 30)))
     so_far: list[Grades] = []
@@ -71,6 +73,7 @@ def _grade(given: argparse.Namespace) -> int:
             limits=limits,
             jobs=math.ceil(given.jobs),
             same_user=given.same_user,
+            only=only,
             begin=lambda words: print(words, file=sys.stderr, flush=True),
             each=each,
             stop=STOP,
@@ -84,11 +87,22 @@ def _grade(given: argparse.Namespace) -> int:
     print(f"\n{grades.text()}\n\n{out / TABLE} is the table, with every check's sentence,")
     print(f"and {out / FEEDBACK}/ has a file for each learner.")
     if export:
-        print(*export(grades, out), sep="\n")
+        try:
+            print(*export(grades, out), sep="\n")
+        except OSError as error:
+            raise LabError(f"{error.filename or out} cannot be written: {error.strerror}.") from None
     if not grades.waiting:
         return 0
     print(f"{len(grades.waiting)} notebooks were not graded any more.")
     return 130
+
+
+def _counting(text: str) -> tuple[str, set[int]]:
+    lab, _, numbers = text.partition(":")
+    slug = next((one for one in slugs("solutions") if lab in (one, numbered(one), numbered(one)[:2])), None)
+    if slug is None or not re.fullmatch(r"\d+(,\d+)*", numbers):
+        raise LabError(f"--count takes a lab and its exercises, such as ddp_and_bucketing:1,2, not {text!r}.")
+    return slug, {int(one) for one in numbers.split(",")}
 
 
 def _positive(text: str) -> float:
@@ -103,6 +117,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("folder", type=Path, nargs="?", metavar="DIR", help=folders)
     parser.add_argument("--labs", type=Path, default=ROOT / "labs", help="the official labs")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help=f"where {TABLE} and {FEEDBACK}/ go (DIR)")
+    count = "only these exercises of a lab count; again for each lab"
+    parser.add_argument("--count", action="append", default=[], metavar="LAB:1,2", help=count)
     systems = ("canvas", "moodle", "nbgrader")
     parser.add_argument("--for", dest="system", choices=systems, help="also write points as this takes them")
     parser.add_argument("--roster", type=Path, metavar="FILE", help="what it has exported; of nbgrader: gradebook.db")

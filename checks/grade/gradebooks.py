@@ -103,7 +103,7 @@ def _people(rows: list[list[str]], kept: int) -> dict[str, list[str]]:
 
 
 def _is_of(lab: str, name: str) -> bool:
-    """Whether an assignment is a lab: "06 · DDP and bucketing (1234)", "Lab 06: …", or by its slug."""
+    """Whether an assignment is a lab: "42 · Toy (1234)", "Lab 42: Toy", or by its slug."""
     bare = re.sub(r"^(lab )?(\d+ )?", "", plain(re.sub(r"\(\d+\)\s*$", "", name)))
     return bare in {plain(lab), *(plain(one.title) for one in outline.lectures() if one.slug == lab)}
 

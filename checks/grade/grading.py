@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +44,7 @@ def grade(
     limits: Limits | None = None,
     jobs: int = 2,
     same_user: bool = False,
+    only: Mapping[str, set[int]] | None = None,
     begin: Callable[[str], None] = lambda words: None,
     each: Callable[[Grades, str, str], None] = lambda grades, learner, lab: None,
     stop: threading.Event | None = None,
@@ -56,6 +57,7 @@ def grade(
         limits: of time and memory.
         jobs: how many notebooks run at a time; one of them is judged at a time.
         same_user: see sandbox.py.
+        only: by lab the numbers of the exercises that count; of a lab that is not in it, all do.
         begin: is told what learners' code can do here, before any of it runs.
         each: called after each notebook with all grades so far, the learner and the lab.
         stop: set it, and the grading is interrupted.
@@ -68,7 +70,12 @@ def grade(
     work, notes = find_handed_in(folder, official)
     used = [lab for slug, lab in official.items() if any(item.slug == slug for item in work)]
     grades = Grades(
-        exercises=[exercise for lab in used for exercise in lab.exercises],
+        exercises=[
+            exercise
+            for lab in used
+            for number, exercise in enumerate(lab.exercises, start=1)
+            if number in (only or {}).get(lab.slug, {number})
+        ],
         learners=list(notes),
         notes={(learner, ""): said for learner, said in notes.items()},
         waiting={(item.learner, item.slug) for item in work},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import checks.ddp_and_bucketing as ddp
 from checks.framework import Exercise, exercises_in
 from checks.grade.__main__ import main
 from checks.grade.gradebooks import writer
+from checks.grade.grading import grade
 from checks.grade.table import Grades
 from checks.verdicts import NOT_JUDGED, RIGHT, WRONG, Verdict
 from course import outline
@@ -148,3 +150,24 @@ def test_nbgrader_reads_the_points_that_it_was_given(tmp_path: Path, monkeypatch
         "ana": (LAB, f"{MOST:.1f}", f"{MOST:.1f}"),
         "ben": (LAB, f"{FIRST:.1f}", f"{MOST:.1f}"),
     }
+
+
+@pytest.mark.parametrize("given", ["nowhere:1", "ddp_and_bucketing", "ddp_and_bucketing:one"])
+def test_which_exercises_count_is_said_in_one_way(tmp_path: Path, capsys, given: str) -> None:
+    assert main([str(tmp_path), "--count", given]) == 2
+    assert capsys.readouterr().err == (
+        f"--count takes a lab and its exercises, such as ddp_and_bucketing:1,2, not {given!r}.\n"
+    )
+
+
+@pytest.mark.extras
+def test_exercises_that_do_not_count_have_no_points_and_numbers_are_those_of_the_lab(tmp_path: Path) -> None:
+    labs = official(tmp_path / "course")
+    (tmp_path / "class/ana").mkdir(parents=True)
+    (tmp_path / "class/ana/97_words.ipynb").write_text("torn", encoding="utf-8")
+    grades = grade(tmp_path / "class", labs, only={"words": {2}})
+    (second,) = grades.exercises
+    assert second.name == "second" and grades.points("ana") == (0, second.points)
+    for lab in outline.slugs("solutions"):
+        minutes = outline.IN_LAB.findall(outline.notebook(lab, "solutions").read_text(encoding="utf-8"))
+        assert [str(one.minutes) for one in exercises_in(import_module(f"checks.{lab}"))] == minutes, lab

@@ -59,12 +59,13 @@ def test_no_arrow_runs_through_a_box_and_none_leaves_the_picture(package: str) -
     number = r'"([\d.]+)"'
     boxes = re.findall(rf'<rect x={number} y={number} width={number} height="26"', svg)
     ends = [[*map(float, one.split(","))] for line in re.findall(r'points="([^"]+)"', svg) for one in line.split()]
+    wide_is = float(re.search(r'viewBox="0 0 ([\d.]+) ', svg)[1])
     assert len(boxes) == len(architecture.imports(package)[0])
     for x, y, wide in (map(float, box) for box in boxes):
-        assert x > 0 and x + wide < architecture.WIDTH
+        assert x > 0 and x + wide < wide_is
         inside = [one for one in ends if x < one[0] < x + wide and y + 5 < one[1] < y + architecture.HIGH]
         assert inside == [], "(a head that comes flat reaches some pixels below the upper edge)"
-    assert all(0 < one[0] < architecture.WIDTH for one in ends)
+    assert all(0 < one[0] < wide_is for one in ends)
 
 
 def _graph() -> dict[str, set[str]]:
