@@ -18,10 +18,21 @@ from typing import Any
 
 import torch
 
-if not torch.__version__.startswith(("2.13.", "2.14.")) and not os.environ.get("SIMGPU_UNTESTED_TORCH"):
-    raise ImportError(
-        f"simgpu reaches into torch, and works with torch 2.13 and 2.14, not with {torch.__version__}: install one of "
-        "these (pip install torch==2.13.0), or set the environment variable SIMGPU_UNTESTED_TORCH=1 to try this one"
+TRIED = "2.10", "2.11", "2.12", "2.13", "2.14"
+
+
+class UntriedTorch(ImportError):
+    """This version of torch was not tried. A notebook shows the sentence alone."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"ImportError: {self}"]
+
+
+if not torch.__version__.startswith(tuple(f"{one}." for one in TRIED)) and not os.environ.get("SIMGPU_UNTESTED_TORCH"):
+    raise UntriedTorch(
+        f"simgpu reaches into torch, and works with torch {TRIED[0]} to {TRIED[-1]}, not with {torch.__version__}: "
+        "install one of these (pip install torch==2.13.0), or set the environment variable SIMGPU_UNTESTED_TORCH=1 to "
+        "try this one"
     )
 
 from torch import _C, _utils, nn
