@@ -14,7 +14,7 @@ FLOORS = ("checks", "lessons", "course", "simgpu", "utils")
 """The packages, from the top: each may import what stands behind it."""
 PREFIXES = tuple(f"{name}." for name in FLOORS)
 """How the names of their modules begin."""
-BUDGETS = {("utils",): 9_070, ("simgpu",): 10_000, ("lessons", "course"): 7_780, ("checks",): 18_700}
+BUDGETS = {("utils",): 9_180, ("simgpu",): 10_040, ("lessons", "course"): 7_780, ("checks",): 18_700}
 """Lines that these packages have together at most."""
 LONGEST = 500
 CRUMB, CRUMBS = 60, 5  # shorter than so many lines; at most one in so many modules is

@@ -118,11 +118,14 @@ def test_another_version_is_refused_in_a_sentence_and_can_be_tried() -> None:
     assert last.startswith("ImportError: ")
     assert "torch 2.10 to 2.14, not with 2.9.1+cu128: install" in last
     assert imported(code, SIMGPU_UNTESTED_TORCH="1").stdout == "imported\n"
-    shown = imported(code.split("import simgpu")[0] + """
+    shown = imported(
+        code.split("import simgpu")[0]
+        + """
 try:
     import simgpu
 except ImportError as error:
-    print(*error._render_traceback_(), sep="\\n")""")
+    print(*error._render_traceback_(), sep="\\n")"""
+    )
     assert shown.stdout.splitlines() == [last], "a notebook shows the sentence alone"
 
 

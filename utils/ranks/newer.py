@@ -25,18 +25,18 @@ _OLDER = {
 }
 
 
-def lacks_names() -> bool:
-    """Whether the torch that is installed is older than these names. (torch itself is not imported.)"""
+def older_than(*wanted: int) -> bool:
+    """Whether the torch that is installed is older than this version, 2, 13 say. (torch itself is not imported.)"""
     try:
         major, minor = version("torch").split(".")[:2]
     except PackageNotFoundError:
         return False
-    return (int(major), int(minor)) < SINCE
+    return (int(major), int(minor)) < wanted
 
 
 def add_names() -> None:
     """Give an older torch the newer names; what has a name already keeps it."""
-    if not lacks_names():
+    if not older_than(*SINCE):
         return
     for module, names in _OLDER.items():
         there = import_module(module)
