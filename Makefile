@@ -65,7 +65,7 @@ help:
 setup: $(VENV)/.ready  ## make the environment and install everything into it (LOCKED= takes the newest versions)
 
 # (A comma would end an argument of make's call, so this list of extras has a name.)
-WITH_FRAMEWORKS := .[frameworks,tune]
+WITH_FRAMEWORKS := .[lab,frameworks,tune]
 # $(call install,PACKAGES): with pip's progress bar on a terminal, else a line for each package.
 define install
 @echo "Installing $(1) into $(VENV): torch and its company are large, this takes minutes"
@@ -78,7 +78,7 @@ $(VENV)/.ready: pyproject.toml $(if $(LOCKED),$(LOCK))
 	    echo "This course needs Python 3.11 to 3.14 with its venv (torch has builds for no other)," \
 	        "and $(or $(PYTHON),none of $(PYTHONS)) is that: install one, then type: make $(or $(MAKECMDGOALS),setup) PYTHON=python3.13"; exit 1; }
 	$(PYTHON) -m venv --upgrade-deps $(VENV)
-	$(call install,--editable . --group test)
+	$(call install,--editable '.[lab]' --group test)
 	@touch $@
 
 lab: setup  ## set up and open JupyterLab on the map of the course and your progress
@@ -201,7 +201,7 @@ book-strings: $(VENV)/.book  ## let the translations in book/locale follow their
 	$(RUN) book/build.py strings
 
 $(VENV)/.book: $(VENV)/.ready
-	$(call install,--editable . --group test --group book)
+	$(call install,--editable '.[lab]' --group test --group book)
 	@touch $@
 
 packages: setup  ## build what goes to PyPI, ranks and simgpu: build/packages/dist
@@ -209,7 +209,7 @@ packages: setup  ## build what goes to PyPI, ranks and simgpu: build/packages/di
 	REPOSITORY="$(REPOSITORY)" $(RUN) packages/build.py
 
 benchmarks: setup  ## print this project's figures beside its peers'
-	$(call install,--editable . --group benchmarks)
+	$(call install,--editable '.[lab]' --group benchmarks)
 	$(RUN) benchmarks/launcher.py
 	$(RUN) benchmarks/all_reduce.py
 	$(RUN) benchmarks/ddp.py

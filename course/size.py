@@ -14,7 +14,7 @@ FLOORS = ("checks", "lessons", "course", "simgpu", "utils")
 """The packages, from the top: each may import what stands behind it."""
 PREFIXES = tuple(f"{name}." for name in FLOORS)
 """How the names of their modules begin."""
-BUDGETS = {("utils",): 9_240, ("simgpu",): 10_560, ("lessons", "course"): 8_020, ("checks",): 18_830}
+BUDGETS = {("utils",): 9_240, ("simgpu",): 10_590, ("lessons", "course"): 8_020, ("checks",): 18_830}
 """Lines that these packages have together at most."""
 LONGEST = 500
 CRUMB, CRUMBS = 60, 5  # shorter than so many lines; at most one in so many modules is

@@ -18,9 +18,18 @@ from typing import Any
 
 import torch
 
-if not torch.__version__.startswith(("2.13.", "2.14.")) and not os.environ.get("SIMGPU_UNTESTED_TORCH"):
-    raise ImportError(
-        f"simgpu reaches into torch, and works with torch 2.13 and 2.14, not with {torch.__version__}: install one of "
+if not torch.__version__.startswith(tuple(f"2.{minor}." for minor in range(10, 15))) and not os.environ.get(
+    "SIMGPU_UNTESTED_TORCH"
+):
+
+    class UntriedTorch(ImportError):
+        """A notebook shows its sentence, without a traceback."""
+
+        def _render_traceback_(self) -> list[str]:
+            return [f"ImportError: {self}"]
+
+    raise UntriedTorch(
+        f"simgpu reaches into torch, and works with torch 2.10 to 2.14, not with {torch.__version__}: install one of "
         "these (pip install torch==2.13.0), or set the environment variable SIMGPU_UNTESTED_TORCH=1 to try this one"
     )
 
@@ -113,5 +122,8 @@ def __getattr__(name: str) -> Any:
     module, _, path = _ON_DEMAND[name].partition(":")
     path, *replaced = path.split(", ")
     found: Any = import_module(module)
+    if name == "forget_shardings" and not hasattr(found, path):  # torch 2.10 has one for each of its two caches
+        python, below = found._clear_python_sharding_prop_cache, found._clear_fast_path_sharding_prop_cache
+        return lambda: (python(), below())
     found = attrgetter(path)(found) if path else found
     return (found, *replaced) if replaced else found

@@ -13,7 +13,7 @@ import pytest
 from ranks_support import Recorder, eventually, gone
 
 import utils
-from utils.ranks import RankError, RanksInterrupted, RankTimeout, World
+from utils.ranks import RankError, RanksInterrupted, RankTimeout, World, newer
 from utils.ranks.failures import Outcome, hang_report
 
 SOON = 15.0  # seconds: a bound on hanging, not a measurement
@@ -246,6 +246,7 @@ WAITS = "for all_reduce, which was begun before, and so for ranks 1–3: ranks 1
 NO_COLLECTIVE = "in no call that names other ranks and with no collective begun"
 
 
+@pytest.mark.skipif(newer.older_than(2, 11), reason="this torch's flight recorder does not follow gloo")
 @pytest.mark.parametrize(
     ("before", "source"),
     [
@@ -277,6 +278,7 @@ def test_a_sleep_is_no_collective(world):
     assert still_works(world)
 
 
+@pytest.mark.skipif(newer.older_than(2, 11), reason="this torch's flight recorder does not follow gloo")
 def test_who_spins_at_one_line_for_a_collective_waits_too(world):
     """As CUDA does in ``.item()`` after NCCL's call has returned: the thread computes, and gets no further."""
     world.run_cell(
@@ -297,6 +299,7 @@ def test_who_spins_at_one_line_for_a_collective_waits_too(world):
     world.run_cell("connections.abort_communication = real")
 
 
+@pytest.mark.skipif(newer.older_than(2, 11), reason="this torch's flight recorder does not follow gloo")
 def test_who_spins_at_one_line_while_the_gpu_works_waits_for_the_gpu(world):
     """As CUDA does in ``synchronize()`` behind a long kernel, with a stream that says that it is not done."""
     world.run_cell(

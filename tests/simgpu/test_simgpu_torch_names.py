@@ -111,13 +111,24 @@ def imported(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_another_version_is_refused_in_a_sentence_and_can_be_tried() -> None:
-    code = "import torch; torch.__version__ = '2.11.0+cu129'; import simgpu; print('imported')"
+    code = "import torch; torch.__version__ = '2.9.1+cu128'; import simgpu; print('imported')"
     refused = imported(code)
     assert refused.returncode == 1
     last = refused.stderr.strip().splitlines()[-1]
-    assert last.startswith("ImportError: ")
-    assert "torch 2.13 and 2.14, not with 2.11.0+cu129: install" in last
+    assert last.startswith("simgpu._torch.UntriedTorch: ")
+    assert "torch 2.10 to 2.14, not with 2.9.1+cu128: install" in last
     assert imported(code, SIMGPU_UNTESTED_TORCH="1").stdout == "imported\n"
+    shown = imported(
+        code.split("import simgpu")[0]
+        + """
+try:
+    import simgpu
+except ImportError as error:
+    print(*error._render_traceback_(), sep="\\n")"""
+    )
+    assert shown.stdout.strip() == last.replace("simgpu._torch.UntriedTorch", "ImportError"), (
+        "a notebook shows the sentence alone"
+    )
 
 
 def test_the_import_waits_for_nothing_that_only_ranks_need() -> None:

@@ -24,6 +24,7 @@ In a rank
     display.py     its values, figures, rich output and tracebacks
     locate.py      where it is: which line of the reader's code, which collective, what has not ended
     groups.py      its device and its process group: made, and made again
+    newer.py       names of torch 2.13 for older versions
     recorder.py    what a function says to other ranks: each collective, with its bytes
     connections.py its connections to others, and how they are cut when a collective is stuck
 """

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from utils.ranks import newer
 from utils.ranks.errors import RankError, RankFailure, RanksInterrupted, RankTimeout
 from utils.ranks.locate import nowhere
 from utils.ranks.output import label, said_alike, text_table
@@ -225,9 +226,12 @@ def who_waits_for_whom(outcomes: Sequence[Outcome]) -> list[str]:
             still.setdefault((place["line"], bool(place.get("gpu"))), []).append(outcome.rank)
     for (line, gpu), ranks in still.items():
         what = "for a GPU, which still works" if gpu else "for a file, a lock, or in a sleep"
+        begun = " and with no collective begun"
+        if not gpu and newer.older_than(2, 11):  # its flight recorder does not follow gloo
+            begun, what = "", f"for a collective begun before (torch before 2.11 tells none), {what[4:]}"
         sentences.append(
             f"{label(ranks)} {'waits' if len(ranks) == 1 else 'wait'} in line {line}, in no call that names other "
-            f"ranks and with no collective begun: {what}."
+            f"ranks{begun}: {what}."
         )
     return sentences
 

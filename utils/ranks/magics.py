@@ -17,7 +17,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from utils.ranks import starters
+from utils.ranks import newer, starters
 from utils.ranks.errors import BadRequest
 from utils.ranks.failures import with_verb
 from utils.ranks.options import OPTIONS, parse, parsed, rank_list, torch_modules
@@ -297,14 +297,16 @@ _matcher: Any = None
 
 def load(shell: Any) -> None:
     """Register the magics, and begin to import torch in the background."""
-    from IPython.core.completer import context_matcher
+    from IPython.core import completer
 
     global _loaded, _matcher
     starters.warm_up()
+    newer.add_names()
     if _loaded is None:
         loaded = _loaded = RanksMagics(shell)
-        _matcher = context_matcher()(lambda context: loaded.complete(context))
-        shell.Completer.custom_matchers.append(_matcher)
+        if hasattr(completer, "context_matcher"):  # (IPython before 8.6, as in Colab, completes nothing of ours)
+            _matcher = completer.context_matcher()(lambda context: loaded.complete(context))
+            shell.Completer.custom_matchers.append(_matcher)
     shell.register_magics(_loaded)
     if note := hidden_module():
         print(note)
@@ -316,6 +318,7 @@ def unload(shell: Any) -> None:
     if _loaded is not None:
         _loaded.close()
         atexit.unregister(_loaded.close)
-        shell.Completer.custom_matchers.remove(_matcher)
+        if _matcher is not None:
+            shell.Completer.custom_matchers.remove(_matcher)
         _loaded = _matcher = None
     starters.shut_down()

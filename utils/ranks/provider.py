@@ -81,13 +81,22 @@ def provider() -> Provider:
 
 
 def in_rank(options: Options) -> ModuleType:
-    """The module for ranks."""
-    return import_module(options["module"])
+    """The module for ranks.
+
+    Raises:
+        BadRequest: it does not work here; its own sentence says why.
+    """
+    from utils.ranks.errors import BadRequest  # (here, for everything that needs ``utils`` imports this module)
+
+    try:
+        return import_module(options["module"])
+    except ImportError as error:
+        raise BadRequest(str(error)) from None
 
 
 def take(options: Options, rank: int, size: int, nodes: int) -> tuple[Any, str]:
     """In a rank: its device and its backend."""
-    from utils.ranks.errors import BadRequest  # (here, for whatever needs the package imports this module)
+    from utils.ranks.errors import BadRequest
 
     try:
         device, backend = in_rank(options).take(options, rank, size, nodes)

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, NoReturn
 
-from utils.ranks import connections, debugger, groups, locate, provider
+from utils.ranks import connections, debugger, groups, locate, newer, provider
 from utils.ranks.display import DisplayPublisher, remember_source, traceback_text
 from utils.ranks.errors import BadRequest
 from utils.ranks.iopub import IOPub, OutStream
@@ -79,6 +79,7 @@ class Rank:
         import torch
         import torch.distributed as dist
 
+        newer.add_names()
         draw_other_numbers()
         rank, size, nodes = config["rank"], config["size"], config["nodes"]
         groups.set_environment(rank, size, nodes, config["port"])

@@ -21,6 +21,7 @@ import time
 import traceback
 from typing import NoReturn
 
+from utils.ranks import newer
 from utils.ranks.lifetimes import adopt_orphans, end_with, ended_child, kill_group, send_signal
 from utils.ranks.wire import Channel, wait_for
 
@@ -93,6 +94,8 @@ def _import_torch() -> None:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     import torch
     import torch.distributed  # noqa: F401
+
+    newer.add_names()  # (so that no rank of an older torch has to)
 
 
 def _preload(modules: list[str]) -> None:
