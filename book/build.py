@@ -39,7 +39,7 @@ solutions/*
 def gather(source: Path, solutions: bool = False) -> None:
     """Copy what the book shows to where it belongs in the book; what has not changed is left alone."""
     wanted = {source / path.name: path for path in (ROOT / "docs").glob("*.md")}
-    wanted |= {source / name: ROOT / name for name in ("README.md", "CONTRIBUTING.md")}
+    wanted |= {source / name: ROOT / name for name in ("README.md", "CONTRIBUTING.md", "your_gpus.ipynb")}
     folders = ["notebooks", "labs", *(["solutions"] if solutions else [])]
     for lecture in outline.lectures():
         for folder in folders:

@@ -63,7 +63,7 @@ def _failures(slug: str, gpus: int, device: str = "cuda") -> list[str]:
 
 @pytest.mark.extras
 @pytest.mark.skipif(GPUS > 0, reason="for machines without a GPU")
-@pytest.mark.parametrize("slug", ["data_parallel_internals", "checkpointing", "context_parallelism"])
+@pytest.mark.parametrize("slug", ["data_parallel_internals", "checkpointing", "gil_and_refcounting"])
 def test_the_mechanism_runs_three_lectures_on_the_cpu(slug: str) -> None:
     assert _failures(slug, 4, "cpu") == []
 

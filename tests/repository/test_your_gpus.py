@@ -313,7 +313,7 @@ def test_the_whole_notebook_is_rehearsed_without_a_gpu_where_the_course_is_not_t
     assert "rank 0 waits in all_reduce for rank 1" in found["hang"]["report"]
     early, late = found["straggler"]["spans"]
     step = found["straggler"]["late_step"]
-    assert early[step][1] > 150 > late[step][1], "one waits for the 0.2 s that the other sleeps"
+    assert early[step][1] > 2 * late[step][1], "one waits for the 0.2 s that the other sleeps"
 
 
 @pytest.mark.extras

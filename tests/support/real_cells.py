@@ -183,7 +183,8 @@ def with_what_they_need(cells: list[Cell]) -> list[Cell]:
     chosen: list[Cell] = []
     wanted: set[str] = set()
     for cell in reversed(cells):
-        if not cell.why_not and (cell.changed or cell.makes & wanted or "load_ext" in cell.source):
+        always = "load_ext" in cell.source or "'push " in cell.source  # (what a push makes may be in a variable)
+        if not cell.why_not and (cell.changed or cell.makes & wanted or always):
             chosen.append(cell)
             wanted |= cell.uses
     return chosen[::-1]
