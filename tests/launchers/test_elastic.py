@@ -11,7 +11,9 @@ import pytest
 from lessons.launchers import torchrun
 from lessons.launchers.failures import diagnose
 
-pytestmark = pytest.mark.extras
+pytestmark = (
+    pytest.mark.nightly
+)  # the lecture on torchrun runs the same: a worker is killed, a node comes late and is lost
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAINING = ROOT / "scripts" / "train_resumable.py"

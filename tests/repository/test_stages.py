@@ -14,7 +14,7 @@ import pytest
 from dealing import ROOT, STORED, group, length
 from nbformat.v4 import new_code_cell, new_notebook
 
-pytestmark = pytest.mark.extras  # a tool of authors
+pytestmark = pytest.mark.extras  # a tool of authors; most of what it tells apart is `nightly`
 
 PYTEST = (sys.executable, "-m", "pytest", "-q")
 ONCE_MORE = ROOT / "tests" / "once_more"
@@ -48,12 +48,14 @@ def _stages(folder: Path, *stages: str, **recipes: str) -> tuple[int, list[str]]
     return code, text[last:].splitlines()
 
 
+@pytest.mark.nightly
 def test_without_being_asked_nothing_is_tried_again(tmp_path):
     (tmp_path / "test_shaky.py").write_text(SHAKY.format(FAILS_ONCE.format("seen")))
     code, text = _run(tmp_path, ONCE_MORE, *PYTEST)
     assert code == 1 and "once more" not in text
 
 
+@pytest.mark.nightly
 def test_what_failed_is_tried_again_alone_with_what_its_module_has_measured(tmp_path):
     (tmp_path / "test_shaky.py").write_text(
         "import pathlib, pytest\n"
@@ -70,6 +72,7 @@ def test_what_failed_is_tried_again_alone_with_what_its_module_has_measured(tmp_
     assert "test_it[x[1]::y]" in text and "1 passed" in text.partition("once more")[2]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("stop", "workers"), [("pytest.exit('enough', returncode=3)", "0"), ("os._exit(9)", "1")])
 def test_after_a_stop_the_third_test_has_not_passed(tmp_path, stop, workers):
     """It would have failed both times. (A worker that crashes is replaced, and the run comes to its end.)"""
@@ -84,6 +87,7 @@ def test_after_a_stop_the_third_test_has_not_passed(tmp_path, stop, workers):
     assert code != 0, text
 
 
+@pytest.mark.nightly
 def test_a_file_that_cannot_be_read_has_failed(tmp_path):
     (tmp_path / "test_broken.py").write_text("import no_such_module\n")
     (tmp_path / "test_shaky.py").write_text(SHAKY.format(FAILS_ONCE.format("seen")))
@@ -119,6 +123,7 @@ def test_every_stage_is_run_and_all_that_failed_or_passed_the_second_time_stands
     assert said[-1] == "Failed: lint, tests, last WORD=said"
 
 
+@pytest.mark.nightly
 def test_a_notebook_is_tried_again_as_a_whole_and_no_other(tmp_path):
     for name, last in (("good", "x += 1"), ("shaky", FAILS_ONCE.format("seen"))):
         notebook = new_notebook(cells=[new_code_cell("x = 1"), new_code_cell(last), new_code_cell("assert x")])
@@ -129,6 +134,7 @@ def test_a_notebook_is_tried_again_as_a_whole_and_no_other(tmp_path):
     assert code == 0 and "3 passed" in text.partition("once more")[2], text
 
 
+@pytest.mark.nightly
 def test_what_was_skipped_stands_at_the_end_with_its_reason(tmp_path):
     (tmp_path / "test_it.py").write_text(
         "import pytest\n"
@@ -149,6 +155,7 @@ def test_when_nothing_fails_nothing_is_listed(tmp_path):
     assert code == 0 and said[1] == "" and len(said) == 5 and said[-1] == "All stages passed."
 
 
+@pytest.mark.nightly
 def test_the_tests_run_without_xdist():
     code, text = _run(ROOT, *PYTEST, "-p", "no:xdist", "--collect-only", "tests/repository/test_stages.py")
     assert code == 0 and "INTERNALERROR" not in text, text
