@@ -183,7 +183,7 @@ durations: setup  ## run everything and store how long each file takes, so that 
 	@DURATIONS=1 tests/stages tests-and-extras notebooks notebooks-frameworks tests-frameworks
 
 # (Each build of torch pins the CUDA packages that it needs itself.)
-lock: GROUPS = test book benchmarks
+lock: GROUPS = test book benchmarks stored
 lock: setup  ## take the newest versions that pyproject.toml allows into requirements.lock
 	$(call install,--group lock)
 	@set -o pipefail; { echo "# What was tested, made by \`make lock\`. \`make setup\` takes these versions, \`make setup LOCKED=\` the newest."; \
