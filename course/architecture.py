@@ -51,7 +51,7 @@ def imports(package: str) -> tuple[Graph, dict[str, str]]:
         heads = _roles(folder)
         for path in sorted(folder.rglob("*.py")):
             first, *rest = path.relative_to(folder).with_suffix("").parts
-            if first == "__init__" or f"{package}/{first}" in OPENED:
+            if first in ("__init__", "__main__") or f"{package}/{first}" in OPENED:
                 continue
             name = LABS if first in labs else f"{first}/" if rest else first
             name = (
