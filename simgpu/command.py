@@ -28,6 +28,7 @@ from simgpu.distributed.joining import join, made
 from simgpu.redirect import redirect
 from simgpu.steps import Enough, Steps, report
 from utils.hardware.links import ALL as LINKS
+from utils.hardware.links import Link
 
 MOST_PROCESSES = 64
 OWN = str(Path(__file__).parent)
@@ -163,8 +164,9 @@ def _run(options: argparse.Namespace, cluster: RankCluster) -> tuple[dict[str, A
     redirect(cluster, lambda sentence: notes.setdefault(sentence))
     sys.argv = [str(options.script), *options.arguments]
     sys.path[: not sys.flags.safe_path] = [str(folder)]  # in place of the current one, which python -P leaves out
-    if (folder / "utils").is_dir() or (folder / "utils.py").exists():
-        for name in [name for name in sys.modules if name.partition(".")[0] == "utils"]:
+    beside = Link.__module__.partition(".")[0]  # a package that simgpu needs, of a common name in the course
+    if beside != __package__ and ((folder / beside).is_dir() or (folder / f"{beside}.py").exists()):
+        for name in [name for name in sys.modules if name.partition(".")[0] == beside]:
             del sys.modules[name]  # the script means its own
     with Steps(options.steps) as steps:
         try:
