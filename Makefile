@@ -25,7 +25,8 @@ NB      ?= $(sort $(wildcard notebooks/*.ipynb solutions/*.ipynb))
 SHOW_MARKDOWN := {"@jupyterlab/docmanager-extension:plugin": {"defaultViewers": {"markdown": "Markdown Preview"}}}
 # What JupyterLab's file browser leaves out: a learner works with the rest. (Its own list first.)
 HIDDEN := __pycache__ *.pyc *.pyo .DS_Store *~ *.egg-info benchmarks book build checks course lessons packages simgpu tests utils \
-    wheels CITATION.cff CONTRIBUTING.md CHANGELOG.md LICENSE Makefile conftest.py environment.yml pyproject.toml requirements.lock
+    wheels CITATION.cff CONTRIBUTING.md CHANGELOG.md LICENSE Makefile conftest.py environment.yml pyproject.toml \
+    requirements.lock setup.py start.py
 HIDE_GLOBS = --ContentsManager.hide_globs="[$(foreach one,$(HIDDEN),'$(one)',)]"
 LAB_SETTINGS   = $(VENV)/share/jupyter/lab/settings
 LAB_ARGS ?= $(if $(filter 0,$(shell id -u)),--allow-root,)

@@ -65,7 +65,7 @@ def test_cells_show_what_is_stored_and_do_not_run(kernel, tmp_path):
     nbformat.write(new_notebook(cells=cells), tmp_path / "notebooks" / "98_toy.ipynb")
     kernel.run(
         f"from pathlib import Path\nfrom course import outline\n"
-        f"from lessons.launchers import extras\noutline.ROOT = Path({str(tmp_path)!r})"
+        f"from lessons.launchers import extras\noutline.FILES = Path({str(tmp_path)!r})"
     )
     said = kernel.run("extras.need('toy', 'json')\nextras.need('toy', 'no_such_module')")
     assert _shown(said)[0][1].count("\n") == 1 and "`make frameworks`" in _shown(said)[0][1]

@@ -64,6 +64,7 @@ def test_variables_that_readers_are_told_of_are_read_somewhere():
         name for file in [root / "README.md", *root.glob("docs/*.md")] for name in VARIABLE.findall(file.read_text())
     }
     code = [root / "Makefile", *(file for name in FLOORS for file in root.glob(f"{name}/**/*.py"))]
+    code += root.glob("notebooks/*.ipynb")
     read = {name for file in code for name in re.findall(r"\w+", file.read_text())}
     assert "RANKS_TIMEOUT" in told
     assert told - read == set()

@@ -391,7 +391,7 @@ def test_ruff_before_a_commit_is_the_ruff_of_the_tests() -> None:
 
 def test_issue_templates_ask_for_what_is_needed() -> None:
     forms = {path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml")}
-    assert set(forms) == {"bug", "content", "feature"}
+    assert set(forms) == {"bug", "content", "feature", "measured"}
     for form in forms.values():
         assert (
             form["name"] and form["description"] and any(part["validations"]["required"] for part in form["body"][:1])
@@ -421,7 +421,7 @@ def test_the_newest_version_in_the_changes_is_this_one_and_its_urls_are_placehol
 def test_make_clean_leaves_what_git_has_and_what_a_learner_has_and_nothing_else(tmp_path: Path) -> None:
     """Each thing that git ignores is made by make, a tool that it starts, or a learner."""
     ignored = [line.strip("/") for line in _text(".gitignore").splitlines() if line and not line.startswith("#")]
-    theirs = {".progress.json", "mine"}
+    theirs = {".progress.json", "mine", "your_gpus.json"}
     for name in ignored:
         path = tmp_path / ("some" + name[1:] if name.startswith("*") else name)
         path = tmp_path / "utils" / "ranks" / name if name in ("__pycache__", ".ipynb_checkpoints") else path
