@@ -201,7 +201,7 @@ def gpus() -> int:
 
 
 def first_all_reduce(ranks: int) -> None:
-    """In a notebook as a cell on ranks, else as a function on ranks."""
+    """As a cell on ranks, in a notebook or without one."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if shell:
         print(f"\n%%ranks -n {ranks}\n{FIRST_CELL}", flush=True)
@@ -210,17 +210,12 @@ def first_all_reduce(ranks: int) -> None:
         said = shell.run_cell_magic("ranks", f"-n {ranks}", FIRST_CELL)
         sys.modules["IPython"].display.display(said)  # as a cell's last line is shown
         return
-    from utils import launch
+    from utils.ranks import World
 
     print("\n" + FIRST_CELL, flush=True)
-    for rank, x in enumerate(launch(_on_a_rank, ranks=ranks)):
-        print(f"rank {rank}: {x}")
-
-
-def _on_a_rank() -> str:
-    x = torch.tensor([rank], device=device)  # noqa: F821  (a rank has these names)
-    dist.all_reduce(x)  # noqa: F821
-    return str(x)
+    with World(ranks) as world:
+        for rank, x in world.run_cell(FIRST_CELL).items():
+            print(f"rank {rank}: {x}")
 
 
 def _name(requirement: str) -> str:

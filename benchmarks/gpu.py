@@ -16,13 +16,13 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+import torch
 import your_gpus
+from here import ROOT
 
 from utils.hardware.nvml import count_gpus
 
-ROOT = Path(__file__).resolve().parents[1]
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=short", "-p", "no:cacheprovider")
 LINES = 40  # of each part, from its end
 
@@ -88,8 +88,6 @@ def run(part: Part) -> tuple[str, str]:
 def main() -> int:
     """Run all parts, and write the report. The exit code is that of a test: 0 if all passed."""
     found = count_gpus()
-    import torch  # (counting comes first: it must not need CUDA)
-
     if not found.count or not torch.cuda.is_available():
         note = found.note or "This machine has no GPU that torch can use."
         print(f"{note} `make test` tests all that runs without one.", file=sys.stderr)

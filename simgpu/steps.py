@@ -12,6 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from simgpu.clock import COMMUNICATION
 from simgpu.distributed.cells import CellProfile
 from simgpu.memory import readable
+from utils.draw.frame import TIMES, unit_for
 
 
 class Enough(BaseException):
@@ -124,7 +125,5 @@ def report(figures: dict[str, Any], peaks: list[int]) -> Iterator[str]:
 
 
 def _time(seconds: float) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.4g} {unit}"
-    return f"{seconds * 1e6:.4g} µs"
+    unit, size = unit_for(seconds, TIMES[:3])
+    return f"{seconds / size:.4g} {unit}"
