@@ -28,7 +28,7 @@ from utils.training.models import GPTConfig
 
 ROUNDS, QUICK_ROUNDS = 7, 1
 RANKS = 4
-DEVICES = {"module": "simgpu.distributed.cells", "gpu": "H100", "network": "", "shapes": False}
+DEVICES = {"module": "simgpu.ranks.cells", "gpu": "H100", "network": "", "shapes": False}
 CONFIG = GPTConfig(layers=4, heads=4, width=256, vocabulary=4096, context=256)
 BATCH = 4
 TRAINING = f"""

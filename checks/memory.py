@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from checks.verdicts import NOT_STARTED, RIGHT, WRONG
+from checks.engine.verdicts import NOT_STARTED, RIGHT, WRONG
 
 LOCATION = "COURSE_PROGRESS"
 ROOT = Path(__file__).resolve().parents[1]

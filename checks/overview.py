@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 
-from checks.framework import Exercise, all_exercises, lab_modules
+from checks.engine.exercises import Exercise, all_exercises, lab_modules
+from checks.engine.verdicts import COLOURS, NOT_STARTED, RIGHT, SIGNS
 from checks.memory import recall
-from checks.verdicts import COLOURS, NOT_STARTED, RIGHT, SIGNS
 from course import outline
 
 

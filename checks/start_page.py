@@ -10,8 +10,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from checks.engine.verdicts import RIGHT
 from checks.overview import Progress, progress
-from checks.verdicts import RIGHT
 from course.map import course_map
 from course.outline import FIRST, Lecture, lectures
 from utils.ranks.world import hidden_module

@@ -17,7 +17,6 @@ Marked lines go, an invitation to write comes:
 from __future__ import annotations
 
 import ast
-import base64
 import json
 import re
 from pathlib import Path
@@ -73,7 +72,7 @@ def differences(solutions: Path, labs: Path) -> list[Path]:
     wanted = _wanted(solutions, labs)
     # Only names that a solution could have: a learner's own copy beside them is none of our business.
     there = [path for path in labs.glob("*.ipynb") if FILE_NAME.fullmatch(path.name)]
-    now = {p: p.read_text(encoding="utf-8") for p in [*there, *labs.parent.glob("checks/reference/*.txt")]}
+    now = {p: p.read_text(encoding="utf-8") for p in [*there, *labs.parent.glob("checks/reference/*.py")]}
     return [path for path in sorted({*now, *wanted}) if now.get(path) != wanted.get(path)]
 
 
@@ -146,9 +145,19 @@ def _lab_cell(cell: dict[str, Any]) -> dict[str, Any]:
 
 
 def reference_from(solution: Path) -> str:
-    """A solution's code in base64: what checks compare with, also where ``solutions/`` was not handed out."""
+    """A solution's imports, functions, classes and constants: checks compare with it."""
     cells = [cell["source"] for cell in read_notebook(solution)["cells"] if cell["cell_type"] == "code"]
-    return base64.encodebytes("\n\n\n".join(cells).encode()).decode()
+    text = re.sub(r"^[%!?].*$", "", "\n\n\n".join(cells), flags=re.MULTILINE)
+    lines, parts = text.split("\n"), []
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ImportFrom) and node.module == "checks":
+            continue
+        if isinstance(node, ast.Assign) and not ast.unparse(node.targets[0]).isupper():
+            continue
+        if isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef | ast.Assign):
+            first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
+            parts.append("\n".join(lines[first - 1 : node.end_lineno]))
+    return "\n\n\n".join(parts) + "\n"
 
 
 def _wanted(solutions: Path, labs: Path) -> dict[Path, str]:
@@ -158,8 +167,8 @@ def _wanted(solutions: Path, labs: Path) -> dict[Path, str]:
     for path in sorted(solutions.glob("*.ipynb")):
         if name := FILE_NAME.fullmatch(path.name):
             wanted[labs / path.name] = lab_from(path)
-            if any("Reference(" in one.read_text(encoding="utf-8") for one in checks.glob(f"{name[2]}/*.py")):
-                wanted[checks / "reference" / f"{name[2]}.txt"] = reference_from(path)
+            if any("Reference(" in one.read_text(encoding="utf-8") for one in checks.glob(f"labs/{name[2]}/*.py")):
+                wanted[checks / "reference" / f"{name[2]}.py"] = reference_from(path)
     return wanted
 
 

@@ -66,8 +66,8 @@ def lab(slug: str, root: Path = outline.ROOT) -> list[str]:
         known = ", ".join(outline.slugs(root=root))
         raise LabError(f"There is no lecture {slug} (make it with `python -m course insert`): they are {known}.")
     made = {
-        f"checks/{slug}/__init__.py": "exercises.py.txt",
-        f"checks/{slug}/averaging.py": "check.py.txt",
+        f"checks/labs/{slug}/__init__.py": "exercises.py.txt",
+        f"checks/labs/{slug}/averaging.py": "check.py.txt",
         f"tests/answers/{slug}/mean.py": "answers.py.txt",
     }
     notebook = root / "solutions" / f"{of.name}.ipynb"

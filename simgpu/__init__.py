@@ -14,40 +14,17 @@ memory by counting, time by a model (``costs``, ``copies``, ``collectives``, ``n
 ones.
 
 what a program uses
-  api.py             ``cluster`` makes simulated GPUs
-  regions.py         names for what they do, also those of torch's profiler and pipelines
-  cluster.py         nodes, GPUs and the links between them; which cluster there is now
+  api.py             ``cluster`` makes simulated GPUs; cluster.py: nodes, GPUs and the links between them
   hardware/          what GPUs can do, from data sheets (``kinds.toml``) and measurements, with sources
-  tensor.py          the tensor that lives on a simulated GPU
-  streams.py         streams and events
   torch_module.py    what torch sees as ``torch.simgpu``, with a generator of random numbers for each GPU
-  collectives.py     all-reduce and its kin, over tensors of one process
-  profile.py         what happened: times, FLOPs, memory; memory_pictures.py draws it, trace.py writes it for Perfetto,
-                     kineto.py as torch.profiler does for CUDA
-  races.py           finds work of two streams that nothing puts in order, and says so to the reader
-  command.py         ``python -m simgpu run``: an ordinary program on simulated GPUs, and what its steps took (steps.py)
-  redirect.py        "cuda" means "simgpu" there
-  distributed/       a GPU for each rank: ``join`` and ``one_of``
-how operators get there
+  ranks/             a GPU for each rank: ``join`` and ``one_of``
+  report/            what happened: profiles, traces, races
+  command.py         ``python -m simgpu run``: an ordinary program on simulated GPUs; redirect.py: "cuda" means "simgpu"
+how it is made
+  tensors/           the tensor that lives on a simulated GPU, and what operators do with it
+  time/              what operators and collectives cost, and when they run
+  memory/            who holds how many bytes
   install.py         every change to torch, and all of them taken back; _torch.py has torch's private names
-  dispatch.py        where operators come in, those that move data or need numbers, and new tensors
-  operators.py       all others, if there is room for what comes out
-  placement.py       on which GPU an operator runs and a new tensor lives
-  shapes.py          shapes without numbers, remembered; known.py keeps the few numbers that torch reads even then
-  copies.py          from device to device: which link they take, and who waits
-  attention.py       fused attention, RMSNorm, recurrent cells; fused.py has kernels that only CUDA has
-  autocast.py        which operators compute in which precision
-  backward.py        autograd's threads, and pools of threads
-  parallel.py        what ``nn.DataParallel`` and optimizers need from C++
-  saving.py          ``torch.save`` and ``torch.load``
-time
-  costs.py           what an operator costs; launches.py puts it on the timeline
-  nccl.py            which algorithm and protocol NCCL would choose, its time, and what it leaves of a GPU meanwhile
-  clock.py           when each piece of work runs, and in which phase of a step
-  work.py            streams, links, lanes of the host, and the work itself
-  happens_before.py  which work surely comes before which, and who reads and writes which bytes
-memory
-  memory.py          who holds how many bytes, what happens when there are not enough, and what is "reserved"
 """
 
 from __future__ import annotations
@@ -57,24 +34,24 @@ from typing import Any
 
 from simgpu.api import cluster, device
 from simgpu.cluster import Cluster, current
-from simgpu.collectives import all_gather, all_reduce, broadcast, reduce_scatter
-from simgpu.copies import pin
 from simgpu.hardware import GPU, gpu
 from simgpu.install import uninstall
-from simgpu.profile import Profile, TraceEvent, profile
-from simgpu.races import Race, RaceError, Races, races
-from simgpu.regions import region
-from simgpu.streams import Event, Stream
-from simgpu.tensor import SimTensor
+from simgpu.report.profile import Profile, TraceEvent, profile
+from simgpu.report.races import Race, RaceError, Races, races
+from simgpu.report.regions import region
+from simgpu.tensors.collectives import all_gather, all_reduce, broadcast, reduce_scatter
+from simgpu.tensors.copies import pin
+from simgpu.tensors.tensor import SimTensor
+from simgpu.time.streams import Event, Stream
 from simgpu.torch_module import on, stream, synchronize
 
 _ON_DEMAND = {
-    "join": "distributed.joining",  # needs torch.distributed
-    "one_of": "distributed.joining",
-    "overlapped": "distributed.works",
-    "MemorySeries": "memory_pictures",
-    "memory_at_peak": "memory_pictures",
-    "memory_over_time": "memory_pictures",
+    "join": "ranks.joining",  # needs torch.distributed
+    "one_of": "ranks.joining",
+    "overlapped": "ranks.works",
+    "MemorySeries": "memory.pictures",
+    "memory_at_peak": "memory.pictures",
+    "memory_over_time": "memory.pictures",
 }
 """Names whose modules take time to import, for which others need not wait."""
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 import torch
 
 from simgpu import hardware
-from simgpu.clock import Clock
 from simgpu.cluster import Cluster, current, exists, make_current
 from simgpu.hardware import GPU
 from simgpu.install import install, uninstall
-from simgpu.streams import Stream
+from simgpu.time.clock import Clock
+from simgpu.time.streams import Stream
 from utils.hardware.links import Link
 
 MAX_GPUS, MAX_NODES = 1024, 128
@@ -62,7 +62,7 @@ def cluster(
             (assumed).
         gil: threads that launch from Python take turns in those ``gil_s``. False: they do not.
         sharing: kernels that run beside a collective are slower: it takes some of the GPU's multiprocessors and of its
-            memory's bandwidth (see ``simgpu.nccl``). False: it takes nothing.
+            memory's bandwidth (see ``simgpu.time.nccl``). False: it takes nothing.
         make: how the cluster comes to life; ``simgpu.join`` makes one of which this process has one GPU.
 
     Raises:

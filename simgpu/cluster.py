@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from simgpu import happens_before
-from simgpu.clock import Clock
 from simgpu.hardware import GPU
-from simgpu.memory import Memory
-from simgpu.nccl import Sharing
-from simgpu.work import Kernel, Lane, Port, Timeline
+from simgpu.memory.allocator import Memory
+from simgpu.time import happens_before
+from simgpu.time.clock import Clock
+from simgpu.time.nccl import Sharing
+from simgpu.time.work import Kernel, Lane, Port, Timeline
 from utils.hardware.links import Link
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Cluster:
         way_to_numbers: for who has shapes only, and needs numbers.
         as_cuda: the program says "cuda" for its GPUs (``simgpu.redirect``).
         unknown: what a program reads of a number that nobody knows. None: an error.
-        sharing: collectives take a part of the GPU from the kernels beside them (``simgpu.nccl``).
+        sharing: collectives take a part of the GPU from the kernels beside them (``simgpu.time.nccl``).
 
     Args:
         new_stream: makes a ``streams.Stream`` of a GPU, from its number.

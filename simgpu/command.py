@@ -23,10 +23,10 @@ import torch
 import torch.distributed as dist
 
 from simgpu import hardware
-from simgpu.distributed.cluster import RankCluster
-from simgpu.distributed.joining import join, made
+from simgpu.ranks.cluster import RankCluster
+from simgpu.ranks.joining import join, made
 from simgpu.redirect import redirect
-from simgpu.steps import Enough, Steps, report
+from simgpu.report.steps import Enough, Steps, report
 from utils.hardware.links import ALL as LINKS
 from utils.hardware.links import Link
 

@@ -24,21 +24,12 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.optim import optimizer as optim
 from torch.utils.flop_counter import flop_registry
 
-from simgpu import (
-    _torch,
-    attention,
-    autocast,
-    backward,
-    copies,
-    dispatch,
-    parallel,
-    regions,
-    saving,
-    streams,
-    torch_module,
-)
+from simgpu import _torch, torch_module
 from simgpu.cluster import current, exists, make_current
-from simgpu.tensor import SimTensor
+from simgpu.report import regions
+from simgpu.tensors import attention, autocast, backward, copies, dispatch, parallel, saving
+from simgpu.tensors.tensor import SimTensor
+from simgpu.time import streams
 
 _undo: list[Callable[[], Any]] = []
 _MISSING = object()

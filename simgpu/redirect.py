@@ -20,11 +20,12 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from simgpu import install, known, torch_module
+from simgpu import install, torch_module
 from simgpu._torch import CUDA_INITS, DeviceContext, device_constructors
 from simgpu.cluster import Cluster
-from simgpu.distributed.changes import BACKEND
-from simgpu.tensor import SimTensor
+from simgpu.ranks.changes import BACKEND
+from simgpu.tensors import known
+from simgpu.tensors.tensor import SimTensor
 
 _constructors = device_constructors()  # (torch keeps what it finds at its first use, which must not be ours)
 _IN_TORCH = [

@@ -19,8 +19,8 @@ import torch
 
 from simgpu._torch import PlainGenerator
 from simgpu.cluster import SimulatedGPU, current, exists, is_simulated
-from simgpu.memory import Memory, readable
-from simgpu.streams import Event, Stream
+from simgpu.memory.allocator import Memory, readable
+from simgpu.time.streams import Event, Stream
 
 _random_lock = threading.Lock()
 drawing = threading.local()  # draw: what runs random operators in this thread, if not they themselves
@@ -236,7 +236,7 @@ def _reset_sums(memory: Memory) -> None:
     memory.taken, memory.cache.taken = memory.allocated, memory.cache.reserved
 
 
-# Bytes that tensors hold, and bytes that torch's caching allocator would keep (simgpu.memory)
+# Bytes that tensors hold, and bytes that torch's caching allocator would keep (simgpu.memory.allocator)
 memory_allocated = _asked(lambda gpu: gpu.memory.allocated)
 max_memory_allocated = _asked(lambda gpu: gpu.memory.peak)
 memory_reserved = _asked(lambda gpu: gpu.memory.cache.reserved)

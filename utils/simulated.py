@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from utils.ranks.errors import BadRequest
 from utils.ranks.provider import Options, Provider
 
-IN_RANK = "simgpu.distributed.cells"
+IN_RANK = "simgpu.ranks.cells"
 DEVICE, BACKEND = "simgpu", "simccl"
 
 

@@ -16,8 +16,8 @@ import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 
+from checks.engine.verdicts import NOT_JUDGED
 from checks.grade.table import NOT_REACHED, Grades
-from checks.verdicts import NOT_JUDGED
 from course import outline
 from course.build import LabError
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from checks.engine.verdicts import WRONG, Verdict
 from checks.grade.handed_in import HandedIn, find_handed_in, printable
 from checks.grade.official import OfficialLab, official_labs
 from checks.grade.sandbox import Interrupted, Limits, Sandbox, Sandboxes
 from checks.grade.table import Grades
-from checks.verdicts import WRONG, Verdict
 from course.build import LabError
 
 _SLACK = 60  # seconds that a check may take beyond its own time-out: it imports torch first

@@ -1,7 +1,7 @@
 """Inside a sandbox: first a learner's notebook is run, then, when all of it has ended, the checks judge its functions.
 
 In the kernel the checks judge nothing: they write the learner's functions, sealed, to a folder (see
-``checks.framework``). What the course's own cells have handed in is said line by line:
+``checks.engine.exercises``). What the course's own cells have handed in is said line by line:
 
     {"exercise": "average", "file": "0000.json"}              handed in
     {"exercise": "average", "failed": "NameError: …"}         its cell could not run
@@ -59,9 +59,9 @@ def say(to: TextIO, **what: Any) -> None:
 
 def judge(said: TextIO, checks: str, answers: str, handed_in: list[list[str]], secret: str) -> None:
     """A verdict on each exercise, of which a file holds the answers."""
-    from checks.answers import Answer
-    from checks.framework import exercises_in
-    from checks.verdicts import WRONG, Verdict
+    from checks.engine.answers import Answer
+    from checks.engine.exercises import exercises_in
+    from checks.engine.verdicts import WRONG, Verdict
 
     exercises = {exercise.name: exercise for exercise in exercises_in(importlib.import_module(checks))}
     for name, file in handed_in:

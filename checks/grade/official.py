@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from checks.framework import Exercise, exercises_in
+from checks.engine.exercises import Exercise, exercises_in
 from course.build import CHECK_CALL, LabError, read_notebook
 from course.outline import slug_of
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from checks.framework import Exercise
+from checks.engine.exercises import Exercise
+from checks.engine.verdicts import NOT_JUDGED, RIGHT, SIGNS, Verdict
 from checks.points import counted
-from checks.verdicts import NOT_JUDGED, RIGHT, SIGNS, Verdict
 from course import outline
 from utils.ranks.output import text_table
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from checks.buckets_and_overlap import bucketing
-from checks.ddp_and_bucketing import networks
-from checks.ddp_and_bucketing.training import BOTH
+from checks.labs.buckets_and_overlap import bucketing
+from checks.labs.ddp_and_bucketing import networks
+from checks.labs.ddp_and_bucketing.training import BOTH
 
 [BUCKETED] = bucketing.OFFICIAL.functions()
 

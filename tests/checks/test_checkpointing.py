@@ -9,9 +9,9 @@ import nbformat
 import pytest
 import torch
 
-from checks.checkpointing import alone, newest
-from checks.checkpointing.resume_task import Decay, Momentum, Task
-from checks.checkpointing.trainings import facts
+from checks.labs.checkpointing import alone, newest
+from checks.labs.checkpointing.resume_task import Decay, Momentum, Task
+from checks.labs.checkpointing.trainings import facts
 from course import outline
 
 TEXT = " ".join(

@@ -16,8 +16,8 @@ import pytest
 import toy_checks as check
 
 from checks import NotStarted, Wrong, exercise, run
-from checks.answers import Answer
-from checks.inside import OpenAnswer
+from checks.engine.answers import Answer
+from checks.engine.inside import OpenAnswer
 
 lock = threading.Lock()
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as if these functions stood in a notebook

@@ -13,7 +13,7 @@ import pytest
 import toy_checks as check
 
 from checks import Wrong, exercise, passed
-from checks.framework import exercises_in, lab_modules
+from checks.engine.exercises import exercises_in, lab_modules
 
 TOY = exercises_in(check)
 

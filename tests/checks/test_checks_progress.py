@@ -14,7 +14,7 @@ import toy_checks as check
 
 from checks import memory as memory_module
 from checks import progress
-from checks.framework import exercises_in
+from checks.engine.exercises import exercises_in
 
 TOY = exercises_in(check)
 

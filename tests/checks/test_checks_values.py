@@ -11,7 +11,7 @@ import cloudpickle
 import pytest
 
 from checks import Opaque, run
-from checks.plain import from_bytes, to_bytes
+from checks.engine.plain import from_bytes, to_bytes
 from utils.ranks.recorder import Collective, Record, record_collectives
 
 lock = threading.Lock()

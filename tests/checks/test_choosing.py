@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from checks.choosing import planning, simulated
-from checks.choosing.simulated import BATCH, GPUS, NETWORKS, ROOM
+from checks.labs.choosing import planning, simulated
+from checks.labs.choosing.simulated import BATCH, GPUS, NETWORKS, ROOM
 from lessons.training.layouts import Plan, simulate
 from utils.training.models import LLAMA_70B
 

@@ -17,10 +17,10 @@ import torch.distributed as dist
 from ranks_support import eventually
 
 from checks import NotStarted, Wrong
-from checks.answers import Answer
-from checks.core import Reference, judge, leaves, refuse, same, watched
-from checks.core.reference import FOLDER
-from checks.framework import all_exercises
+from checks.engine import Reference, judge, leaves, refuse, same, watched
+from checks.engine.answers import Answer
+from checks.engine.exercises import all_exercises
+from checks.engine.reference import FOLDER
 from course.outline import ROOT
 from utils.ranks import RanksInterrupted
 
@@ -295,8 +295,8 @@ def test_every_mistake_is_a_change_of_todays_solution(exercise):
 
 def test_a_reference_needs_no_solutions(tmp_path, monkeypatch):
     exercise = WITH_OFFICIAL[0]
-    shutil.copy(FOLDER / f"{exercise.lab}.txt", tmp_path)
-    monkeypatch.setattr("checks.core.reference.FOLDER", tmp_path)
+    shutil.copy(FOLDER / f"{exercise.lab}.py", tmp_path)
+    monkeypatch.setattr("checks.engine.reference.FOLDER", tmp_path)
     monkeypatch.chdir(tmp_path)
     again = Reference(exercise.lab, exercise.official.names)
     assert exercise.official.names.split()[0] in again.program

@@ -8,8 +8,8 @@ from torch.nn import functional as F
 from torch.nn.parallel._functions import Broadcast
 
 import simgpu
-from checks.core import gpus
-from checks.data_parallel_internals import losses, models
+from checks.engine import gpus
+from checks.labs.data_parallel_internals import losses, models
 
 
 def test_a_collective_counts_for_every_gpu_that_receives_or_sends():

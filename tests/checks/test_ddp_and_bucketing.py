@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from checks.ddp_and_bucketing import networks
+from checks.labs.ddp_and_bucketing import networks
 
 
 @pytest.mark.parametrize("seed", range(4))

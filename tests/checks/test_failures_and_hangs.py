@@ -7,7 +7,7 @@ import random
 import re
 
 import utils
-from checks.failures_and_hangs import LAUNCHES, drawn_dumps, drawn_log, drawn_stacks, launches, log_texts, logs
+from checks.labs.failures_and_hangs import LAUNCHES, drawn_dumps, drawn_log, drawn_stacks, launches, log_texts, logs
 from lessons.launchers.failures import diagnose
 
 NEW = {*log_texts.OWN, *log_texts.OWN.values(), "DataError: batch 3 cannot be used"}

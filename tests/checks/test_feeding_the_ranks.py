@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from checks import feeding_the_ranks
-from checks.core import Reference
-from checks.feeding_the_ranks import worker_numbers
-from checks.feeding_the_ranks.simulated_loader import MACHINES, Machine
+from checks.engine import Reference
+from checks.labs import feeding_the_ranks
+from checks.labs.feeding_the_ranks import worker_numbers
+from checks.labs.feeding_the_ranks.simulated_loader import MACHINES, Machine
 
 
 @pytest.mark.parametrize(

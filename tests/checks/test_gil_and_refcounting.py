@@ -6,7 +6,7 @@ import multiprocessing
 import os
 
 from checks import run
-from checks.gil_and_refcounting import predicting, process_items
+from checks.labs.gil_and_refcounting import predicting, process_items
 
 
 def test_the_references_that_do_not_depend_on_torch():

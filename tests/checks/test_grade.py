@@ -55,7 +55,7 @@ def fill_class(folder: Path, lab: Path) -> None:
     toy_lab.cell(cheat, "check-add").source = "class check:\n    add = print\nprint('✓ right: cases: 3')"
     cheat.cells = [cell for cell in cheat.cells if cell.id != "check-mean"]
     cheat.cells.append(toy_lab.code("extra", "import toy_checks as check\ncheck.add(lambda a, b: a + b)"))
-    patch = "import checks.framework as f\nf.Exercise.verdict = lambda *_: f.Verdict('right')"
+    patch = "import checks.engine.exercises as f\nf.Exercise.verdict = lambda *_: f.Verdict('right')"
     cheat.cells.insert(2, toy_lab.code("patch", patch))
     hand_in(folder, "cheat", cheat, TOY)
 

@@ -12,13 +12,13 @@ import pytest
 from class_support import found_by_kernels, hand_in, official, words
 from toy_word_checks import RIGHT as ANSWER
 
-import checks.ddp_and_bucketing as ddp
-from checks.framework import Exercise, exercises_in
+import checks.labs.ddp_and_bucketing as ddp
+from checks.engine.exercises import Exercise, exercises_in
+from checks.engine.verdicts import NOT_JUDGED, RIGHT, WRONG, Verdict
 from checks.grade.__main__ import main
 from checks.grade.gradebooks import writer
 from checks.grade.grading import grade
 from checks.grade.table import Grades
-from checks.verdicts import NOT_JUDGED, RIGHT, WRONG, Verdict
 from course import outline
 from course.build import LabError
 
@@ -170,4 +170,4 @@ def test_exercises_that_do_not_count_have_no_points_and_numbers_are_those_of_the
     assert second.name == "second" and grades.points("ana") == (0, second.points)
     for lab in outline.slugs("solutions"):
         minutes = outline.IN_LAB.findall(outline.notebook(lab, "solutions").read_text(encoding="utf-8"))
-        assert [str(one.minutes) for one in exercises_in(import_module(f"checks.{lab}"))] == minutes, lab
+        assert [str(one.minutes) for one in exercises_in(import_module(f"checks.labs.{lab}"))] == minutes, lab

@@ -16,7 +16,7 @@ import pytest
 from kernel_support import Kernel
 
 from checks import exercise
-from checks.framework import all_exercises, lab_modules
+from checks.engine.exercises import all_exercises, lab_modules
 from course import outline
 from course.build import differences
 
@@ -67,7 +67,7 @@ def test_every_module_of_checks_can_be_imported():
 @each_lab
 def test_no_module_of_a_labs_checks_is_called_as_an_exercise(lab):
     """An import of the module would put it in the exercise's place."""
-    modules = {path.stem for path in (ROOT / "checks" / lab).glob("*.py")}
+    modules = {path.stem for path in (ROOT / "checks" / "labs" / lab).glob("*.py")}
     assert modules & {exercise.name for exercise in EXERCISES if exercise.lab == lab} == set()
 
 

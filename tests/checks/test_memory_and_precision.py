@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import simgpu
-from checks.core import gpus
-from checks.memory_and_precision import accounting
+from checks.engine import gpus
+from checks.labs.memory_and_precision import accounting
 
 
 @pytest.mark.parametrize("case", accounting.CASES, ids=lambda case: f"{case['type']}, {case['loss']}")

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import simgpu
-from checks.core import Reference, gpus
-from checks.model_parallelism import cutting, steps
+from checks.engine import Reference, gpus
+from checks.labs.model_parallelism import cutting, steps
 
 (schedule,) = Reference("model_parallelism", "schedule_1f1b").functions()
 PIPELINES = ((3, 4), (4, 8), (2, 5), (4, 2), (5, 5), (2, 2), (1, 3))  # stages, micro-batches

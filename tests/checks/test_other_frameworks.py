@@ -6,9 +6,9 @@ import nbformat
 import numpy
 import pytest
 
-from checks.other_frameworks import judges
-from checks.other_frameworks.training_tasks import HOROVOD, TENSORFLOW, HorovodTask, alone, start_of
-from checks.verdicts import Wrong
+from checks.engine.verdicts import Wrong
+from checks.labs.other_frameworks import judges
+from checks.labs.other_frameworks.training_tasks import HOROVOD, TENSORFLOW, HorovodTask, alone, start_of
 from course import outline
 from utils.training.same_training import BATCH, Batches, weights
 

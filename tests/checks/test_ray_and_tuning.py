@@ -19,10 +19,10 @@ import psutil
 import pytest
 
 from checks import Wrong
-from checks.inside import OpenAnswer, Outcome
-from checks.ray_and_tuning import halving, random_searching, rays, samples, tuning
-from checks.ray_and_tuning.notes import START, Notes, Training, curve
-from checks.ray_and_tuning.searches import Call, Search
+from checks.engine.inside import OpenAnswer, Outcome
+from checks.labs.ray_and_tuning import halving, random_searching, rays, samples, tuning
+from checks.labs.ray_and_tuning.notes import START, Notes, Training, curve
+from checks.labs.ray_and_tuning.searches import Call, Search
 from course import outline
 from lessons.launchers import ray_here
 from lessons.launchers.processes import clean_environment

@@ -7,9 +7,9 @@ import os
 import nbformat
 import pytest
 
-from checks.ray_and_tuning.notes import Notes
-from checks.ray_train import trainings
-from checks.ray_train.team import LOSSES, STATES, Epoch
+from checks.labs.ray_and_tuning.notes import Notes
+from checks.labs.ray_train import trainings
+from checks.labs.ray_train.team import LOSSES, STATES, Epoch
 from course import outline
 
 EPOCH = Epoch(Notes(""), workers=2, accident=2, finished=0, own=-1)

@@ -7,8 +7,8 @@ import itertools
 import nbformat
 import pytest
 
-from checks.sharded_checkpoints import other_ranks, resharding, thread_errors
-from checks.sharded_checkpoints.sharded_store import Reshard, make_store, tensors
+from checks.labs.sharded_checkpoints import other_ranks, resharding, thread_errors
+from checks.labs.sharded_checkpoints.sharded_store import Reshard, make_store, tensors
 from course import outline
 
 TEXT = " ".join(

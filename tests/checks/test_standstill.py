@@ -15,10 +15,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from checks import Wrong, standstill
-from checks.answers import Answer
-from checks.sandbox import StoodStill, run, run_to_the_ends
-from checks.standstill import Watch, table, who_waits
+from checks import Wrong
+from checks.engine import standstill
+from checks.engine.answers import Answer
+from checks.engine.processes import StoodStill, run, run_to_the_ends
+from checks.engine.standstill import Watch, table, who_waits
 
 
 # ---------------------------------------------------------------------- who stands still

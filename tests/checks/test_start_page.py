@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import checks
-from checks.framework import all_exercises
+from checks.engine.exercises import all_exercises
 from checks.start_page import page
 from course import outline
 

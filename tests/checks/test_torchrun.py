@@ -7,9 +7,9 @@ import os
 import pytest
 
 from checks import Wrong
-from checks.answers import Answer
-from checks.core import Reference, judge
-from checks.torchrun import script_starts, scripts
+from checks.engine import Reference, judge
+from checks.engine.answers import Answer
+from checks.labs.torchrun import script_starts, scripts
 
 
 def test_on_one_rank_the_script_as_it_is_given_is_right():

@@ -13,10 +13,10 @@ import torch.distributed as dist
 
 import simgpu
 from checks import run
-from checks.core import gpus, memory
-from checks.core.messages import ENDS
-from checks.core.wire import Stop, Wire
-from checks.inside import OpenAnswer, Outcome
+from checks.engine import gpus, memory
+from checks.engine.inside import OpenAnswer, Outcome
+from checks.engine.messages import ENDS
+from checks.engine.wire import Stop, Wire
 from utils.ranks.locate import looking
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks need not import pytest

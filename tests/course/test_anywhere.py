@@ -90,9 +90,9 @@ def test_a_wheel_brings_the_files_and_everything_that_packages_read(tmp_path: Pa
                 assert (site / path.relative_to(copy)).exists(), f"the wheel lacks {path.relative_to(copy)}"
     program = (
         "import json; from course import outline; from course.__main__ import main;"
-        "from checks.core.reference import FOLDER;"
+        "from checks.engine.reference import FOLDER;"
         "assert main(['get', 'many-gpus']) == 0;"
-        "print(json.dumps([str(outline.ROOT), len(outline.lectures()), len(list(FOLDER.glob('*.txt')))]))"
+        "print(json.dumps([str(outline.ROOT), len(outline.lectures()), len(list(FOLDER.glob('*.py')))]))"
     )
     environment = {**os.environ, "PYTHONPATH": str(site), "PYTHONSAFEPATH": "1"}
     done = subprocess.run(

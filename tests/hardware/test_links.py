@@ -6,7 +6,7 @@ import math
 import pytest
 from model_shapes import resnet50_parameters
 
-from simgpu import nccl
+from simgpu.time import nccl
 from utils.hardware import links
 from utils.hardware.links import Link
 from utils.training.models import RESNET50_GRADIENT_BYTES, RESNET50_PARAMETERS

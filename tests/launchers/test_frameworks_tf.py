@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from checks.other_frameworks import training_tasks
+from checks.labs.other_frameworks import training_tasks
 from lessons.launchers import warm_process
 from lessons.launchers.frameworks import tf_roles
 from utils.training.same_training import LEARNING_RATE, STEPS, Batches

@@ -12,7 +12,7 @@ from real_gpus import needs_gpus
 from torch import nn
 
 import simgpu
-from simgpu import backward
+from simgpu.tensors import backward
 
 TRAIN = """
 import json, sys, torch

@@ -8,8 +8,8 @@ from simgpu_support import allocated, happened
 from torch.testing import assert_close
 
 import simgpu
-from simgpu import nccl
 from simgpu.hardware import TOY
+from simgpu.time import nccl
 from utils.hardware import links
 from utils.hardware.links import ETHERNET_25, INFINIBAND_NDR
 

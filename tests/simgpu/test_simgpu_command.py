@@ -16,7 +16,7 @@ import torch
 
 import simgpu
 from simgpu.command import main
-from simgpu.steps import Steps
+from simgpu.report.steps import Steps
 
 FOLDER = Path(__file__).parents[1] / "support" / "torchrun_scripts"
 SCRIPTS = Path(__file__).parents[2] / "scripts"

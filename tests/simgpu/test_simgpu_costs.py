@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import simgpu
-from simgpu import nccl
 from simgpu.hardware import ALL, B200, H100
+from simgpu.time import nccl
 from utils.hardware.links import INFINIBAND_NDR, NVLINK4
 
 DEVICE = "simgpu:0"

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import simgpu
-from simgpu.memory import KINDS, CachingAllocator, readable, rounded
+from simgpu.memory.allocator import KINDS, CachingAllocator, readable, rounded
 
 MIB = 2**20
 

@@ -17,7 +17,7 @@ from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
 import simgpu
-from simgpu import autocast
+from simgpu.tensors import autocast
 from utils.training.models import AlexNet, ResNet50, TwoColumnAlexNet
 
 pytestmark = pytest.mark.numeric

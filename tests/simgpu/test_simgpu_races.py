@@ -22,8 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import simgpu
 from lessons.algorithms import pipelines
-from simgpu import happens_before
-from simgpu.happens_before import Extent
+from simgpu.time import happens_before
+from simgpu.time.happens_before import Extent
 from utils.ranks import World
 
 

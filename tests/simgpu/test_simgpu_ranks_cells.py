@@ -124,7 +124,7 @@ def test_a_trace_has_a_row_for_each_stream_link_and_host_thread(ranks, tmp_path)
 
 
 def test_without_the_magic_a_world_takes_the_same_options():
-    options = {"module": "simgpu.distributed.cells", "gpu": "H100", "network": "", "shapes": True}
+    options = {"module": "simgpu.ranks.cells", "gpu": "H100", "network": "", "shapes": True}
     with World(2, devices=options) as world:
         assert world.devices == ["simgpu:0", "simgpu:1"]
         assert world.backend == "simccl"

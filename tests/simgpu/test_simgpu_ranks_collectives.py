@@ -12,7 +12,7 @@ import torch.distributed._functional_collectives as functional
 from simgpu_ranks import communication, join
 
 import simgpu
-from simgpu import nccl
+from simgpu.time import nccl
 from utils.hardware.links import NVLINK4
 from utils.ranks import RankError, World
 

@@ -7,7 +7,7 @@ import pytest
 
 from utils.ranks import RankError, RankTimeout, World
 
-DEVICES = {"module": "simgpu.distributed.cells", "gpu": "H100", "network": "", "shapes": False}
+DEVICES = {"module": "simgpu.ranks.cells", "gpu": "H100", "network": "", "shapes": False}
 LEFT = "finished the cell, without that call or with one that did not fit"
 MODEL = """
 net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4).to(device))

@@ -12,9 +12,9 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 import simgpu
-from simgpu import nccl
 from simgpu.hardware import H100
-from simgpu.work import Kernel, Share
+from simgpu.time import nccl
+from simgpu.time.work import Kernel, Share
 from utils.hardware.links import INFINIBAND_NDR, NVLINK3, NVLINK4
 from utils.ranks import World
 

@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 import simgpu
-from simgpu import costs
-from simgpu.clock import phase_now
 from simgpu.cluster import current
 from simgpu.hardware import H100, TOY
+from simgpu.time import costs
+from simgpu.time.clock import phase_now
 from utils.hardware.links import ETHERNET_25, INFINIBAND_NDR, point_to_point
 from utils.training.models import GPT, GPT2_SMALL, GPT_7B, GPTConfig, ResNet50
 

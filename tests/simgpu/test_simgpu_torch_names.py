@@ -30,7 +30,7 @@ def is_operator(name: str) -> bool:
 
 def names_of_torch() -> set[str]:
     """Private names in torch's modules and classes."""
-    importlib.import_module("simgpu.distributed.changes")  # and with it torch's modules for ranks
+    importlib.import_module("simgpu.ranks.changes")  # and with it torch's modules for ranks
     found: set[str] = set()
     for module in [each for name, each in sys.modules.items() if name.partition(".")[0] == "torch"]:
         found.update(vars(module))

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import simgpu
-from simgpu.placement import _call_site
+from simgpu.tensors.placement import _call_site
 
 
 @pytest.fixture(autouse=True)

@@ -15,8 +15,8 @@ import nbformat
 from kernel_support import Kernel, as_text
 from known_answers import Known
 
-from checks.core.judging import SEED
-from checks.framework import Exercise
+from checks.engine.exercises import Exercise
+from checks.engine.judging import SEED
 
 ANSWERS = Path(__file__).resolve().parents[1] / "answers"
 WRONG_AT_LEAST = 5

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from checks.feeding_the_ranks.simulated_loader import AHEAD, Machine
-from checks.verdicts import Wrong
+from checks.engine.verdicts import Wrong
+from checks.labs.feeding_the_ranks.simulated_loader import AHEAD, Machine
 
 still = {"jitter": 0.0, "ship_s": 0.0}
 

@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from known_answers import right, wrong
 
-from checks.core import Reference
+from checks.engine import Reference
 
 (schedule_1f1b,) = Reference("model_parallelism", "schedule_1f1b").functions()
 RECV = "                dist.recv(x, rank - 1)\n"

@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from known_answers import right, wrong
 
-from checks.core import Reference
+from checks.engine import Reference
 
 CopyToRanks, SumOverRanks = Reference("tensor_parallelism", "CopyToRanks SumOverRanks").functions()
 MINE, OUT = "torch.cat([part.chunk(ranks)[rank] for part in qkv.chunk(3)])", "out.chunk(ranks, dim=1)[rank].clone()"

@@ -1,0 +1,281 @@
+"""The wire stands between a learner's communication and gloo: what is sent arrives as late as it may.
+
+A collective may be over before its ``wait`` is called, or not, so a forgotten ``wait`` gives right numbers now and
+then. On this wire a tensor holds its old numbers until somebody waits; a tensor that is touched on the way is noticed;
+and before a collective happens, all ranks tell each other which one it is, so that ranks that disagree do not hang.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import _disable_current_modes
+
+from checks.engine.inside import Outcome
+from checks.engine.launches import MESSAGES, METHODS, STORE, Launch, copied, flat, swapped
+from checks.engine.messages import ENDS, Alone, Messages
+
+NEW_GROUP = "_new_group_with_tag"  # all ways of torch to make a group come through here
+FOR_EVER = 5_000  # times that somebody asks whether a message is over
+OVER = "nothing more: its step is over"
+
+
+class Stop(Outcome):
+    """Ends the play on this rank; all ranks get one at the same time."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__("wrong", sentence)
+
+
+class Wire:
+    """All communication of a rank, in order. Every rank of the world makes one at the same moment."""
+
+    def __init__(self) -> None:
+        self._group = dist.new_group()  # for the ranks' own words to each other
+        self._messages = Messages(self._group)
+        self._size = self._group.size()  # as it is now, whatever an answer makes of ProcessGroup
+        self._originals: dict[str, Callable[..., Any]] = {}
+        self.stopped: dict[str, Any] | None = None
+        self._open: list[Launch] = []  # begun by the learner, and not yet by gloo
+        self._mine = threading.local()  # whether this thread is at work for the wire
+        self._begin()
+
+    def _begin(self) -> None:
+        self.launches: list[Launch] = []
+        self.ready: list[Any] = []
+        self._really = 0  # collectives of the whole world that gloo was given
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """In the ``with`` block, this rank's communication goes over the wire."""
+        self._begin()
+        number = _begun()
+        group = dist.ProcessGroup
+        places = [(group, name, self._noting(name)) for name in METHODS if name in vars(group)]
+        kinds = [kind for kind in vars(dist).values() if isinstance(kind, type) and issubclass(kind, dist.Store)]
+        places += [(k, name, self._storing(name, getattr(k, name))) for k in kinds for name in STORE if name in vars(k)]
+        places.append((dist.distributed_c10d, NEW_GROUP, self._grouping(getattr(dist.distributed_c10d, NEW_GROUP))))
+        kept = [(owner, name, vars(owner)[name]) for owner, name, _ in places]
+        self._originals = {name: getattr(group, name) for owner, name, _ in places if owner is group}
+        for owner, name, ours in places:
+            setattr(owner, name, ours)
+        try:
+            yield
+        finally:
+            for owner, name, original in kept:
+                setattr(owner, name, original)
+            self.hidden = _begun() - number - self._really
+
+    def end_of_step(self, how: str = ENDS[0]) -> dict[str, Any]:
+        """Make sure that all ranks have begun the same, and say what this one has done.
+
+        Args:
+            how: one of ``ENDS``, for those that wait for a message from this rank.
+
+        Raises:
+            Stop: on every rank, if they have not.
+        """
+        with self._quiet():
+            while self._open:
+                self._deliver_next()
+            self._messages.end(how)
+            self._agree(OVER)
+            self._messages.forget()
+        return self.found()
+
+    def found(self) -> dict[str, Any]:
+        """What was noted since ``listening`` began, as plain data."""
+        return {"calls": [one.plain() for one in self.launches], "ready": list(self.ready)}
+
+    def wait(self, launch: Launch) -> None:
+        """Deliver everything up to this launch, and put its result into its tensors (the first time)."""
+        with self._quiet():
+            while launch in self._open:
+                self._deliver_next()
+            if not launch.whole and launch.work is not None:
+                launch.work.wait()
+            if launch.name in MESSAGES and launch.waited is None:
+                self._message(self._messages.finish, launch)
+            if launch.waited is None:
+                launch.waited = len(self.ready)
+                launch.arrive()
+
+    def over(self, launch: Launch) -> bool:
+        """Whether a message is over: as with gloo, when somebody has waited for it."""
+        launch.asked += 1
+        if launch.asked > FOR_EVER:
+            self.stop("future", "asks is_completed() of a message for ever; gloo says True only after a wait()")
+        return launch.waited is not None
+
+    def stop(self, clause: str, sentence: str, details: str = "", everywhere: bool = False) -> NoReturn:
+        stopped = {"clause": clause, "sentence": sentence, "details": details, "everywhere": everywhere}
+        self.stopped = self.stopped or stopped
+        raise Stop(sentence)
+
+    def _message(self, part: Callable[..., None], *arguments: Any) -> None:
+        """Begin or finish a message; where that cannot be, all ranks stop."""
+        try:
+            part(*arguments)
+        except Alone as alone:
+            self._messages.end(ENDS[2])
+            self._agree(f"{alone.clause} {dist.get_rank()}", (alone.telling, alone.clause, str(alone)))
+
+    def _noting(self, method: str) -> Callable[..., Any]:
+        def noted(group: Any, *arguments: Any, **named: Any) -> Any:
+            original = self._originals[method]
+            if group is self._group:
+                return original(group, *arguments, **named)
+            with self._quiet():
+                launch = Launch.of(method, group, (*arguments, *named.values()))
+                tensors = flat([*arguments, *named.values()])
+                if launch.name in MESSAGES and not tensors[0].is_contiguous():
+                    raise RuntimeError("input tensor has to be contiguous")  # (torch's words)
+                launch.ready = len(self.ready)
+                self.launches.append(launch)
+                mine = {id(one): copied(one) for one in tensors}
+                ins, outs = (_at(arguments, place) for place in METHODS[method][1:])
+                launch.pairs = [
+                    (one, mine[id(one)] if id(one) in outs else None, one.detach().clone() if id(one) in ins else None)
+                    for one in tensors
+                ]
+                own = tuple(swapped(one, mine) for one in arguments)
+                launch.start = lambda: original(group, *own, **{k: swapped(v, mine) for k, v in named.items()})
+                if launch.name in MESSAGES:
+                    self._message(self._messages.begin, launch, mine[id(tensors[0])])
+                elif not launch.whole:
+                    launch.work = launch.start()
+                else:
+                    self._open.append(launch)
+                if method == "monitored_barrier":  # which returns nothing to wait for
+                    self.wait(launch)
+                return LateWork(self, launch)
+
+        return noted
+
+    def _grouping(self, original: Any) -> Callable[..., Any]:
+        """All ranks make the same groups in the same order, unless only the members of a group meet."""
+
+        def grouped(ranks: Any = None, *arguments: Any, **named: Any) -> Any:
+            members = list(range(self._group.size())) if ranks is None else [int(rank) for rank in ranks]
+            alone = bool(named.get("use_local_synchronization", arguments[4] if len(arguments) > 4 else False))
+            with self._quiet():
+                while self._open:
+                    self._deliver_next()
+                if not alone:
+                    self._agree(f"a new_group of ranks {members}")
+                self.launches.append(Launch("new_group", 0, members=members, whole=not alone, waited=0))
+                return original(ranks, *arguments, **named)
+
+        return grouped
+
+    def _storing(self, name: str, original: Any) -> Callable[..., Any]:
+        def stored(store: Any, *arguments: Any, **named: Any) -> Any:
+            if getattr(self._mine, "quiet", False):
+                return original(store, *arguments, **named)
+            nbytes = sum(len(one) for one in arguments if isinstance(one, str | bytes))
+            self.launches.append(Launch(f"store.{name}", nbytes, waited=0))
+            return original(store, *arguments, **named)
+
+        return stored
+
+    @contextlib.contextmanager
+    def _quiet(self) -> Iterator[None]:
+        if self.stopped:
+            raise Stop(self.stopped["sentence"])
+        before, self._mine.quiet = getattr(self._mine, "quiet", False), True
+        try:
+            with torch.no_grad(), _disable_current_modes():
+                yield
+        finally:
+            self._mine.quiet = before
+
+    def _deliver_next(self) -> None:
+        launch = self._open[0]
+        self._agree(str(launch))
+        self._open.pop(0)
+        begun = _begun()
+        launch.work = launch.start() if launch.start else None
+        self._really += _begun() - begun  # gloo makes a reduce_scatter from a list of as many as there are ranks
+        if launch.work is not None:
+            launch.work.wait()
+
+    def _agree(self, words: str, reason: tuple[int, str, str] | None = None) -> None:
+        """Stop all ranks unless all of them come here with the same words.
+
+        Args:
+            reason: why this rank cannot go on: how telling that is, the clause that is broken, the sentence.
+        """
+        mine = torch.tensor([zlib.crc32(words.encode())])
+        everyone = [torch.empty_like(mine) for _ in range(self._size)]
+        dist.all_gather(everyone, mine, group=self._group)
+        if reason is None and all(torch.equal(mine, other) for other in everyone):
+            return
+        said: list[Any] = [None] * self._size
+        dist.all_gather_object(said, (words, [str(one) for one in self.launches], reason), group=self._group)
+        called = enumerate(calls for _, calls, _ in said) if any(calls for _, calls, _ in said) else ()
+        details = "\n".join(f"rank {rank}: {'; '.join(calls) or 'nothing'}" for rank, calls in called)
+        if reasons := [one for *_, one in said if one]:
+            _, clause, sentence = max(reasons, key=lambda one: one[0])
+            self.stop(clause, sentence, details, everywhere=True)
+        number = sum(one.name not in MESSAGES and not one.name.startswith("store") for one in self.launches)
+        number -= len(self._open)
+        self.stop(
+            "disagree",
+            f"the ranks do not call the same collectives. Number {number + 1} of this step is "
+            f"{_by_rank([words for words, *_ in said])}. They would hang, or mix up tensors",
+            details,
+            everywhere=True,
+        )
+
+
+class LateWork:
+    """What a learner gets in place of a ``Work``: nothing arrives before somebody waits."""
+
+    def __init__(self, wire: Wire, launch: Launch) -> None:
+        self._wire, self._launch = wire, launch
+
+    def wait(self, timeout: Any = None) -> bool:
+        self._wire.wait(self._launch)
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return self._wire.over(self._launch) if self._launch.name in MESSAGES else self.wait()
+
+    def is_success(self) -> bool:
+        return self.wait()
+
+    def _source_rank(self) -> int | None:
+        return self._launch.peer
+
+    def get_future(self) -> NoReturn:
+        self._wire.stop("future", "keeps a future: call wait() on what the collective returns")
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"call wait() on what a collective returns: its {name} is not there in this check")
+
+
+def _at(arguments: tuple[Any, ...], place: int | None) -> set[int]:
+    return set() if place is None or place >= len(arguments) else {id(one) for one in flat(arguments[place])}
+
+
+def _begun() -> int:
+    """How many collectives gloo has begun in the world's group, whoever asked it."""
+    return dist.group.WORLD._get_sequence_number_for_group()
+
+
+def _by_rank(words: list[str]) -> str:
+    """ "an all_reduce of 8 bytes on ranks 0, 2, and nothing more on rank 1"."""
+    parts = []
+    for what in dict.fromkeys(words):
+        ranks = [str(rank) for rank, other in enumerate(words) if other == what]
+        parts.append(f"{what} on rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}")
+    return ", and ".join(parts)

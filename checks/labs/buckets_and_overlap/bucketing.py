@@ -1,0 +1,104 @@
+"""Check of ``Bucketed``: which gradients share a bucket, and when each bucket starts, in one order on all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+
+from checks.engine import Reference
+from checks.engine.watching import explained
+from checks.labs.ddp_and_bucketing import networks
+from checks.labs.ddp_and_bucketing.training import BOTH, MEANS, Trained, hidden
+
+FULL = "            if sum(p.nbytes for p in self.buckets[number]) >= cap:\n"
+OPEN = "            number = is_open.setdefault"
+MISSING = "        self.missing = [len(bucket) for bucket in self.buckets]\n"
+TRAVELLING = "        self.travelling = []\n"
+READY = "        self.missing[self.number[parameter]] -= 1\n"
+WHILE = "        while len(self.travelling) < len(self.buckets) and self.missing[len(self.travelling)] == 0:\n"
+NEXT = "            bucket = self.buckets[len(self.travelling)]\n"
+FLAT = "            flat = torch.cat([p.grad.flatten() for p in bucket])\n"
+CLEAR = "        self.travelling.clear()\n"
+BACK = "                p.grad.copy_(part.view_as(p))\n"
+FINISH = "    def finish(self):\n"
+REST = FINISH + "        while len(self.travelling) < len(self.buckets):\n            self.launch()\n"
+OFFICIAL = Reference("buckets_and_overlap", "Bucketed", {
+    "the buckets are filled from the first parameter to the last: gradients come the other way round, so take the "
+    "parameters in reverse order": {"reversed(list(model.parameters()))": "model.parameters()"},
+    "a bucket closes before it would exceed the cap: it closes when it holds the cap or more": {
+        OPEN: "            last = is_open.get(parameter.dtype)\n            if last is not None and "
+              "sum(p.nbytes for p in self.buckets[last]) + parameter.nbytes > cap:\n"
+              "                del is_open[parameter.dtype]\n" + OPEN, ">= cap": "> cap"},
+    "a bucket that holds exactly the cap is full: it closes when its bytes are >= the cap, not >": {">= cap": "> cap"},
+    "the cap counts bytes, not elements": {FULL: FULL.replace("nbytes", "numel()")},
+    "the cap counts bytes, and an element has not always 4 of them: a parameter's bytes are its `nbytes`":
+        {FULL: FULL.replace("p.nbytes", "4 * p.numel()")},
+    "gradients of different types share a bucket: each type has buckets of its own": {"parameter.dtype": "None"},
+    "a bucket closes as soon as a parameter of another type comes: each type keeps an open bucket of its own":
+        {OPEN: "            is_open = {d: n for d, n in is_open.items() if d == parameter.dtype}\n" + OPEN},
+    "the buckets are in the order in which they were filled: number them in the order in which they were opened": {
+        FULL: FULL.replace(">= cap", ">= cap and is_full.append(number) is None"),
+        "        self.buckets, self": "        is_full = []\n        self.buckets, self",
+        MISSING + TRAVELLING:
+            "        order = is_full + [n for n in range(len(self.buckets)) if n not in is_full]\n"
+            "        self.buckets = [self.buckets[n] for n in order]\n"
+            "        self.number = {p: n for n, bucket in enumerate(self.buckets) for p in bucket}\n"
+            + MISSING + TRAVELLING},
+    "the tied weight is in the buckets twice: it has two names, but it is one tensor with one gradient":
+        {"reversed(list(model.parameters()))":
+         "reversed([p for _, p in model.named_parameters(remove_duplicate=False)])"},
+    "each parameter has an all_reduce of its own: put a bucket's gradients into one tensor, and start that one":
+        {FULL: "            if True:\n"},
+    "the last bucket of a type goes only if it is full: a bucket goes when all its gradients are ready": {
+        MISSING + TRAVELLING: "        self.buckets = [b for b in self.buckets if sum(p.nbytes for p in b) >= cap]\n"
+                              "        self.number = {p: n for n, b in enumerate(self.buckets) for p in b}\n"
+                              + MISSING + TRAVELLING,
+        READY: "        if parameter not in self.number:\n            return\n" + READY},
+    "a bucket starts in another order than 0, 1, …: it also waits for all buckets before it":
+        {WHILE: "        if self.missing[self.number[parameter]] == 0:\n",
+         NEXT: "            bucket = self.buckets[self.number[parameter]]\n"},
+    "all buckets start when the last gradient is ready: then nothing is left to hide them behind":
+        {WHILE: "        if any(self.missing):\n            return\n" + WHILE},
+    "a bucket starts too late: when one has gone, look whether the next one is ready as well (while, not if)":
+        {WHILE: "        if len(self.travelling) < len(self.buckets) and self.missing[len(self.travelling)] == 0:\n"
+                "            self.launch()\n\n    def launch(self):\n        if True:\n", FINISH: REST},
+    "a bucket starts too late: when the first gradient of the next bucket is ready, and not with its own last one":
+        {READY + WHILE: WHILE + "            self.launch()\n" + READY + "\n    def launch(self):\n        if True:\n",
+         FINISH: REST},
+    "a bucket starts too early: not all of its gradients are there":
+        {"(self.travelling)] == 0:": "(self.travelling)] <= 1:", FLAT: FLAT.replace(
+            "p.grad.flatten()", "(torch.zeros_like(p) if p.grad is None else p.grad).flatten()")},
+    "the counts are not set back for the next step: there nothing travels": {MISSING + CLEAR: CLEAR},
+    **MEANS,
+    "the mean does not arrive in `.grad`": {BACK: "                pass\n"},
+    "the parts of a bucket go back to other parameters than those that they came from":
+        {"in zip(bucket, flat.split([p.numel() for p in bucket])":
+         "in zip(bucket[::-1], flat.split([p.numel() for p in bucket[::-1]])"},
+    "means are rounded to float32": {BACK: "                p.grad.copy_(part.view_as(p).float())\n"},
+})  # fmt: skip
+SAME, OTHER = "the same on all ranks", "another one on odd ranks"
+CASES = [
+    {"cap": 160, "order of the branches": SAME, "seed": 3},  # here each mistake shows
+    {"cap": 40, "order of the branches": OTHER, "seed": 1},
+]
+
+
+def play(case: dict[str, Any], Bucketed: Callable[..., Any]) -> dict[str, Any]:
+    models = [networks.model(10 * case["seed"] + number, branches=4, types=BOTH) for number in range(2)]
+    if case["order of the branches"] == OTHER and dist.get_rank() % 2:
+        for model in models:
+            model.order.reverse()
+    trained, found = [Trained(model, lambda model: Bucketed(model, case["cap"])) for model in models], {}
+    for number, which in enumerate((0, 1, 0)):  # two objects live side by side
+        about, one = f"in step {number + 1}, of model {'AB'[which]}", trained[which]
+        words = "Gradients may be ready in another order on another rank: start bucket 0, then bucket 1, …"
+        with explained(words):
+            step = one.step(number, one.wrapped.finish)
+        if step.right:  # (else it is told what is wrong with the numbers)
+            hidden(step.calls, len(step.ready))
+        found[f"{about}, the bytes of each all_reduce"] = [f"{c['bytes']} ({c['dtype']})" for c in step.calls]
+        found[f"{about}, the gradients that are ready when each starts"] = [c["ready"] for c in step.calls]
+        found |= step.told(about)
+    return found

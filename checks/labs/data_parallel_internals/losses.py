@@ -1,0 +1,79 @@
+"""Check of ``data_parallel_loss``: the loss of each share where its logits are, and what every GPU holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+import simgpu
+from checks.engine import Reference, refuse
+from checks.labs.data_parallel_internals import steps
+
+MEAN = {', reduction="sum")': ")"}
+SUM = "sum(loss.to(devices[0]) for loss in losses) / len(batch)"
+ENTROPY = 'F.cross_entropy(functional_call(model, replica, part), answer, reduction="sum")'
+OFFICIAL = Reference("data_parallel_internals", "data_parallel_loss", {
+    "only the first GPU works: compute each share's loss on its GPU":
+        {"parts, answers = ": "return F.cross_entropy(model(batch), targets)\n    parts, answers = "},
+    "every GPU's mean counts the same, so rows on a GPU with fewer rows count more: weight it with its number of rows":
+        MEAN | {SUM: SUM.replace("batch", "losses")},
+    "it is the sum of the GPUs' means: divide": MEAN | {SUM: SUM.replace(" / len(batch)", "")},
+    "it is the sum over all rows: divide by their number": {SUM: SUM.replace(" / len(batch)", "")},
+    "it is divided by the number of GPUs once more": {SUM: SUM + " / len(losses)"},
+    "it is the loss of the first GPU's rows alone: add up those of all": {SUM: "losses[0] / len(parts[0])"},
+    "every GPU takes the first targets: scatter them too, so that each row meets its own":
+        {"scatter_batch(targets, devices)\n":
+         "None\n    answers = [targets[: len(part)].to(part.device) for part in parts]\n"},
+    "it is not finite where a probability is too small for its type: F.cross_entropy works with logarithms from the "
+    "start":
+        {ENTROPY: "-functional_call(model, replica, part).softmax(1).log().gather(1, answer[:, None]).sum()"},
+    "no gradient comes back to the batch: do not detach it": {"(batch, devices), sc": "(batch.detach(), devices), sc"},
+    "all targets go to every GPU: scatter them":
+        {"scatter_batch(targets, devices)\n": "[targets.to(device).chunk(len(devices))[i] for i, device in "
+                                              "enumerate(devices[: len(targets.chunk(len(devices)))])]\n"},
+    **steps.COMMON,
+})  # fmt: skip
+CASES = [
+    {"devices": [0, 1, 2, 3], "rows": 8, "steps": 2},
+    {"devices": [2, 0, 1], "rows": 7, "batch_learns": True},
+    {"devices": [3, 0, 2, 1], "rows": 18, "class_0_has_logits_lower_by": 200},
+    {"devices": [4, 1, 3, 0, 2], "rows": 2},
+    {"devices": [1], "rows": 3},
+]
+MANY = [
+    {"devices": [0, 1, 2, 3], "rows": 8192, "classes": 50_000},  # as the lab shows
+    {"devices": [2, 0, 1], "rows": 2101, "classes": 30_000},
+]
+
+
+def play(case: dict[str, Any], data_parallel_loss: Callable[..., Any]) -> dict[str, Any]:
+    return steps.play(case | {"of": "float32"}, data_parallel_loss, loss=True)
+
+
+def hold(case: dict[str, Any], data_parallel_loss: Callable[..., Any]) -> dict[str, Any]:
+    """A step with many classes, of which there are only shapes."""
+    devices = steps.cluster(case["devices"], numbers=False)
+    with devices[0]:
+        model = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Linear(256, case["classes"]))
+        batch, targets = torch.empty(case["rows"], 256), torch.zeros(case["rows"], dtype=torch.int64)
+    with simgpu.profile() as profile:
+        data_parallel_loss(model, batch, targets, devices).backward()
+    most = limit(sum(one.nbytes for one in model.parameters()), -(-case["rows"] // len(devices)), case["classes"])
+    for device in devices:
+        peak = profile.peak_memory(device.index)
+        refuse(
+            peak > most,
+            f"GPU {device.index} holds too much at its peak: what has a number for each row and class "
+            "must stay split over the GPUs",
+            measured=f"{peak / 1e9:.2f} GB",
+            expected=f"at most {most / 1e9:.2f}",
+        )
+    return {}
+
+
+def limit(parameters: int, share: int, classes: int) -> float:
+    """Bytes: parameters, gradients and their sum; a loss in single steps needs 5 times the logits of a share."""
+    return 3 * parameters + 5.5 * share * classes * 4

@@ -1,0 +1,133 @@
+"""Check of ``first_difference``: flight recorders, as ``pickle.loads(_dump_fr_trace())`` gives them in torch 2.13."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from checks.engine import Reference, leaves, refuse
+from checks.engine.plain import from_array, number, shorten
+
+MISSING, WHOLE = 'return number, "missing", missing', 'str(entry["input_sizes"])'
+ORDER = "(call, ranks[odd[0]].get(number + 1)) == (following, usual)"
+OFFICIAL = Reference("failures_and_hangs", "first_difference", {
+    "a collective that some ranks have not called is a difference too": {", max(map(max": ", min(map(max"},
+    "another type is a difference too, and yours does not see it": {', str(entry["input_dtypes"])': ', ""'},
+    "sizes are compared whole: as many elements in another shape are another size":
+        {WHOLE: 'str([sorted(one) for one in entry["input_sizes"]])'},
+    "sizes are compared whole, not by their last number": {WHOLE: 'str([one[-1:] for one in entry["input_sizes"]])'},
+    "ranks that call two collectives the other way round differ in their order": {ORDER: "False"},
+    "the order is another one if both collectives are exchanged, not only one of them": {ORDER: "call == following"},
+    "both collectives are exchanged if the order is another one: yours looks only at the next":
+        {ORDER: "ranks[odd[0]].get(number + 1) == usual"},
+    "all ranks that have no such entry are missing, not the first of them": {MISSING: MISSING + "[:1]"},
+})  # fmt: skip
+WHAT = ("missing", "order", "operation", "size", "type")
+KINDS = (*WHAT, "one more", "left out", "")
+OPERATIONS = ("all_reduce", "broadcast", "reduce", "all_gather")
+STARTED = 1_795_413_985_351_994_000  # ns
+Call = tuple[str, list[int], str]  # operation, size, type
+
+
+def draw(rng: random.Random, turn: int) -> dict[str, Any]:
+    kind, again = KINDS[turn % len(KINDS)], turn // len(KINDS)
+    one_by_one = kind == "missing" and again == 2  # ranks stop one after the other
+    world, oldest = rng.randint(5 if one_by_one else 3, 6), rng.choice((1, rng.randint(2, 900)))
+    calls = [_call(rng, place) for place in range(rng.randint(7, 10))]
+    at = (rng.randint(3, len(calls) - 3), 2 + (kind == "missing"), len(calls) - 1)[again % 3]  # 2: all still have it
+    if kind in ("order", "left out") or one_by_one:
+        at = min(at, len(calls) - 3)
+    calls[at] = rng.choice(OPERATIONS), [rng.randint(1, 31), rng.randint(32, 64)], "Float"
+    few = rng.sample(range(world), 2 if one_by_one else rng.randint(1, (world - 1) // 2))
+    if kind == "missing" and again % 2:  # most ranks have not come
+        few = [rank for rank in range(world) if rank not in few]
+    fault, loses_most, middle = (
+        _with_fault(rng, calls, kind, at, again),
+        rng.randrange(world),
+        rng.randint(1, world - 1),
+    )
+    halves = [[_call(rng, place) for place in range(rng.choice((0, 3, 5)))] for _ in range(2)]
+    dumps = []
+    for rank in range(world):
+        own = calls if rank not in few else calls[: at + few.index(rank)] if one_by_one else fault
+        lost = 2 if rank == loses_most else rng.randint(0, 2)
+        dumps.append(_dump(rng, [*enumerate(own, oldest)][lost:], [*enumerate(halves[rank >= middle], oldest)]))
+    return {"launch": f"check.drawn_dumps({turn})", "dumps": dumps}
+
+
+def _call(rng: random.Random, place: int) -> Call:
+    """Another one than its neighbours: two that are alike could change places, and nobody would see it."""
+    size = [3 * rng.randint(1, 21) + place % 3, rng.randint(1, 64)][: rng.randint(1, 2)]
+    barrier = place % 3 == 2 and rng.random() < 0.5
+    return ("barrier", [], "") if barrier else (rng.choice(OPERATIONS), size, "Float")
+
+
+def _with_fault(rng: random.Random, calls: list[Call], kind: str, at: int, again: int) -> list[Call]:
+    """The calls of a rank that goes its own way from a place on."""
+    operation, size, dtype = calls[at]
+    another = rng.choice([one for one in OPERATIONS if one != operation])
+    sizes = [size[0] + rng.randint(1, 9), size[1]], size[::-1], [size[0], size[1] + rng.randint(1, 9)]
+    changed = {"operation": (another, size, dtype), "size": (operation, sizes[again % 3], dtype),
+               "type": (operation, size, rng.choice(("BFloat16", "Double", "Float8_e4m3fn")))}  # fmt: skip
+    here = {"missing": [], "order": [*calls[at : at + 2][::-1], *calls[at + 2 :]], "left out": calls[at + 1 :],
+            "one more": [(another, [rng.randint(65, 99)], dtype), *calls[at:]], "": calls[at:]}  # fmt: skip
+    return calls[:at] + (here[kind] if kind in here else [changed[kind], *calls[at + 1 :]])
+
+
+def _dump(rng: random.Random, calls: list[Any], others: list[Any]) -> dict[str, Any]:
+    """What one rank writes down: the collectives of all ranks, and of a smaller group among them."""
+    record, entries = rng.randint(0, 5), []
+    for one in calls:
+        entries.append(_entry(record + len(entries), 0, *one))
+        while others and rng.random() < 0.5:
+            entries.append(_entry(record + len(entries), 1, *others.pop(0)))
+    status = {"last_completed_collective": calls[-1][0], "last_enqueued_collective": calls[-1][0]}
+    return {"version": "2.10", "comm_lib_version": "", "pg_config": {"": {"name": "", "desc": "", "ranks": "[]"}},
+            "pg_status": {"0": status | {"last_started_collective": -1}}, "entries": entries}  # fmt: skip
+
+
+def _entry(record: int, group: int, number: int, call: Call) -> dict[str, Any]:
+    operation, size, dtype = call
+    sizes, dtypes = ([], []) if operation == "barrier" else ([size], [dtype])
+    return {
+        "record_id": record, "pg_id": group, "process_group": (str(group), "undefined" if group else "default_pg"),
+        "collective_seq_id": number, "p2p_seq_id": 0, "op_id": number, "profiling_name": f"gloo:{operation}",
+        "time_created_ns": STARTED + record * 11_000_000, "input_sizes": sizes, "input_dtypes": dtypes,
+        "output_sizes": [list(one) for one in sizes], "output_dtypes": list(dtypes), "state": "scheduled",
+        "time_discovered_started_ns": None, "time_discovered_completed_ns": None, "retired": True,
+        "timeout_ms": 1_800_000, "is_p2p": False, "thread_id": "140445825055616", "thread_name": "python",
+    }  # fmt: skip
+
+
+def play(case: dict[str, Any], first_difference: Callable[..., Any]) -> dict[str, Any]:
+    with leaves(dumps=case["dumps"]):
+        found = first_difference(case["dumps"])
+    if found is None:
+        return {"the number": None, "what differs": None, "the ranks": None}
+    three = isinstance(found, tuple | list) and len(found) == 3
+    refuse(
+        not three, "the result is neither None nor three: a number, a word, a list of ranks", measured=shorten(found)
+    )
+    first, what, ranks = found[0], found[1], from_array(found[2])
+    refuse(what not in WHAT, f"what differs is one of {', '.join(WHAT)}", measured=what)
+    listed = isinstance(ranks, list | tuple | set | frozenset)
+    whole = [number(from_array(one), whole=True) for one in (first, *(ranks if listed else [None]))]
+    refuse(None in whole, "the number is a whole one, the ranks are a list of whole numbers", measured=found)
+    first, *ranks = whole[0], *sorted(whole[1:])
+    mine = [{one["collective_seq_id"]: (one["profiling_name"], str(one["input_sizes"]), str(one["input_dtypes"]))
+             for one in dump["entries"] if one["pg_id"] == 0} for dump in case["dumps"]]  # fmt: skip
+    row, begin = [one.get(first) for one in mine], max(map(min, mine))
+    refuse(
+        not any(row), f"there is no collective {first} of all ranks: look at `collective_seq_id` and `process_group`"
+    )
+    refuse(first < begin, f"some recorders have already lost collective {first}: compare from {begin}, which all have")
+    refuse(len(set(row)) == 1, f"in collective {first} of all ranks, all do the same")
+    earlier = next(n for n in range(begin, first + 1) if len({one.get(n) for one in mine}) > 1)
+    refuse(earlier < first, f"ranks differ before collective {first}", expected=earlier)
+    usual = Counter(row).most_common(1)[0][0]
+    theirs = {row[rank] for rank in ranks if rank in range(len(row))}
+    refuse(what == "missing" and theirs - {None}, f"not all of ranks {ranks} are missing: some have collective {first}")
+    refuse(what != "missing" and usual in theirs, f"not all of ranks {ranks} are odd: some do what most do")
+    return {"the number": first, "what differs": what, "the ranks": ranks}

@@ -1,0 +1,57 @@
+"""Check of ``launch_and_held``: from times of several threads, how long a launch is, and how long it holds the GIL."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from checks.engine import Reference, leaves, refuse
+from checks.engine.plain import kind_of, number
+
+HELD, SLOPE = "turn / threads if turn > 1.000001 * launch else None", "(long - short) / (many - few)"
+MOST = "threads = max(n for n, _ in runs)"
+OFFICIAL = Reference("gil_and_refcounting", "launch_and_held", {
+    "what starting the threads costs is in it: it goes away in the difference of two runs": {SLOPE: "long / many"},
+    "threads · g is what a launch takes when they wait for the GIL: divide by the threads": {HELD: HELD.replace(
+        "turn / threads", "turn")},
+    "by how much a launch has grown is not g: the law is a maximum, not a sum": {HELD: HELD.replace(
+        "turn / threads", "(turn - launch) / threads")},
+    "by how much a launch has grown is not g: the law is a maximum, not a sum, and all threads take turns": {
+        HELD: HELD.replace("turn / threads", "(turn - launch) / (threads - 1)")},
+    "no run shows the GIL: threads · g is at most L, and g may be anything below: None": {HELD: "turn / threads"},
+    "that is g = 0, but no run shows the GIL: g may be larger, so None": {HELD: HELD.replace("None", "0.0")},
+    "some threads never wait for the GIL: ask the most": {MOST: "threads = sorted({n for n, _ in runs})[1]"},
+    "with many threads it takes longer than L: one thread tells it": {"per_launch(1), ": "per_launch(threads), "},
+    "L first, then g": {f"return launch, {HELD}": f"return {HELD}, launch"},
+})  # fmt: skip
+
+
+def cases(rng: random.Random, index: int) -> dict[str, Any]:
+    """Numbers with which all times are exact."""
+    launch, held, start, crowds = 10.0, 3.0, 50.0, [1, 8]
+    if index == 1:
+        crowds = [1, 2]  # nobody waits
+    elif index == 2:
+        crowds = [1, 2, 8]  # two never wait, eight do
+    elif index > 2:
+        launch, start = rng.randint(8, 40) / 2, float(rng.randint(0, 400))
+        held = rng.randint(1, int(4 * launch)) / 4
+        crowds = [1, *sorted(rng.sample(range(2, 13), rng.randint(1, 3)))]
+    runs = {}
+    for threads in crowds:
+        for launches in rng.sample(range(50, 1000, 50), 2):
+            runs[threads, launches] = start + launches * max(launch, threads * held)
+    return {"runs": dict(rng.sample(sorted(runs.items()), len(runs)) if index > 2 else sorted(runs.items()))}
+
+
+def play(case: dict[str, Any], launch_and_held: Callable[..., Any]) -> dict[str, Any]:
+    with leaves(runs=case["runs"]):
+        found = launch_and_held(case["runs"])
+    pair = isinstance(found, tuple | list) and len(found) == 2
+    refuse(not pair, "launch_and_held returns a pair: L and g", measured=kind_of(found))
+    launch, held = found
+    refuse(number(launch) is None, "L is a number of microseconds", measured=kind_of(launch))
+    words = "g is a number of microseconds, or None"
+    refuse(held is not None and number(held) is None, words, measured=kind_of(held))
+    return {"L, the whole launch": number(launch), "g, with the GIL": number(held)}

@@ -1,0 +1,55 @@
+"""Check of ``predictions``: how many references each function of the notebook adds, as measured in this Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from checks.engine import Reference, refuse
+from checks.engine.plain import kind_of, number
+from checks.labs.gil_and_refcounting.leaks import asleep
+
+LAB = "gil_and_refcounting"
+OFFICIAL = Reference(LAB, "predictions")
+WHY = {
+    "nothing_returned": "when a function returns, its names are gone, and the list with them",
+    "three_times_in_a_list": "each place in a list is a reference of its own",
+    "one_list_held_twice": "the list is held twice, but the list holds the tensor once",
+    "two_closures": "both functions share one cell, and the cell holds the tensor once",
+    "cycle": "the list holds itself, so its count never falls to 0: only the cycle collector frees it, and that has "
+    "not run yet",
+    "error_kept": "an error holds its traceback, that holds the frames of two functions, and each frame has a name for "
+    "the tensor",
+    "detached": "a detached tensor shares the memory, which has a count of its own, and not the tensor",
+    "saved_for_backward": "the graph saves the tensor, twice, but in C++, and all of C++ counts as one in Python",
+}
+
+
+def truth() -> dict[str, int]:
+    """The notebook's functions, measured here and now."""
+    (measure,) = Reference(LAB, "added_references").functions()
+    found = dict(zip(WHY, Reference(LAB, " ".join(WHY)).functions(), strict=True))
+    with asleep():
+        for function in found.values():
+            measure(function)  # what is imported or cached on first use should not count
+        return {name: measure(function) for name, function in found.items()}
+
+
+def play(case: dict[str, Any], predictions: Callable[[], Any]) -> dict[str, Any]:
+    predicted, right = predictions(), truth()
+    words = "predictions returns a dict from names of functions to numbers"
+    refuse(not isinstance(predicted, Mapping), words, measured=kind_of(predicted))
+    strange = next((name for name in predicted if name not in right), None)
+    words = f"there is no function {strange!r}: use the functions' names as keys, as text"
+    refuse(strange is not None, words[:150])
+    for name in right:
+        refuse(name not in predicted, f"{name} has no prediction")
+        fine = number(predicted[name], whole=True) is not None
+        refuse(not fine, f"{name} needs a whole number", measured=kind_of(predicted[name]))
+    words = "every number is one too large: only what the function adds counts, not the name that was there"
+    refuse(all(predicted[name] == one + 1 for name, one in right.items()), words)
+    correct = sum(predicted[name] == one for name, one in right.items())
+    for name, one in right.items():
+        words = f"{correct} of {len(right)} are right. {name} adds {one}, not {predicted[name]}: {WHY[name]}"
+        refuse(predicted[name] != one, words)
+    return {}

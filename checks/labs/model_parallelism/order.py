@@ -1,0 +1,46 @@
+"""Check of ``schedule_1f1b``: one forward, one backward in turns, after a warm-up, for each stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from checks.engine import Reference, refuse
+from checks.engine.plain import kind_of, shorten
+
+WARM, COOL = "min(p - 1 - stage, m)", "range(m - warm_up, m)"
+OFFICIAL = Reference("model_parallelism", "schedule_1f1b", {
+    "that is GPipe: all forwards come first, and all m micro-batches wait on the GPU": {WARM: "m"},
+    "that is GPipe, with its backwards from the last one on: all m micro-batches wait on the GPU":
+        {WARM: "m", COOL: f"reversed({COOL})"},
+    "there is no warm-up: one micro-batch after the other leaves all other stages without work": {WARM: "0"},
+    "the warm-up is as long as the way from the first stage: it is the way to the last one, p − 1 − stage":
+        {WARM: "min(stage, m)"},
+    "the warm-up has one forward too many: one more micro-batch waits on the GPU than has to":
+        {WARM: "min(p - stage, m)"},
+    "the warm-up has one forward too few: the stage waits for the first gradient with nothing to do":
+        {WARM: "min(max(0, p - 2 - stage), m)"},
+    "all stages have the warm-up of the first one: later ones get their first gradient sooner": {WARM: "min(p - 1, m)"},
+    "the steady part begins with a backward: the forward comes first, as the stage waits for that gradient":
+        {'[f"F{warm_up + k}", f"B{k}"]': '[f"B{k}", f"F{warm_up + k}"]'},
+    "the cool-down runs from the last micro-batch to the first: gradients come back in the order of the forwards":
+        {COOL: f"reversed({COOL})"},
+})  # fmt: skip
+_SIZES = [(2, 3), (3, 4), (4, 8), (4, 2), (5, 5), (3, 11), (1, 3), (9, 30)]
+CASES = [{"stage": stage, "p": p, "m": m} for p, m in _SIZES for stage in range(p)]
+
+
+def play(case: dict[str, Any], schedule_1f1b: Callable[..., Any]) -> dict[str, Any]:
+    m = case["m"]
+    items = schedule_1f1b(case["stage"], case["p"], m)
+    texts = isinstance(items, list | tuple) and all(isinstance(item, str) for item in items)
+    refuse(not texts, 'the result is not a list of texts such as "F0" and "B0"', measured=kind_of(items))
+    known = [f"{kind}{k}" for kind in "FB" for k in range(m)]
+    strange = [item for item in items if item not in known]
+    refuse(strange, f"there is something else than F0 to F{m - 1} and B0 to B{m - 1} in it", measured=strange[:1])
+    missing = [item for item in known if item not in items]
+    refuse(missing, "something is left out", measured=shorten(items), expected=", ".join(missing))
+    refuse(len(items) > len(known), "something is done twice", measured=shorten(items))
+    again = isinstance(items, list) and schedule_1f1b(case["stage"], case["p"], m) is items
+    refuse(again, "a second call returns the same list: whoever uses it up finds it empty the next time")
+    return {"the list": list(items)}

@@ -1,0 +1,151 @@
+"""What gpipe and one_f_one_b share: a step on simulated GPUs, beside one device that gets the whole batch.
+
+Only matrix products take time on these GPUs. So what is idle is idle because of the order of the work, and the formula
+for the bubble is exact.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+import simgpu
+from checks.engine import gpus, leaves, refuse, same
+from checks.engine.plain import kind_of
+from simgpu.hardware import TOY
+from simgpu.time.work import Port
+from utils.hardware.links import Link
+
+WIDTH, NO_TIME_S = 32, 1e-12
+CASES = [
+    {"stages": 2, "micro_batches": 3, "samples": 6},
+    {"stages": 2, "micro_batches": 3, "samples": 7, "gradients_before": True},
+    {"stages": 1, "micro_batches": 4, "samples": 6},
+    {"stages": 3, "micro_batches": 4, "samples": 8},
+    {"stages": 3, "micro_batches": 2, "samples": 4},
+    {"stages": 2, "micro_batches": 4, "samples": 192, "layers": 4},  # so large that activations can be told apart
+]
+
+
+class Layer(nn.Module):
+    """Its backward takes twice as long as its forward, also on the first GPU: ``shift`` needs a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift, self.linear = nn.Parameter(torch.randn(WIDTH) / 8), nn.Linear(WIDTH, WIDTH)
+        self.linear.bias.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.linear(x + self.shift))
+
+
+class Stage(nn.Sequential):
+    """It notes its passes: "F" when a forward is over, "B" when the gradient of what came out is there."""
+
+    passes = ""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        self.passes += "F"
+        if y.requires_grad:
+            y.register_hook(self._back)
+        return y
+
+    def _back(self, _: torch.Tensor) -> None:
+        self.passes += "B"
+
+
+def play(case: dict[str, Any], step: Callable[..., Any], order: Callable[..., str], waits: str, most: float) -> Any:
+    """One step.
+
+    Args:
+        order: the passes of a stage, of p, with m micro-batches: "FFBFBB".
+        waits: why a bubble may be too large.
+        most: of how many micro-batches GPU 0 may hold the activations.
+    """
+    gpus.begin()
+    p, m, there = case["stages"], case["micro_batches"], case.get("gradients_before", False)
+    _ideal_cluster(p)
+    torch.manual_seed(case["samples"])
+    stages = [Stage(*(Layer() for _ in range(case.get("layers", 1)))) for _ in range(p)]
+    batch, targets = torch.randn(2, case["samples"], WIDTH)
+    loss = nn.functional.mse_loss(nn.Sequential(*stages)(batch), targets)
+    loss.backward()
+    right = {"the loss": loss.detach()} | {name: one.grad + there for name, one in _trained(stages).items()}
+    right |= {f"the passes of GPU {i}, in order": order(i, p, m) for i in range(p)}
+    for i, stage in enumerate(stages):
+        gpus.put(stage, torch.device("simgpu", i))
+        stage.passes = ""
+    batch, targets, before = batch.to("simgpu:0"), targets.to(f"simgpu:{p - 1}"), gpus.held()
+    for one in _trained(stages).values():
+        one.grad = torch.ones_like(one) if there else None
+    with leaves(batch=batch, targets=targets), simgpu.races() as found, gpus.seen() as seen:
+        loss = step(list(stages), batch, targets, nn.functional.mse_loss, m)
+        gpus.go_on([loss, *(one.grad for one in _trained(stages).values())])
+    fine = isinstance(loss, torch.Tensor) and loss.numel() == 1
+    refuse(not fine, "the loss does not come back as a tensor with one number", measured=kind_of(loss))
+    where, last = gpus.place(loss), f"GPU {p - 1}"
+    refuse(where != last, "the loss that comes back is not on the last GPU", measured=where, expected=last)
+    for i, stage in enumerate(stages):
+        words = "gets no gradients: backward does not come there (was a tensor detached, and its gradient not sent "
+        words += "back?), or runs on a copy of the stage"
+        refuse(all(one.grad is None for one in stage.parameters()), f"stage {i} {words}")
+        words = f"stage {i} runs forward more than once for a micro-batch"
+        refuse(stage.passes.count("F") > m, words, measured=stage.passes, expected=order(i, p, m))
+    gradients = {name: None if one.grad is None else one.grad.cpu() for name, one in _trained(stages).items()}
+    result = {"the loss": loss.detach().cpu().reshape(())} | gradients
+    result |= {f"the passes of GPU {i}, in order": stage.passes for i, stage in enumerate(stages)}
+    if same(result, right):  # (else it is told what is wrong with them)
+        _on_time(case, seen, gpus.unordered(found), waits)
+        kept = seen["peak"][0] - (not there) * sum(one.nbytes for one in _trained(stages[:1]).values())
+        held = kept / (2 * case.get("layers", 1) * batch.nbytes / m)  # (a layer keeps two tensors for its backward)
+        words = "GPU 0 holds the activations of too many micro-batches: after its backward nothing may hold on to a "
+        words += "micro-batch's input, output or loss"
+        refuse("layers" in case and held > most, words, measured=f"those of {held:.1f}", expected=f"at most {most}")
+    copies = Counter(tuple(event[1]) for event in seen["events"] if len(event[1]) == 2)
+    result["transfers from GPU to GPU"] = {f"{a} to {b}": copies[a, b] for a, b in sorted(copies)}
+    for one in _trained(stages).values():
+        one.grad = None
+    left = [now - then for now, then in zip(gpus.held(), before, strict=True)]
+    left[-1] -= gpus.rounded(loss.nbytes)
+    words = "after the step something stays on a GPU beside gradients and the loss: who keeps activations or losses?"
+    refuse(any(left), words, measured=f"{left} bytes", expected=[0] * p)
+    return result
+
+
+def _trained(stages: list[Stage]) -> dict[str, nn.Parameter]:
+    named = ((i, *one) for i, stage in enumerate(stages) for one in stage.named_parameters())
+    return {f"the gradient of stages[{i}].{name}": one for i, name, one in named if one.requires_grad}
+
+
+def _on_time(case: dict[str, Any], seen: dict[str, Any], found: list[str], waits: str) -> None:
+    """Refuse numbers that go to the host, waits that are too many or missing, and a bubble that is too large."""
+    p, m = case["stages"], case["micro_batches"]
+    host = sum("host" in event[2] for event in seen["events"])
+    words = "a number goes to the host inside the step, or comes from there (.item(), float(…), .cpu()), and the host "
+    refuse(host, f"{words}launches nothing until it is there", measured=f"{host} copies")
+    pauses = seen["waits"] + seen["pauses"]
+    words = "the host waits until a GPU, a stream or an event is done (synchronize), and launches nothing meanwhile"
+    refuse(pauses, f"{words}: let a stream wait, with wait_stream or wait_event", measured=f"{pauses} times")
+    words = "nothing says which of two streams comes first, and a wait is missing between them"
+    refuse(found, f"{words}: {found and found[0][:300]}")
+    work = [event for event in seen["events"] if event[5]]
+    span = max(event[4] for event in work) - min(event[3] for event in work)
+    idle, formula = 1 - sum(event[4] - event[3] for event in work) / (p * span), (p - 1) / (m + p - 1)
+    right = f"(p − 1) / (m + p − 1) = {formula:.3f}"
+    even = case["samples"] % m == 0
+    refuse(even and idle > 1.05 * formula + 1e-6, waits, measured=f"a bubble of {idle:.3f}", expected=right)
+
+
+def _ideal_cluster(p: int) -> None:
+    """Simulated GPUs on which only matrix products take time, and copies never wait for a link."""
+    link = Link("ideal link", NO_TIME_S, 1e18, 2026, "invented: it takes next to no time", "invented")
+    rates = dict.fromkeys(TOY.flops, 10e9)
+    gpu = dataclasses.replace(TOY, name="ideal", flops=rates, memory_bytes_per_s=1e18, nvlink=link, host=link)
+    cluster = simgpu.cluster(gpus_per_node=p, gpu=gpu, launch_s=NO_TIME_S)
+    cluster.path = lambda *_: (link, (Port("a link of its own"),))  # type: ignore[method-assign]

@@ -1,0 +1,56 @@
+"""Check of ``ring_all_reduce``: the sum in place, N chunks, each message to the right and no larger than a chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+
+from checks.engine import Reference, refuse
+from checks.labs.parameter_server_and_all_reduce import summing
+
+CUT = "    chunks = tensor.tensor_split(size)\n    buffer = torch.empty_like(chunks[0])"
+ADD = "        target += buffer[: len(target)]\n"
+GATHER = "    for step in range(size - 1):  # all-gather\n"
+LAST = "        dist.recv(chunks[(rank - step) % size], left)\n        sending.wait()"
+OFFICIAL = Reference("parameter_server_and_all_reduce", "ring_all_reduce", {
+    **summing.mistakes(CUT, LAST, "size"),
+    "the second phase adds once more: there it only overwrites":
+        {LAST: "        target = chunks[(rank - step) % size]\n        dist.recv(buffer[: len(target)], left)\n"
+               "        sending.wait()\n" + ADD.rstrip()},
+    "the second phase is missing: each rank has finished one chunk only": {"range(size - 1):  # all": "():  # all"},
+    "the second phase is too short: it takes N − 1 steps": {"range(size - 1):  # all": "range(size - 2):  # all"},
+    "the first phase is too short: it takes N − 1 steps":
+        {"range(size - 1):  # reduce": "range(size - 2):  # reduce"},
+    "the second phase hands out chunks of one rank's numbers: after the first, rank r has finished chunk r + 1":
+        {"chunks[(rank - step + 1) % size], right": "chunks[(rank - step) % size], right",
+         "dist.recv(chunks[(rank - step) % size]": "dist.recv(chunks[(rank - step - 1) % size]"},
+    "what comes is added to another chunk than the one it is: in a step, rank r receives what rank r − 1 sends":
+        {"(rank - step - 1) % size": "(rank - step + 1) % size"},
+    "the last elements are not added: the length does not divide evenly, and no chunk holds them":
+        {"tensor.tensor_split(size)": "tensor[: len(tensor) // size * size].tensor_split(size)"},
+    summing.ROUNDED:
+        {ADD: "        target.copy_(target.float() + buffer[: len(target)].float() if target.is_floating_point() else "
+              "target + buffer[: len(target)])\n"},
+})  # fmt: skip
+CASES = summing.CASES
+
+
+def play(case: dict[str, Any], ring_all_reduce: Callable[..., Any]) -> dict[str, Any]:
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    size = summing.item(case)
+    chunk = -(-case["length"] // ranks) * size
+    tensor, sent, held = summing.summed(case, ring_all_reduce)
+    if held:
+        wrong = [peer for peer, _ in sent if peer != (rank + 1) % ranks]
+        left = ranks > 2 and len(wrong) == len(sent) > 0 and {*wrong} == {(rank - 1) % ranks}
+        refuse(left, "your ring runs to the left: rank r sends to rank r + 1")
+        refuse(wrong, "a message goes to another rank than the next one in the ring", measured=wrong and wrong[0])
+        largest = max([nbytes for _, nbytes in sent], default=0)
+        whole = "the whole tensor is sent" if largest == case["length"] * size else "more than a chunk of S/N is sent"
+        refuse(largest > chunk, f"{whole} in one message (in bytes)", measured=largest, expected=f"at most {chunk}")
+        words = "sends more messages than a ring needs"
+        refuse(len(sent) > 2 * (ranks - 1), words, measured=len(sent), expected=2 * (ranks - 1))
+        summing.lean(held, chunk, "one chunk of S/N")
+    return {"the tensor": tensor}

@@ -1,0 +1,78 @@
+"""A Ray for one judgement, in its own process, with which it ends; and what a check asks of an answer that uses it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from checks.engine import refuse
+from checks.engine.inside import Outcome
+from checks.engine.verdicts import Wrong
+
+CPUS = 2
+
+
+@contextlib.contextmanager
+def running(answer: Any, *modules: ModuleType) -> Iterator[str]:
+    """In a fresh process: a Ray, connected, and a folder for experiments. Not for an answer that is not begun.
+
+    Args:
+        modules: of what the answer is given. Workers get them by value: an import of all checks would cost seconds.
+    """
+    _begun(answer)
+    from lessons.launchers import processes, ray_here
+
+    environment = processes.clean_environment() | ray_here.SETTINGS  # without what says that this is a rank
+    os.environ.clear()
+    os.environ.update(environment)
+    os.environ["RAY_TQDM_PATCH_PRINT"] = "0"  # Ray Train replaces Python's print
+    try:
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            import ray
+
+            here = ray_here.start(CPUS)
+    except (OSError, RuntimeError):
+        raise Wrong("Ray did not start here, so nothing was judged: run the check again") from None
+    for module in modules:
+        ray.cloudpickle.register_pickle_by_value(module)
+    os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "0"  # get_dataframe() reads their files
+    os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = "0.05"  # how soon Ray Train sees reports and deaths
+    os.environ["HOME"] = str(here.storage / "home")  # where Tune writes to if it is given no storage_path
+    try:
+        with contextlib.chdir(here.storage):
+            yield str(here.storage)
+    finally:
+        ray_here.stop()
+
+
+def _begun(answer: Any) -> None:
+    """Raises NotStarted if the answer says so. Found out without Ray, which takes seconds to start."""
+    code = getattr(answer.function, "__code__", None)
+    if code and "NotImplementedError" in code.co_names:
+        try:
+            answer(*[None] * code.co_argcount)
+        except Outcome as outcome:
+            if outcome.record["kind"] == "not started":
+                raise
+
+
+def still_running(name: str) -> None:
+    """Behind a call: whether the Ray of the check is still there."""
+    import ray
+
+    words = "is shut down by your function, and does not go on behind it: leave it running"
+    refuse(not ray.is_initialized(), f"the Ray that has run before {name} {words}")
+
+
+def first_error(folder: str) -> str:
+    """What a trial has raised, as Tune has written it down in a folder of experiments."""
+    for file in sorted(Path(folder).rglob("error.txt")):
+        if lines := file.read_text(encoding="utf-8").strip().splitlines():
+            return lines[-1].strip()[:200].rstrip(".")
+    return ""

@@ -1,0 +1,77 @@
+"""Check of ``ParallelAttention``: each rank has some heads, and of the weights what these need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from checks.engine import Reference, leaves, memory, refuse, watched
+from checks.labs.tensor_parallelism import passes
+
+MINE, TOGETHER = "torch.cat([part.chunk(ranks)[rank] for part in qkv.chunk(3)])", "CopyToRanks.apply(x) @ self.qkv.t()"
+FOUND, HEADS = "found.transpose(1, 2).flatten(2)", "part.unflatten(2, (self.heads, -1)).transpose(1, 2)"
+OFFICIAL = Reference("tensor_parallelism", "ParallelAttention", {
+    "`qkv` is cut straight through queries, keys and values: a rank then has no whole head of its own":
+        {MINE: "qkv.chunk(ranks)[rank].clone()"},
+    "a rank has the heads of another one: rank r keeps those from r · h/N on": {")[rank]": ")[ranks - 1 - rank]"},
+    "the gradient of x comes from this rank's heads alone: all ranks have used x, so it is the sum of theirs":
+        passes.NO_F,
+    "the result is this rank's summand: nothing of the others has arrived": passes.NO_G,
+    "the gradient of the result is summed over the ranks, and all have the same one: it is passed on as it is":
+        passes.SUM_BACK_G,
+    "the result is the mean over the ranks: it is the sum": passes.MEAN_G,
+    "the gradient of x is the mean over the ranks: it is the sum": passes.MEAN_F,
+    "x is summed over the ranks, which all have the same: forward, it is passed on as it is":
+        {"CopyToRanks.apply(x)": "SumOverRanks.apply(x)"},
+    "the backward pass sums up once for queries, keys and values each: once for x is enough":
+        {TOGETHER: "torch.cat([CopyToRanks.apply(x) @ part.t() for part in self.qkv.chunk(3)], 2)"},
+    "a token collects from those behind it: attention here is causal": {"is_causal=True": "is_causal=False"},
+    "a rank's heads are one large head: cut queries, keys and values into heads": {"(self.heads, -1)": "(1, -1)"},
+    "a head's numbers are taken from all over the rows: the rows of one head lie together":
+        {HEADS: "part.unflatten(2, (-1, self.heads)).permute(0, 3, 1, 2)"},
+    "heads and tokens are mixed up on the way back: first transpose them, then flatten":
+        {FOUND: "found.reshape(*x.shape[:2], -1)"},
+    "scores are divided by a head's size and not by its square root":
+        {"is_causal=True": "is_causal=True, scale=1 / q.shape[-1]"},
+    "scores are divided by the root of the width and not of a head's size":
+        {"is_causal=True": "is_causal=True, scale=x.shape[-1] ** -0.5"},
+    "scores are not divided by the root of a head's size": {"is_causal=True": "is_causal=True, scale=1"},
+})  # fmt: skip
+CASES = [
+    {"type": "float64", "heads_on_each_rank": 2, "seed": 1},
+    {"type": "float32", "heads_on_each_rank": 3, "seed": 2},
+    {"type": "float64", "heads_on_each_rank": 1, "seed": 3},
+]
+
+
+def play(case: dict[str, Any], ParallelAttention: Callable[..., Any]) -> dict[str, Any]:
+    ranks, dtype = dist.get_world_size(), getattr(torch, case["type"])
+    heads = ranks * case["heads_on_each_rank"]
+    torch.manual_seed(case["seed"])
+    batch, length, size = torch.randint(2, 5, (3,)).tolist()
+    width = heads * size
+    whole = {"qkv": torch.randn(3 * width, width, dtype=dtype), "out": torch.randn(width, width, dtype=dtype)}
+    with leaves(**whole), watched() as wire:
+        attention = ParallelAttention(*whole.values(), heads)
+        ParallelAttention(*whole.values(), width)  # as another layer, of other heads
+    parameters = {name: getattr(attention, name, None) for name in whole}
+    for name, shape in (("qkv", [3 * width // ranks, width]), ("out", [width, width // ranks])):
+        one = parameters[name]
+        words = f"the object has no nn.Parameter called `{name}`, this rank's part of the weight"
+        refuse(not isinstance(one, torch.nn.Parameter), words)
+        words = f"`{name}` has another shape than what the heads of this rank need"
+        refuse(list(one.shape) != shape, words, measured=list(one.shape), expected=shape)
+    storages = {name: StorageWeakRef(one.untyped_storage()) for name, one in whole.items()}
+    del whole
+    for name, storage in storages.items():
+        words = f"the object keeps the whole `{name}`: a view keeps all of it in memory, so clone() your part"
+        refuse(memory.is_kept(storage), words)
+    seen: dict[str, Any] = {f"`{name}`, this rank's part": one.detach().clone() for name, one in parameters.items()}
+    sizes = {"x": batch, "another x": 2}
+    x = {name: torch.randn(n, length, width, dtype=dtype).requires_grad_() for name, n in sizes.items()}
+    seen |= passes.train(lambda x: passes.tensor(attention(x), x.shape), x, parameters)
+    return seen | {"what the constructor hands in": passes.handed_in(wire.calls)}

@@ -1,0 +1,383 @@
+"""Every change that simulated GPUs of ranks make to torch's distributed code; ``simgpu.uninstall`` takes them back.
+
+What does not work on simulated GPUs of ranks, in a sentence that says what to do instead; and a check left out.
+
+Pinned memory that C++ asks for: DistributedDataParallel(find_unused_parameters=True), or static_graph=True.
+
+torch has no way to give a device that is written in Python an allocator of pinned memory. So, for such models only,
+the CPU's ``empty_strided`` gives ordinary memory instead, which counts as pinned.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import warnings
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.nn import functional as differentiable
+from torch.distributed.tensor import DTensor
+
+from simgpu import _torch, install, torch_module
+from simgpu._torch import destroy
+from simgpu.cluster import current, exists
+from simgpu.ranks import dtensors, movement, operators
+from simgpu.ranks.cluster import RankCluster
+from simgpu.ranks.works import after_backward, forget_unfinished
+from simgpu.tensors import copies, dispatch
+from simgpu.tensors.tensor import SimTensor
+from simgpu.time.clock import in_backward
+
+_IN_BF16 = ("bf16_compress_hook", "bf16_compress_wrapper_hook")
+_FSDP1 = (
+    "FullyShardedDataParallel (FSDP1) reaches into storages, which simulated GPUs do not have: use fully_shard (FSDP2) "
+    "from torch.distributed.fsdp, which replaces it"
+)
+_OPTIONS = (
+    "options of ProcessGroupNCCL say how NCCL runs on real GPUs, and simulated ones go by its own choices: leave "
+    "pg_options out"
+)
+_SYMMETRIC_MEMORY = (
+    "symmetric memory, and with it asynchronous tensor parallelism, lets a GPU's kernels read other GPUs' memory, as "
+    "simulated ones cannot: use the collectives of torch.distributed"
+)
+
+
+def connect_refusals() -> None:
+    """Until ``simgpu.uninstall``."""
+    install.replace(FullyShardedDataParallel, "__init__", _refusing(_FSDP1))
+    install.replace(nn.SyncBatchNorm, "forward", _no_synchronized_norm)
+    install.replace(*_torch.CHECK_COMM_HOOK, _hooks_in_bf16)
+    install.replace(dist, "ProcessGroupNCCL", _with_options)
+    for name in ("enable_symm_mem_for_group", "get_symm_mem_workspace", "empty", "rendezvous", "get_mem_pool"):
+        install.replace(_torch.symmetric_memory, name, _refusing(_SYMMETRIC_MEMORY))
+
+
+def without_nccl(backend: Any, options: Any = None) -> Any:
+    """A process group's backend as the program names it; one for real GPUs is refused, as are options."""
+    if options is not None and exists() and current().between_ranks:
+        _refuse(_OPTIONS)
+    if exists() and current().between_ranks and "nccl" in str(backend).lower():
+        if current().as_cuda:
+            return BACKEND
+        raise ValueError(
+            f"this rank's GPU is simulated: where a program for real ones says {str(backend)!r}, write 'simccl' (which "
+            "takes tensors of the CPU, too), or leave the backend out"
+        )
+    return backend
+
+
+def of_other_ranks(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Objects from others: a root's, which one rank knows only if it is the root; all stages', which none knows."""
+    signature = inspect.signature(plain)
+
+    @functools.wraps(plain)
+    def objects(*args: Any, **kwargs: Any) -> Any:
+        cluster: Any = current() if exists() else None
+        if getattr(cluster, "store", None) is not None:
+            given = signature.bind(*args, **kwargs).arguments
+            group: Any = given.get("group") or dist.group.WORLD
+            meeting, unknown = cluster.meeting_of(group), ""
+            if "src" not in signature.parameters:
+                unknown = "all stages" if meeting is not None else ""
+            else:
+                in_group = given.get("group_src")
+                root = given.get("src") or 0 if in_group is None else dist.get_global_rank(group, in_group)
+                unknown = f"rank {root}" if root != dist.get_rank() else ""
+            if unknown and meeting is not group:
+                _refuse(f"{plain.__name__} gets objects from {unknown}: {cluster.way_to_numbers}")
+        return plain(*args, **kwargs)
+
+    return objects
+
+
+def _with_options(plain: Any) -> Any:
+    """``dist.ProcessGroupNCCL``, which a build for the CPU has not."""
+    return plain or SimpleNamespace(Options=_refusing(_OPTIONS)(object))
+
+
+def _refusing(sentence: str) -> Callable[[Any], Any]:
+    def make(plain: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(plain)
+        def refused(*args: Any, **kwargs: Any) -> Any:
+            return _refuse(sentence) if exists() and current().between_ranks else plain(*args, **kwargs)
+
+        return refused
+
+    return make
+
+
+def _no_synchronized_norm(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    @functools.wraps(plain)
+    def forward(self: nn.SyncBatchNorm, input: torch.Tensor) -> torch.Tensor:
+        if not (isinstance(input, SimTensor) and self.training):
+            return plain(self, input)
+        return _refuse(
+            "SyncBatchNorm has kernels for real GPUs only: on simulated ones use BatchNorm, which normalizes on each "
+            "rank by itself, or GroupNorm or LayerNorm, which need no other rank"
+        )
+
+    return forward
+
+
+def _hooks_in_bf16(plain: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(plain)
+    def _check_comm_hook(self: Any, hook: Any) -> None:
+        """torch looks for NCCL before it allows bf16; gloo adds up in bf16, too."""
+        if not (exists() and current().between_ranks and getattr(hook, "__name__", "") in _IN_BF16):
+            plain(self, hook)
+
+    return _check_comm_hook
+
+
+def _refuse(sentence: str) -> NoReturn:
+    raise NotImplementedError(sentence)
+
+
+BACKEND = "simccl"
+"""What stands where a program for real GPUs says "nccl"."""
+
+
+def connect() -> None:
+    """From now on torch's collectives know simulated GPUs. A second call changes nothing."""
+    if dispatch.communication:
+        return
+    if BACKEND not in dist.Backend.backend_list:
+        dist.Backend.register_backend(BACKEND, _make_group, extended_api=True, devices=["cpu", "simgpu"])
+    dispatch.communication.update(c10d=operators.run, _c10d_functional=operators.run_functional)
+    install.on_uninstall(dispatch.communication.clear)
+    for make in (_barrier, _init_process_group, _new_group, _split_group):
+        _replace_in_dist(make.__name__[1:], make)
+    lists = (f"{name}_object_list" for name in ("broadcast", "scatter", "recv"))
+    for name in (*lists, "all_gather_object", "gather_object"):
+        _replace_in_dist(name, of_other_ranks)
+    install.replace(differentiable, "dist", lambda _: _LikeNccl())
+    install.replace_all(_torch.ENGINES, _run_backward)
+    install.replace(dist.Logger, "set_runtime_stats_and_log", _log_nothing)
+    install.replace(torch.nn.parallel.DistributedDataParallel, "__init__", for_models_that_need_it)
+    connect_refusals()
+    movement.connect()
+    install.replace(DTensor, "device", lambda _: property(_device))
+    install.replace(DTensor, "to", _to)
+    install.replace(_torch.ShardingPropagator, "propagate_op_sharding_non_cached", dtensors.one_of_each_kind)
+    install.replace_all([_torch.RANDOM_TRACKER], lambda _: dtensors.Tracker())
+    install.replace_all([_torch.FSDP_CHUNKS], _chunk_with_empty)
+    install.replace_all([_torch.OFFLOAD], _to_host)
+
+
+def _replace_in_dist(name: str, make: Callable[[Any], Any]) -> None:
+    owners = dist, dist.distributed_c10d, dist.device_mesh  # (the last has them from when it was imported)
+    install.replace_all([(owner, name) for owner in owners if hasattr(owner, name)], make)
+
+
+def _make_group(asked: Any, _: Any) -> Any:
+    """One gloo group, for tensors of the CPU and (their numbers) of simulated GPUs.
+
+    Where one process stands for many, gloo connects those that are there, and what torch gets says nothing to nobody.
+    """
+    cluster: Any = current() if exists() else None
+    size = asked.group_size
+    ranks = asked.global_ranks_in_group or range(size)
+    alone = isinstance(cluster, RankCluster) and cluster.store is not None
+    there = cluster.processes_among(ranks) if alone else ranks
+    gloo = None
+    if len(there) > 1 or not alone:
+        place = there.index(ranks[asked.group_rank])
+        gloo = dist.ProcessGroupGloo(asked.store, place, len(there), timeout=asked.timeout)
+        if len(there) == size:
+            return gloo
+    cluster.meetings[asked.group_id] = gloo
+    return _torch.fake_group(asked.group_rank, size)
+
+
+def _simulated(group: Any) -> bool:
+    return exists() and current().between_ranks and BACKEND in dist.get_backend_config(group)
+
+
+def _barrier(plain: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None, timeout: Any = None) -> Any:
+        """torch would take the CPU's gloo, which knows no simulated time."""
+        group = group or dist.group.WORLD
+        if group is dist.GroupMember.NON_GROUP_MEMBER or not _simulated(group):
+            return plain(group, async_op, device_ids, timeout)
+        before, group.bound_device_id = group.bound_device_id, torch.device("simgpu", 0)
+        try:
+            work = plain(group, async_op, None, timeout)
+        finally:
+            group.bound_device_id = before
+        if not async_op:
+            torch_module.synchronize()  # NCCL's keeps the host waiting, too
+        return work
+
+    return barrier
+
+
+def _init_process_group(plain: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """With ``device_id`` torch would split groups, which gloo cannot."""
+        if exists() and isinstance(cluster := current(), RankCluster):
+            kwargs.pop("device_id", None)
+            backend = without_nccl(backend or BACKEND, kwargs.get("pg_options"))
+            forget_unfinished()
+            if cluster.store is not None:
+                args, kwargs = (), {"store": cluster.store, "rank": cluster.rank, "world_size": cluster.world_size}
+                cluster.store = dist.PrefixStore("again", cluster.store)
+        return plain(backend, *args, **kwargs)
+
+    return init_process_group
+
+
+def _new_group(plain: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def new_group(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """All ranks make all groups, also those of others, who use the same network cards."""
+        if ranks is not None and exists() and isinstance(cluster := current(), RankCluster):
+            cluster.note_group(ranks)
+        options = args[2] if len(args) > 2 else kwargs.get("pg_options")
+        if len(args) > 1:
+            args = args[0], without_nccl(args[1], options), *args[2:]
+        else:
+            kwargs["backend"] = without_nccl(kwargs.get("backend"), options)
+        return plain(ranks, *args, **kwargs)
+
+    return new_group
+
+
+def _split_group(plain: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def split_group(parent_pg: Any = None, split_ranks: Any = None, timeout: Any = None, **options: Any) -> Any:
+        """NCCL splits a communicator; here each part is a new group of its own."""
+        parent_pg = parent_pg or dist.group.WORLD
+        without_nccl(None, options.get("pg_options"))
+        if not split_ranks or not _simulated(parent_pg):
+            return plain(parent_pg, split_ranks, timeout, **options)
+        ranks = dist.get_process_group_ranks(parent_pg)
+        parts = [[ranks[i] for i in part] for part in split_ranks]
+        groups = [dist.new_group(part, timeout, use_local_synchronization=True) for part in parts]
+        return next((group for group, part in zip(groups, parts, strict=True) if dist.get_rank() in part), None)
+
+    return split_group
+
+
+class _LikeNccl:
+    """``torch.distributed``, for torch's differentiable collectives: their backward asks if the group is NCCL's."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(dist, name)
+
+    @staticmethod
+    def get_backend(group: Any = None) -> str:
+        return dist.Backend.NCCL if _simulated(group or dist.group.WORLD) else dist.get_backend(group)
+
+
+def _run_backward(engine: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(engine)
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return engine(*args, **kwargs)
+        finally:
+            if not in_backward():
+                after_backward()
+
+    return run_backward
+
+
+def _device(tensor: DTensor) -> torch.device:
+    """C++, whom a DTensor asks, calls every simulated GPU number 0."""
+    local = _torch.local_part(tensor)
+    return torch.Tensor.device.__get__(tensor) if local is tensor else local.device
+
+
+def _to(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    @functools.wraps(plain)
+    def to(self: DTensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """To the GPU where it is already: for C++ that is another one, and a copy would add up what is partial."""
+        copy = kwargs.get("copy", False)
+        parse: Any = _torch.parse_to  # (its stub does not say that each of the four may be None)
+        device, dtype, _, memory_format = parse(*args, **{k: v for k, v in kwargs.items() if k != "copy"})
+        if copy or memory_format is not None or device is None or (device.type, self.device.type) != ("simgpu",) * 2:
+            return plain(self, *args, **kwargs)
+        return self if dtype in (None, self.dtype) else plain(self, dtype)
+
+    return to
+
+
+def _to_host(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    @functools.wraps(plain)
+    def _offload_tensor(stager: Any, tensor: torch.Tensor, memo: dict, non_blocking: bool = False) -> torch.Tensor:
+        """Asynchronous checkpoints copy storages to the host, byte by byte."""
+        if not isinstance(tensor, SimTensor):
+            return plain(stager, tensor, memo, non_blocking)
+        memo[id(tensor)] = copy = tensor.detach().cpu()
+        return copy
+
+    return _offload_tensor
+
+
+def _chunk_with_empty(plain: Callable[..., list]) -> Callable[..., list]:
+    """FSDP2's parts of a parameter. With thousands of ranks most are empty; none looks at more than its own."""
+
+    def chunk_with_empty(tensor: torch.Tensor, num_chunks: int, dim: int) -> list[torch.Tensor]:
+        parts = list(tensor.chunk(num_chunks, dim))
+        return parts + [parts[0].new_empty(0)] * (num_chunks - len(parts))
+
+    return chunk_with_empty
+
+
+def _log_nothing(plain: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(plain)
+    def set_runtime_stats_and_log(logger: Any) -> None:
+        """DistributedDataParallel's logger would warn that it cannot measure times on this device."""
+        if not (exists() and current().between_ranks):
+            plain(logger)
+
+    return set_runtime_stats_and_log
+
+
+_libraries: list[torch.library.Library] = []
+
+
+def for_models_that_need_it(plain: Callable[..., None]) -> Callable[..., None]:
+    """``DistributedDataParallel.__init__``, which looks whether the model will ask for pinned memory."""
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        if kwargs.get("find_unused_parameters") or kwargs.get("static_graph"):
+            _allow()
+        plain(self, *args, **kwargs)
+
+    return __init__
+
+
+def _allow() -> None:
+    if _libraries or not (exists() and current().between_ranks):
+        return
+    library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # "Overriding a previously registered kernel": yes
+        library.impl("empty_strided", _empty_strided, "CPU")
+    _libraries.append(library)
+    install.on_uninstall(lambda: destroy(_libraries.pop()))
+
+
+def _empty_strided(
+    size: Sequence[int],
+    stride: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: bool | None = None,
+) -> torch.Tensor:
+    elements = 0 if 0 in size else 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    flat = torch.ops.aten.empty.memory_format([elements], dtype=dtype, device="cpu")
+    if pin_memory:
+        copies.count_as_pinned(flat)
+    return flat.as_strided(size, stride)

@@ -1,0 +1,172 @@
+"""The parts of simulated time: streams, ends of links, lanes of the host, and the work that they do.
+
+``simgpu.time.clock`` decides when each piece of work runs.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+
+class Timeline:
+    """What does one thing after the other, in the order in which it was launched: a stream."""
+
+    __slots__ = ("name", "time")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.time = 0.0
+
+
+class Port:
+    """One direction of a link. It carries one message at a time, in the order in which they are ready."""
+
+    __slots__ = ("_begins", "_ends", "name")
+    KEPT = 256  # gaps before the last so many messages are not used any more
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._begins: list[float] = []
+        self._ends: list[float] = []
+
+    def free_from(self, start: float, seconds: float) -> float:
+        """The earliest moment from ``start`` on at which it is free for ``seconds``."""
+        i = bisect.bisect_right(self._ends, start)
+        while i < len(self._ends) and self._begins[i] < start + seconds:
+            start = self._ends[i]
+            i += 1
+        return start
+
+    def take(self, start: float, seconds: float) -> None:
+        """Keep it busy from ``start`` on for ``seconds``."""
+        i = bisect.bisect_right(self._begins, start)
+        self._begins.insert(i, start)
+        self._ends.insert(i, start + seconds)
+        if len(self._ends) > self.KEPT:  # what is long ago becomes one long message
+            self._begins[:2], self._ends[:2] = [self._begins[0]], [self._ends[1]]
+
+
+class Stamp:
+    """A moment in a host lane: when everything launched before it has ended in ``stream``.
+
+    Its time is known once the lane's queue has been placed; and so is ``host``, the lane's own time there.
+    """
+
+    __slots__ = ("host", "stream", "time")
+
+    def __init__(self, stream: Timeline) -> None:
+        self.stream = stream
+        self.time = self.host = 0.0
+
+
+MOST = 0.9
+"""Of a GPU: what several collectives at once take at most."""
+
+
+class Share(NamedTuple):
+    """What a collective takes of a GPU: of its multiprocessors, and of its memory's bandwidth; parts of 1."""
+
+    multiprocessors: float
+    bandwidth: float
+
+
+class Kernel(NamedTuple):
+    """What limits a kernel, in seconds: to begin and end; its products, of ``dtype``; its memory; layouts."""
+
+    begin_s: float
+    compute_s: float
+    memory_s: float
+    layout_s: float = 0.0
+    dtype: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """How long it takes alone."""
+        return self.begin_s + max(self.compute_s, self.memory_s) + self.layout_s
+
+    def beside(self, shares: list[Share]) -> float:
+        """How long it would take if all of it ran beside these."""
+        rest = 1 - min(MOST, sum(share.multiprocessors for share in shares))
+        bandwidth = 1 - min(MOST, sum(share.bandwidth for share in shares))
+        return self.begin_s + max(self.compute_s / rest, self.memory_s / bandwidth) + self.layout_s / bandwidth
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """One operator, copy or collective on the timeline.
+
+    Args:
+        name: the operator, "addmm" for example.
+        phase: "forward", "backward", "optimizer" or "communication".
+        place: where it shows: "GPU 0", "GPU 0 → GPU 1".
+        seconds: how long it takes on the device.
+        region: the name given by ``simgpu.region``, or "".
+        needs: what must have ended before.
+        queues: the streams that it keeps busy.
+        ports: the ends of links that it keeps busy.
+        followers: streams that wait for its end without being busy.
+        launch_s: what the host needs to launch it.
+        takes_gil: launched from Python: for a part of ``launch_s`` no other Python thread can go on.
+        host_waits: the host goes on only when it has ended.
+        flops, nbytes: floating-point operations, and bytes read and written (or sent).
+        gpus: GPUs that take part.
+        dtype: of the numbers that a product multiplies ("tf32" where it takes float32 for that) or a collective sends.
+        how: a collective's algorithm and protocol, "ring LL128".
+        ready: when this rank was ready for a communication, which began when the last one was.
+        kernel: what limits it, if it is one that collectives slow down.
+        share: what it takes of GPUs, if it is a collective.
+        shared: of which GPUs, each a ``nccl.Sharing``.
+        earliest: when a kernel could have begun without those before it in its stream.
+    """
+
+    name: str
+    phase: str
+    place: str
+    seconds: float
+    region: str
+    needs: tuple[Work, ...]
+    queues: tuple[Timeline, ...]
+    followers: tuple[Timeline, ...]
+    launch_s: float
+    takes_gil: bool
+    host_waits: bool
+    flops: int
+    nbytes: int
+    gpus: tuple[int, ...]
+    lane: str = ""
+    ports: tuple[Port, ...] = ()
+    how: str = ""
+    launched: float = 0.0
+    start: float = 0.0
+    end: float = -1.0  # below zero: not placed yet
+    order: dict[Timeline, int] | None = None  # what comes before those who wait for it, while somebody looks for races
+    kernel: Kernel | None = None
+    share: Share | None = None
+    shared: tuple[Any, ...] = ()
+    earliest: float = 0.0
+    ready: float | None = None
+    dtype: str = ""
+
+
+class Lane:
+    """One thread of the host, as the simulation sees it.
+
+    Args:
+        name: the thread's name.
+        time: when it begins, in seconds.
+        order: decides between lanes that are equally early.
+        region: what ``simgpu.region`` calls the work that it launches.
+    """
+
+    def __init__(self, name: str, time: float, order: tuple, region: str = "") -> None:
+        self.name = name
+        self.time = time
+        self.order = order
+        self.region = region
+        self.gpu = 0  # that it worked for last
+        self.queue: deque = deque()
+        self.ended: Callable[[], bool] = lambda: False
