@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -44,6 +45,27 @@ class InGroups(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return group(nodeid)
+
+
+@pytest.fixture(autouse=True)
+def _process_state() -> Iterator[None]:
+    """No test changes anything for the tests after it, in whichever order they run."""
+    from process_state import kept  # (notebooks' cells have no fixtures, and need no torch here)
+
+    with kept():
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _torch_without_simulated_gpus() -> Iterator[None]:
+    """A module whose tests have made simulated GPUs leaves a torch that has none."""
+    install = sys.modules.get("simgpu.install")
+    if install is None or not install._undo:
+        yield
+        if install := sys.modules.get("simgpu.install"):
+            install.uninstall()
+    else:
+        yield
 
 
 @pytest.hookimpl(optionalhook=True)
