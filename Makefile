@@ -6,7 +6,9 @@ SHELL   := bash
 # Versions of Python that torch has builds for: requires-python in pyproject.toml.
 FITS    := import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 15))
 PYTHONS := python3 python3.14 python3.13 python3.12 python3.11
-PYTHON  ?= $(shell for one in $(PYTHONS); do $$one -c '$(FITS)' 2>/dev/null && echo $$one && break; done)
+ifndef PYTHON
+PYTHON  := $(shell for python in $(PYTHONS); do $$python -c '$(FITS)' 2>/dev/null && echo $$python && break; done)
+endif
 VENV    ?= .venv
 RUN     := $(VENV)/bin/python
 # Exactly the versions that were tested; empty: the newest that pyproject.toml allows.
@@ -34,10 +36,12 @@ LAB_ARGS ?= $(if $(filter 0,$(shell id -u)),--allow-root,)
 # a minute earlier, so that it can tell who waits for whom.
 CELL_TIMEOUT ?= 300
 # Notebooks that need what `make frameworks` installs, as they say themselves (asked before the environment exists).
-EXTRA   = $(shell $(PYTHON) -m course needs frameworks)
+EXTRA  := $(shell $(PYTHON) -m course needs frameworks)
 WHEELS  ?= wheels
-# Set by CI: what failed is tried once more, and listed.
+# Set by CI: what failed and is in tests/may_fail_once.txt is tried once more, and listed.
 AGAIN   ?=
+# Which order `make random-order` takes.
+SEED := $(or $(SEED),$(shell echo $$RANDOM))
 # Set by `make durations`: how long each file takes is stored, so that the longest are begun first.
 DURATIONS ?=
 # Where the course is on GitHub, for the book's "open in", "edit" and "clone": https://github.com/OWNER/NAME
@@ -56,7 +60,7 @@ PLAIN      := MKL_CBWR=COMPATIBLE ATEN_CPU_CAPABILITY=default COURSE_WITHOUT_ONE
 NUMERIC    := $(PLAIN) MKL_CBWR=AVX2 ONEDNN_MAX_CPU_ISA=SSE41
 
 .PHONY: help setup lab update test test-frameworks test-numeric test-all test-gpu size lint tests notebooks extras \
-    notebooks-spawn tests-and-extras nightly answers numeric frameworks \
+    notebooks-spawn tests-and-extras nightly tests-nightly random-order answers numeric frameworks \
     tests-frameworks notebooks-frameworks execute labs grade new-lab durations lock benchmarks \
     book book-epub book-strings packages clean
 
@@ -100,8 +104,8 @@ test-frameworks: setup  ## set up and test the lectures and labs that need them
 test-numeric: setup  ## run the numeric tests as processors of other kinds would compute them
 	@tests/stages $(NUMERIC:%='numeric %')
 
-test-all: setup  ## all of these, as CI does
-	@tests/stages lint tests-and-extras notebooks notebooks-spawn 'numeric $(PLAIN)' $(FRAMEWORKS)
+test-all: setup  ## what CI runs
+	@tests/stages lint tests-and-extras notebooks notebooks-spawn $(FRAMEWORKS)
 
 test-gpu: setup  ## on a machine with GPUs: NCCL, notebooks, simulated against measured; stores a report
 	$(RUN) benchmarks/gpu.py
@@ -118,8 +122,8 @@ notebooks: setup  ## execute every lecture and solution, and compare with what i
 	$(NBVAL) $(filter-out $(EXTRA:%=notebooks/%),$(wildcard notebooks/*.ipynb)) \
 	    $(filter-out $(EXTRA:%=solutions/%),$(wildcard solutions/*.ipynb))
 
-# As on macOS. (Some of the README's short path. Each week all are run so: make notebooks RANKS_START=spawn)
-SPAWNED := start_here single_vs_multi_node parameter_server_and_all_reduce ddp_and_bucketing sharded_data_parallel
+# As on macOS. (Each week all are run so: make notebooks RANKS_START=spawn)
+SPAWNED := single_vs_multi_node
 notebooks-spawn: export RANKS_START = spawn
 notebooks-spawn: setup  ## execute lectures with ranks that are spawned, as on macOS, and not forked
 	$(NBVAL) $(wildcard $(SPAWNED:%=notebooks/??_%.ipynb))
@@ -134,8 +138,17 @@ tests-and-extras: $(VENV)/.book  ## both
 numeric: setup  ## the numeric tests once: make numeric MKL_CBWR=COMPATIBLE
 	$(PYTEST) -q $$(grep -rl --include='test_*.py' mark.numeric tests) -m "numeric and not frameworks and not nightly"
 
-nightly: $(VENV)/.traces $(VENV)/.book  ## tests that a workflow runs each night: benchmarks' programs, and what CI proves in another way
+nightly: setup  ## what a workflow runs each night: what takes long, the tests in a random order, and as on other processors
+	@tests/stages tests-nightly random-order 'numeric $(PLAIN)'
+
+tests-nightly: $(VENV)/.traces $(VENV)/.book  ## benchmarks' programs, and what CI proves in another way
 	$(PYTEST) tests -m "nightly and not frameworks"
+
+# One process, so that what a test leaves behind meets all others.
+random-order: JOBS = 0
+random-order: setup  ## the tests in a random order, in one process: make random-order SEED=7
+	@echo "make random-order SEED=$(SEED) repeats this order"
+	$(PYTEST) tests -m "not frameworks and not extras and not nightly" --random-order --random-order-seed=$(SEED)
 
 $(VENV)/.traces: $(VENV)/.ready
 	$(RUN) -m venv --upgrade-deps $(VENV)/traces

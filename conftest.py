@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from dealing import group, length, store, stored
+from dealing import by_group, group, length, part, store
 from xdist.scheduler import LoadScopeScheduling
 
 from course import outline
@@ -20,7 +20,7 @@ EXTRA = re.compile("|".join(lecture.slug for lecture in outline.lectures() if le
 
 
 _seconds: dict[str, float] = defaultdict(float)
-"""What each group took."""
+"""What each part of a group took."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    _seconds[group(report.nodeid)] += report.duration
+    _seconds[part(report.nodeid, report.keywords)] += report.duration
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -100,5 +100,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             of_processes = re.search(r"test_ranks_(abort|leaks|gpu)\.py", item.nodeid)
             item.add_marker(pytest.mark.extras if of_processes else pytest.mark.nightly)
     if hasattr(config, "workerinput"):  # one process alone keeps the order of the files
-        seconds = stored()
+        seconds = by_group()
         items.sort(key=lambda item: -length(item.nodeid, seconds))

@@ -14,15 +14,32 @@ FLOORS = ("checks", "lessons", "course", "simgpu", "utils")
 """The packages, from the top: each may import what stands behind it."""
 PREFIXES = tuple(f"{name}." for name in FLOORS)
 """How the names of their modules begin."""
-BUDGETS = {("utils",): 9_240, ("simgpu",): 10_590, ("lessons", "course"): 8_020, ("checks",): 18_830}
-"""Lines that these packages have together at most."""
+BUDGETS = {
+    ("utils",): 9_240,
+    ("simgpu",): 10_590,
+    ("checks",): 18_600,
+    ("lessons", "course"): 7_850,
+    ("tests/answers",): 11_600,
+    ("tests",): 30_100,
+    ("benchmarks", "scripts", "book", "packages", "*.py"): 6_990,
+}
+"""Lines that these have together at most. A budget only falls: one that must rise names here what was deleted for it."""
+GENERATED = "checks/reference"
+"""Copies of the solutions, which `make labs` writes."""
 LONGEST = 500
 CRUMB, CRUMBS = 60, 5  # shorter than so many lines; at most one in so many modules is
 
 
-def modules(package: str) -> dict[Path, int]:
-    """Each module of a package with its lines."""
-    return {path: len(path.read_bytes().splitlines()) for path in sorted((ROOT / package).rglob("*.py"))}
+def modules(folder: str) -> dict[Path, int]:
+    """Each module below a folder with its lines ("*.py": those beside the folders). What has a budget of its own, and what
+    is generated, does not count."""
+    own = [name for names in BUDGETS for name in names if name.startswith(f"{folder}/")]
+    paths = ROOT.glob(folder) if folder == "*.py" else (ROOT / folder).rglob("*.py")
+    return {
+        path: len(path.read_bytes().splitlines())
+        for path in sorted(paths)
+        if not any(path.is_relative_to(ROOT / name) for name in (*own, GENERATED))
+    }
 
 
 def crumbs(sizes: dict[Path, int]) -> list[Path]:
@@ -31,23 +48,22 @@ def crumbs(sizes: dict[Path, int]) -> list[Path]:
 
 
 def rows() -> Iterator[tuple[str, ...]]:
-    """The table: a package a row, then what those of one budget have together."""
-    yield "package", "modules", f"under {CRUMB}", "lines", "longest module", "budget"
-    for packages, budget in BUDGETS.items():
-        for package in packages:
-            sizes = modules(package)
-            longest = max(sizes, key=lambda path: sizes[path])
-            yield (
-                package,
-                str(len(sizes)),
-                str(len(crumbs(sizes))),
-                f"{sum(sizes.values()):,}",
-                f"{longest.relative_to(ROOT)} {sizes[longest]}",
-                f"{budget:,}" if len(packages) == 1 else "",
-            )
-        if len(packages) > 1:
-            total = sum(sum(modules(package).values()) for package in packages)
-            yield " + ".join(packages), "", "", f"{total:,}", "", f"{budget:,}"
+    """The table: what has one budget is a row, then all together."""
+    yield "folders", "modules", f"under {CRUMB}", "lines", "longest module", "budget"
+    total = 0
+    for folders, budget in BUDGETS.items():
+        sizes = {path: lines for folder in folders for path, lines in modules(folder).items()}
+        total += sum(sizes.values())
+        longest = max(sizes, key=lambda path: sizes[path])
+        yield (
+            " + ".join(folders),
+            str(len(sizes)),
+            str(len(crumbs(sizes))),
+            f"{sum(sizes.values()):,}",
+            f"{longest.relative_to(ROOT)} {sizes[longest]}",
+            f"{budget:,}",
+        )
+    yield "together", "", "", f"{total:,}", "", f"{sum(BUDGETS.values()):,}"
 
 
 if __name__ == "__main__":

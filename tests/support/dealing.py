@@ -9,7 +9,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 STORED = ROOT / "tests" / "durations.json"
-"""Seconds of each group, its `extras` among them, written by `make durations`."""
+"""Seconds of each group and mark, which `make durations` writes."""
+MARKS = ("nightly", "frameworks", "extras")
+"""Tests with one of these are run by another target than `make test`: the first of them decides which."""
 
 
 def group(test: str) -> str:
@@ -26,9 +28,22 @@ def group(test: str) -> str:
     return f"{file}::{lab[1]}" if lab else file
 
 
+def part(test: str, keywords: Mapping[str, object]) -> str:
+    """A group's tests of one mark, as they are stored: "file", "file::lab", "file (extras)"."""
+    return group(test) + next((f" ({mark})" for mark in MARKS if mark in keywords), "")
+
+
 def stored() -> dict[str, float]:
-    """Seconds of each group, as they were measured last."""
+    """Seconds of each part, as they were measured last."""
     return json.loads(STORED.read_text(encoding="utf-8")) if STORED.exists() else {}
+
+
+def by_group() -> dict[str, float]:
+    """Seconds of each group, all its parts together."""
+    seconds: dict[str, float] = {}
+    for name, value in stored().items():
+        seconds[name.partition(" (")[0]] = seconds.get(name.partition(" (")[0], 0) + value
+    return seconds
 
 
 def length(test: str, seconds: Mapping[str, float]) -> float:
@@ -38,6 +53,6 @@ def length(test: str, seconds: Mapping[str, float]) -> float:
 
 def store(seconds: Mapping[str, float]) -> None:
     """Keep what was measured now, and of what was stored only what still exists."""
-    kept = {name: value for name, value in stored().items() if (ROOT / name.partition("::")[0]).exists()}
+    kept = {name: value for name, value in stored().items() if (ROOT / re.split(r"::| \(", name)[0]).exists()}
     kept.update({name: round(value, 1) for name, value in seconds.items()})
     STORED.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
