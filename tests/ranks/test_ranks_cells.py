@@ -226,6 +226,7 @@ def test_worlds_that_cannot_be_are_refused_in_one_sentence(options, sentence):
         World(**options)
 
 
+@pytest.mark.nightly
 def test_a_million_lines_neither_hang_nor_fill_memory(world):
     view = shown(world, "for i in range(1_000_000): print('line', i)", only=[0], timeout=600)
     text = view.text()

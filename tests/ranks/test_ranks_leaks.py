@@ -52,6 +52,7 @@ def test_modules_that_are_preloaded_are_there_in_later_ranks_and_one_that_is_mis
         assert world.run_cell(there) == {0: "True"}
 
 
+@pytest.mark.nightly
 def test_a_hundred_worlds_leave_as_many_file_descriptors_as_before():
     World(2).close()  # the zygote starts with the first
     before, shm = file_descriptors(), shared_memory()
@@ -70,6 +71,7 @@ def test_a_hundred_worlds_leave_as_many_file_descriptors_as_before():
     assert not [name for name in set(os.listdir(tempfile.gettempdir())) - temporary if "rank" in name]
 
 
+@pytest.mark.nightly
 def test_spawned_worlds_leave_nothing_either():
     World(1, start="spawn").close()
     before = file_descriptors()
@@ -180,6 +182,7 @@ def test_a_process_that_the_notebook_forks_does_not_keep_ranks_alive():
             os.kill(forked, signal.SIGKILL)
 
 
+@pytest.mark.nightly
 def test_eight_kernels_at_once_do_not_disturb_each_other():
     def one(number: int) -> tuple[int, str, list[int]]:
         with Kernel(RANKS_LIVE="0") as kernel:
