@@ -50,8 +50,8 @@ PYTEST   = tests/once_more $(RUN) -m pytest -n $(JOBS) --dist loadfile $(if $(DU
 NBVAL    = $(PYTEST) -q --nbval --nbval-current-env --nbval-cell-timeout=$(CELL_TIMEOUT) \
     --nbval-sanitize-with tests/nbval_sanitize.cfg
 # (Its own place for progress: what a learner has done must not change what a notebook shows here.)
-notebooks notebooks-spawn notebooks-frameworks: export COURSE_PROGRESS = $(abspath $(VENV))/progress-of-tests.json
-notebooks notebooks-spawn notebooks-frameworks extras tests-and-extras: export RANKS_TIMEOUT = $(shell expr $(CELL_TIMEOUT) - 60)
+lectures notebooks notebooks-spawn notebooks-frameworks: export COURSE_PROGRESS = $(abspath $(VENV))/progress-of-tests.json
+lectures notebooks notebooks-spawn notebooks-frameworks extras tests-and-extras: export RANKS_TIMEOUT = $(shell expr $(CELL_TIMEOUT) - 60)
 
 FRAMEWORKS := frameworks notebooks-frameworks tests-frameworks
 # Ways to make this machine compute as another one does: other kernels of MKL, of torch, of oneDNN, or none of oneDNN.
@@ -59,7 +59,7 @@ FRAMEWORKS := frameworks notebooks-frameworks tests-frameworks
 PLAIN      := MKL_CBWR=COMPATIBLE ATEN_CPU_CAPABILITY=default COURSE_WITHOUT_ONEDNN=1
 NUMERIC    := $(PLAIN) MKL_CBWR=AVX2 ONEDNN_MAX_CPU_ISA=SSE41
 
-.PHONY: help setup lab update test test-frameworks test-numeric test-all test-gpu size lint tests notebooks extras \
+.PHONY: help setup lab update test test-frameworks test-numeric test-all test-gpu size lint tests lectures notebooks extras \
     notebooks-spawn tests-and-extras nightly tests-nightly random-order answers numeric frameworks \
     tests-frameworks notebooks-frameworks execute labs grade new-lab durations lock benchmarks \
     book book-epub book-strings packages clean
@@ -95,8 +95,8 @@ lab: setup  ## set up and open JupyterLab on the map of the course and your prog
 update:  ## take the course's newest version; what you have written stays
 	@$(PYTHON) -m course.update
 
-test: setup  ## set up and run every test (but those that take long) and every notebook
-	@tests/stages lint tests notebooks
+test: setup  ## set up and run every test and every lecture, but those that take long (CI runs them, too)
+	@tests/stages lint tests lectures
 
 test-frameworks: setup  ## set up and test the lectures and labs that need them
 	@tests/stages $(FRAMEWORKS)
@@ -117,6 +117,11 @@ lint: setup  ## ruff: format and lint; mypy: types of utils and simgpu
 
 tests: setup  ## tests of utils, of the checks and of the repository's habits
 	$(PYTEST) tests -m "not frameworks and not extras and not nightly"
+
+LONG := torchrun failures_and_hangs
+# Without those that start real launchers again and again.
+lectures: setup  ## execute the lectures, and compare with what is stored
+	$(NBVAL) $(filter-out $(EXTRA:%=notebooks/%) $(wildcard $(LONG:%=notebooks/??_%.ipynb)),$(wildcard notebooks/*.ipynb))
 
 notebooks: setup  ## execute every lecture and solution, and compare with what is stored
 	$(NBVAL) $(filter-out $(EXTRA:%=notebooks/%),$(wildcard notebooks/*.ipynb)) \
