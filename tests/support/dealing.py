@@ -12,6 +12,14 @@ STORED = ROOT / "tests" / "durations.json"
 """Seconds of each group and mark, which `make durations` writes."""
 MARKS = ("nightly", "frameworks", "extras")
 """Tests with one of these are run by another target than `make test`: the first of them decides which."""
+WORKERS = 4
+"""Processes on two cores (JOBS in the Makefile)."""
+MAKE_TEST, CI = 12 * 60, 40 * 60
+"""Seconds that `make test`, once it is set up, and the whole of .ci/run may take on two quiet cores."""
+LINT, INSTALL = 30, 300
+"""Seconds for ruff and mypy, and for what .ci/run installs."""
+NOT_IN_MAKE_TEST = re.compile(r"solutions/|notebooks/\d\d_(torchrun|failures_and_hangs|other_frameworks|ray)|.* \(")
+"""Notebooks that only CI runs (see the Makefile), and tests with a mark."""
 
 
 def group(test: str) -> str:
@@ -56,3 +64,14 @@ def store(seconds: Mapping[str, float]) -> None:
     kept = {name: value for name, value in stored().items() if (ROOT / re.split(r"::| \(", name)[0]).exists()}
     kept.update({name: round(value, 1) for name, value in seconds.items()})
     STORED.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def seconds_of_make_test() -> float:
+    """What `make test` takes, by what was stored."""
+    return LINT + sum(value for name, value in stored().items() if not NOT_IN_MAKE_TEST.match(name)) / WORKERS
+
+
+def seconds_of_ci() -> float:
+    """What .ci/run takes: all but what runs each night. (What needs the frameworks has half as many processes.)"""
+    parts = [value * (2 if "frameworks" in name else 1) for name, value in stored().items() if "(nightly)" not in name]
+    return INSTALL + LINT + sum(parts) / WORKERS
