@@ -143,31 +143,6 @@ def test_hierarchical_keeps_its_bytes_inside_the_nodes_as_the_formula_says(ranks
         assert one.steps == links.hierarchical_all_reduce(N, nodes, per_node, STEPS, STEPS, per_node)
 
 
-def test_hand_counted_times_of_halving() -> None:
-    easy = Link("easy", alpha_s=1.0, bytes_per_s=100.0, year=0, source="a test")
-    assert halving_all_reduce(400, 1, easy) == 0
-    assert halving_all_reduce(400, 4, easy) == pytest.approx(2 * (1 + 2) + 2 * (1 + 1))
-    assert halving_all_reduce(400, 5, easy) == pytest.approx(10 + 2 * 5)
-
-
-def recorded_bytes() -> dict[str, tuple[int, int]]:
-    from utils.ranks.recorder import record_collectives
-
-    found = {}
-    for name in ALGORITHMS:
-        with record_collectives() as record:
-            traffic = traffic_of(name, 2)
-        # What is not counted: each of ⌈log₂ p⌉ messages before it, with p lengths and types of 8 bytes each.
-        found[name] = traffic.sent, record.sent_bytes - 2 * (4 * 2 * 8)
-    return found
-
-
-def test_the_count_is_what_an_independent_recorder_sees() -> None:
-    for found in on_all_ranks(recorded_bytes, 4):
-        for name, (ours, seen) in found.items():
-            assert ours == seen, name
-
-
 # ---------------------------------------------------------------------- errors
 def refusals(what: str) -> tuple[list[str], float]:
     """The message of each algorithm; then a good all-reduce, to see that the world still works."""
@@ -195,18 +170,6 @@ def test_unequal_types_are_an_error_on_every_rank() -> None:
     for said, total in on_all_ranks(refusals, 3, "type"):
         assert total == 6
         assert all(message.endswith("rank 1 has 3 float32, rank 2 has 3 float64") for message in said)
-
-
-def uneven_nodes() -> str:
-    try:
-        all_reduce(torch.ones(2), "hierarchical", per_node=2)
-    except ValueError as error:
-        return str(error)
-    return "nothing"
-
-
-def test_nodes_of_unequal_size_are_an_error() -> None:
-    assert on_all_ranks(uneven_nodes, 3) == ["3 ranks are not nodes of 2: hierarchical needs nodes of equal size"] * 3
 
 
 def nodes_of_the_launcher() -> int:

@@ -41,12 +41,6 @@ def test_every_notebook_is_there_and_begins_with_the_cell_that_fetches_the_cours
     nbformat.validate(nbformat.read(written / there[0], as_version=4))
 
 
-def test_what_is_no_lecture_or_lab_is_left_out(tmp_path: Path) -> None:
-    (tmp_path / "labs").mkdir()
-    (tmp_path / "labs" / "my own.ipynb").write_text("{}")
-    assert anywhere.write(tmp_path / "out", ADDRESS, tmp_path) == []
-
-
 def test_pages_and_start_py_show_the_same_cell() -> None:
     lines = anywhere.CELL.splitlines()
     for name in ("start.py", "docs/anywhere.md", "README.md"):

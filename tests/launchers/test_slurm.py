@@ -41,13 +41,6 @@ def batch(tmp_path):
 
 
 @needs_slurm
-def test_two_idle_nodes_are_ready_at_once(cluster):
-    assert cluster.nodes == ("node1", "node2")
-    states = cluster.command("sinfo", "--noheader", "--Node", "--format=%N %T %c").splitlines()
-    assert states == ["node1 idle 2", "node2 idle 2"]
-
-
-@needs_slurm
 def test_srun_runs_a_task_on_each_node(cluster):
     printed = cluster.command("srun", "--nodes=2", "sh", "-c", "echo $SLURMD_NODENAME has task $SLURM_PROCID")
     assert sorted(printed.split("\n")) == ["", "node1 has task 0", "node2 has task 1"]
@@ -116,16 +109,6 @@ def test_a_job_that_takes_too_long_is_cancelled_and_the_error_says_what_it_print
         cluster.wait(number, 0.1)
     job = cluster.wait(number, LONG)
     assert (job.state, job.exit_code) == ("CANCELLED", None)
-
-
-@needs_slurm
-def test_what_cannot_work_is_refused_in_one_sentence(cluster):
-    with pytest.raises(slurm.SlurmError, match=r"scontrol failed with exit code 1:\n.*Invalid job id"):
-        cluster.wait(9999)
-    with pytest.raises(slurm.SlurmError, match=r"sbatch failed with exit code 1:\n.*open file scripts/nowhere\.sbatch"):
-        cluster.submit("scripts/nowhere.sbatch")
-    with pytest.raises(slurm.SlurmError, match="sbatch failed with exit code 1:\n"):
-        cluster.submit("--nodes=7", "scripts/train.sbatch")
 
 
 def in_folder(folder: Path) -> list[str]:
