@@ -2,7 +2,7 @@
 
     make test-gpu
 
-It takes about ten minutes and writes ``your_gpus.json``, as the notebook your_gpus.ipynb does, with how each part
+It takes about ten minutes and writes ``your_gpus.json``, as the notebook docs/your_gpus.ipynb does, with how each part
 ended. The notebook's last cell says how to send it.
 """
 

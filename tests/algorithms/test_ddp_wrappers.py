@@ -18,7 +18,7 @@ from ddp_support import SMALL, Broken, Steps, Wire, averaged, gradients, inputs,
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from lessons.algorithms.ddp import BucketedDDP, Ranks, plan_buckets
+from lessons.algorithms.ddp import BucketedDDP, plan_buckets
 from utils.ranks.failures import RankError
 from utils.ranks.recorder import record_collectives
 
@@ -77,20 +77,6 @@ def test_the_hooks_of_an_older_wrapper_are_dead() -> None:
 def test_a_copy_of_a_wrapper_would_have_no_hooks_so_it_is_refused(how: Callable[[Any], Any]) -> None:
     with pytest.raises(TypeError, match=r"BucketedDDP cannot be copied or pickled: copy its \.module"):
         how(BucketedDDP(nn.Linear(2, 2), communicator=Wire()))
-
-
-def in_a_group() -> list[float]:
-    groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
-    rank = dist.get_rank()
-    model = nn.Linear(1, 1, bias=False)
-    nn.init.constant_(model.weight, rank + 1.0)
-    ddp = BucketedDDP(model, communicator=Ranks(groups[rank % 2]))
-    ddp(torch.tensor([[rank + 1.0]])).sum().backward()
-    return [model.weight.item(), model.weight.grad.item()]
-
-
-def test_a_process_group_has_its_own_average() -> None:
-    assert on_ranks(in_a_group, ranks=4) == [[1.0, 2.0], [2.0, 3.0]] * 2
 
 
 # ---------------------------------------------------------------------- errors

@@ -16,7 +16,6 @@ from torch.nn.utils import parameters_to_vector
 
 import utils
 from lessons.algorithms.parameter_server import Record, simulate, train
-from utils.hardware.links import Link
 from utils.training import data
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the functions here run on ranks
@@ -150,14 +149,6 @@ def test_equal_workers_in_lockstep_have_the_staleness_of_the_others_before_them(
     record = simulated([1.0] * 4, 24, mode="asynchronous")
     assert record.staleness == [0, 1, 2, 3] + [3] * 20
     assert simulated([1.0] * 4, 24, mode="bounded", bound=0).staleness == [0, 1, 2, 3] * 6
-
-
-def test_workers_queue_at_the_servers_link() -> None:
-    slow = Link("slow", alpha_s=0.0, bytes_per_s=4 * PARAMETERS, year=0, source="a test")  # 1 s for a message
-    for workers in 1, 2, 4:
-        # Computing takes no time: the parameters leave at 1, 2, …, and each gradient comes in right behind
-        record = simulated([0.0] * workers, workers, link=slow)
-        assert record.seconds == workers + 1
 
 
 # ---------------------------------------------------------------------- wrong arguments

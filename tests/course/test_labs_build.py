@@ -13,7 +13,7 @@ import toy_lab
 from kernel_support import Kernel
 
 from course.__main__ import main
-from course.build import BadMarkers, LabError, build, differences, strip_solution
+from course.build import BadMarkers, LabError, build, strip_solution
 
 INVITE = 'raise NotImplementedError("Write your answer here")'
 
@@ -110,17 +110,6 @@ def test_a_lab_keeps_cells_and_ids_and_loses_solutions_and_outputs(course):
             assert cell.outputs == [] and cell.execution_count is None
 
 
-def test_building_twice_changes_nothing(course):
-    solutions, labs = folders(course)
-    assert differences(solutions, labs) == [labs / "98_toy.ipynb"]
-    assert build(solutions, labs) == [labs / "98_toy.ipynb"]
-    before = (labs / "98_toy.ipynb").read_bytes()
-    assert build(solutions, labs) == [] == differences(solutions, labs)
-    (labs / "98_toy.ipynb").unlink()
-    build(solutions, labs)
-    assert (labs / "98_toy.ipynb").read_bytes() == before
-
-
 def test_a_lab_without_a_solution_goes_and_a_learners_copy_stays(course):
     solutions, labs = folders(course)
     build(solutions, labs)
@@ -158,12 +147,6 @@ def test_a_broken_solution_is_named_in_one_sentence(course, damage, sentence):
         build(*folders(course))
     assert "\n" not in str(caught.value)
     assert not list((course / "labs").glob("*"))
-
-
-def test_a_file_that_is_no_json_is_named(course, capsys):
-    (course / "solutions" / "98_toy.ipynb").write_text("{")
-    assert main(["labs", *options(course)]) == 2
-    assert "98_toy.ipynb is no notebook" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------- the command

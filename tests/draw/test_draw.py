@@ -18,7 +18,7 @@ from lessons.pictures.start_here import machine
 from utils import draw
 from utils.draw import palette, svg
 from utils.draw.picture import Picture
-from utils.draw.svg import Canvas, text_width
+from utils.draw.svg import text_width
 from utils.hardware import links
 from utils.hardware.machine import Gpu, Network, look
 
@@ -183,11 +183,6 @@ def test_nothing_of_a_chart_is_cut_off(name):
         assert image.crop(border).getextrema()[0] > 240, "something runs over the edge of the chart"
 
 
-def test_too_many_lines_are_refused():
-    with pytest.raises(ValueError, match="at most"):
-        draw.lines({str(i): ([1], [1]) for i in range(20)}, "x", "y", "crowded")
-
-
 def test_every_role_has_its_own_colour_and_its_own_hatch():
     roles = palette.ROLES.values()
     assert {"forward", "backward", "communication", "idle", "memory", "compute"} <= set(palette.ROLES)
@@ -214,14 +209,6 @@ def test_every_kind_of_memory_has_its_own_colour_and_its_own_hatch():
     assert list(kinds) == ["parameters", "gradients", "optimizer state", "activations", "other"]
     assert len({kind.colour for kind in kinds.values()}) == len({kind.hatch for kind in kinds.values()}) == 5
     assert all(kind.name == name and kind.hatch in svg.HATCHES for name, kind in kinds.items())
-
-
-def test_text_too_long_for_its_box_is_an_error():
-    canvas = Canvas(200, 100, "t", "alt")
-    with pytest.raises(ValueError, match="pixels"):
-        canvas.box(0, 0, 60, 30, "much too long for this box")
-    with pytest.raises(ValueError, match="lines"):
-        canvas.box(0, 0, 100, 20, ["one", "two", "three"])
 
 
 def test_what_a_notebook_stores():
@@ -281,11 +268,6 @@ def test_the_collectives_fit_together(diagrams):
     assert [list(column) for column in zip(*after["all-to-all"], strict=True)] == held["all-to-all"][0]
     for name in "broadcast", "all-gather", "all-reduce":
         assert all(row == after[name][0] for row in after[name]), f"after {name} all ranks hold the same"
-
-
-def test_an_unknown_diagram_is_told_with_the_nearest_one():
-    with pytest.raises(ValueError, match="did you mean 'words'"):
-        diagram("word")
 
 
 @pytest.mark.parametrize("file", sorted(pictures.FILES.glob("*.svg")), ids=lambda file: file.stem)

@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from utils.draw import Span, palette, timeline
-from utils.draw.frame import round_ticks, seconds_text, share_text, size_text
+from utils.draw.frame import round_ticks
 from utils.draw.picture import Picture
 from utils.draw.svg import HATCHES
 
@@ -122,21 +122,6 @@ def test_spans_at_the_same_time_lie_under_each_other():
     assert any("hidden" in word for word in words(crowd))
 
 
-def test_labels_only_where_they_fit():
-    spans = [Span("GPU 0", 0, 10, "forward", "F1"), Span("GPU 0", 10, 10.1, "backward", "B1"),
-             Span("GPU 0", 10.1, 20, "forward", "a very long label " * 9)]  # fmt: skip
-    assert "F1" in words(timeline(spans)) and "B1" not in words(timeline(spans))
-    assert not any("very long" in word for word in words(timeline(spans)))
-
-
-def test_contiguous_spans_of_the_same_kind_become_one():
-    spans = [Span("GPU 0", i, i + 1, "forward", "step") for i in range(3000)]
-    picture = timeline(spans)
-    assert len(rectangles(picture, "forward")) == 1 and words(picture).count("step") == 1
-    apart = timeline([Span("GPU 0", i, i + 1, "forward", f"F{i}") for i in range(8)])
-    assert len(rectangles(apart, "forward")) == 8
-
-
 @pytest.mark.parametrize("gap", [0, 0.3, 1, 5])
 def test_tiny_spans_keep_their_part_of_the_time(gap):
     """Gaps far below a pixel must not be swallowed: they add up."""
@@ -218,11 +203,3 @@ def test_round_ticks_for_any_range():
             ticks = round_ticks(low, high, least, most)
             assert least <= len(ticks) <= most
             assert low - 1e-5 * (high - low) <= ticks[0] and ticks[-1] <= high + 1e-5 * (high - low)
-
-
-def test_numbers_in_words():
-    assert [size_text(n) for n in (0, 12, 999_900, 102.2e6, 80e9, 1.5e12)] == [
-        "0 bytes", "12 bytes", "1 MB", "102 MB", "80 GB", "1.5 TB",
-    ]  # fmt: skip
-    assert [seconds_text(s) for s in (0, 3.2e-3, 0.9999, 1234, 5e-6)] == ["0 s", "3.2 ms", "1 s", "1230 s", "5 µs"]
-    assert [share_text(s) for s in (0, 0.001, 0.48, 0.999, 1)] == ["0 %", "under 1 %", "48 %", "over 99 %", "100 %"]

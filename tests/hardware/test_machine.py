@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from nvml_support import PretendedGpu, pretend_nvml
 
 from utils.hardware import machine, nvml
@@ -63,24 +62,6 @@ def test_container_limits_version_2(tmp_path):
     )
     assert cgroup_cpus(root) == 2, "1.5 processors are two processors at most, part of the time"
     assert cgroup_memory(root) == (4294967296, 2000000000)
-
-
-def test_container_limits_version_1(tmp_path):
-    root = write(
-        tmp_path,
-        {
-            "proc/self/cgroup": "5:memory:/box\n3:cpu,cpuacct:/box\n1:name=systemd:/\n",
-            "sys/fs/cgroup/cpu/box/cpu.cfs_quota_us": "300000",
-            "sys/fs/cgroup/cpu/box/cpu.cfs_period_us": "100000",
-            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1",
-            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
-            "sys/fs/cgroup/memory/box/memory.limit_in_bytes": "1073741824",
-            "sys/fs/cgroup/memory/box/memory.usage_in_bytes": "73741824",
-            "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
-        },
-    )
-    assert cgroup_cpus(root) == 3
-    assert cgroup_memory(root) == (1073741824, 73741824)
 
 
 def test_networks_that_are_up(tmp_path):
@@ -149,16 +130,6 @@ def test_look_at_this_machine():
     assert 0 < found.memory_available_bytes <= found.memory_bytes
     assert found.torch[0].isdigit()
     assert [what for what, _ in found.rows()][:2] == ["processor", "usable processors"]
-
-
-def test_affinity_counts():
-    if not hasattr(os, "sched_setaffinity"):
-        pytest.skip("this system has no affinity")
-    code = (
-        "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); from utils.hardware.machine import look; "
-    )
-    done = subprocess.run([sys.executable, "-c", code + "print(look().usable_cpus)"], capture_output=True, text=True)
-    assert done.stdout.strip() == "1", done.stderr
 
 
 def test_looking_does_not_import_torch():

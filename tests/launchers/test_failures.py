@@ -15,7 +15,6 @@ from course import outline
 from lessons.launchers import torchrun
 from lessons.launchers.failures import diagnose, isolation
 from lessons.launchers.failures.diagnose import Case
-from lessons.launchers.torchrun import elastic
 
 ROOT = Path(__file__).resolve().parents[2]
 FAILURES = ROOT / "scripts" / "failures"
@@ -137,16 +136,3 @@ def test_programs_find_what_torchrun_gives_them_and_end_as_they_like(tmp_path):
     assert how == ["ended with exit code 3", "finished", "ZeroDivisionError", "still running"]
     assert ended[3].code == "time.sleep(100)"
     assert (ended[2].line, ended[2].code) == (5, "if os.environ['RANK'] == '2': 1 / 0")
-
-
-def test_a_picture_of_an_elastic_run_says_when_agents_met_anew_and_which_machine_was_lost():
-    def life(machine, start, end):
-        return [
-            elastic.Event(t, w, machine, 0, 1, 1) for t, w in ((start, "started"), (start + 2, "step"), (end, "step"))
-        ]
-
-    drawn = elastic.timeline(
-        [life("A", 0.0, 10.0), life("A", 20.0, 30.0), life("B", 20.0, 40.0), life("A", 50.0, 60.0)]
-    )
-    svg = drawn.data.decode()
-    assert (svg.count(">meet<"), svg.count(">lost<")) == (2, 1)

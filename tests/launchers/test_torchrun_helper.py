@@ -145,13 +145,6 @@ def test_nothing_is_left_when_the_notebook_itself_is_killed(script, tmp_path):
     assert left == []
 
 
-def test_c10d_agents_meet_too_and_each_worker_says_which_rank_it_got():
-    run = run_agents(ROOT / "scripts" / "who_am_i.py", nodes=2, per_node=1, rendezvous="c10d", timeout=LONG)
-    assert sorted(worker.rank for worker in run.workers) == [0, 1]
-    for worker in run.workers:
-        assert f"I am rank {worker.rank} of 2; the sum of all ranks is 1" in worker.output
-
-
 def test_agents_start_when_told_and_what_is_killed_is_told_from_what_failed(script):
     program = script("print('rank', rank, 'of', os.environ['WORLD_SIZE'], 'is here', flush=True)\ntime.sleep(1000)\n")
     options = {"nodes": 2, "per_node": 1, "min_nodes": 1, "rendezvous": "c10d", "max_restarts": 1}

@@ -12,7 +12,7 @@ import pytest
 from course.outline import ROOT
 from course.size import BUDGETS, CRUMBS, FLOORS, LONGEST, crumbs, modules
 
-NOBODY = {"tests", "labs", "notebooks", "solutions", "benchmarks", "scripts", "book"}
+NOBODY = {"tests", "labs", "notebooks", "solutions", "benchmarks", "scripts", "publish"}
 """What no package may import."""
 
 

@@ -2,11 +2,11 @@
 
     %cd -0
     ![ -d many-gpus ] || git clone -q --depth 1 https://github.com/OWNER/NAME many-gpus
-    %run many-gpus/start.py
+    %run many-gpus/scripts/start.py
 
 It says what it will do, lets pip add what this Python lacks (it replaces nothing that a running kernel uses, and never
 torch), lets other notebooks find the course, and runs a first all-reduce on ranks. Run again, it has little to do. In a
-terminal: ``python many-gpus/start.py``. It needs nothing but Python.
+terminal: ``python many-gpus/scripts/start.py``. It needs nothing but Python.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-COURSE = Path(__file__).resolve().parent
+COURSE = Path(__file__).resolve().parents[1]
 FITS = (3, 11), (3, 15)
 """Versions of Python: the first that fits, and the first that does not any more."""
 FIRST_CELL = "x = torch.tensor([rank], device=device)\ndist.all_reduce(x)\nx\n"
