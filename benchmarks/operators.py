@@ -1,7 +1,7 @@
 """Operators one by one: simulated against measured on a real GPU.
 
     python benchmarks/operators.py                       every row, with the ratio of simulated to measured
-    python benchmarks/operators.py --measure FILE        on a machine with a CUDA GPU (torch alone is needed)
+    python benchmarks/measure_operators.py FILE          on a machine with a CUDA GPU (torch alone is needed)
 
 A row is an operator forward ("fwd") or backward ("bwd"): CUDA events around repeats behind a GPU that is kept busy, so
 that the host's launches do not count; the median of five such blocks. Products run long enough for the card's power
@@ -15,12 +15,8 @@ import contextlib
 import json
 import re
 import statistics
-import subprocess
-import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -41,6 +37,11 @@ CASES: dict[str, Make] = {}
 def _add(name: str, make: Make) -> None:
     assert name not in CASES, name
     CASES[name] = make
+
+
+def _on(name: str, function: Callable[..., object], *shapes: tuple[int, ...], dtype: torch.dtype = BF16) -> None:
+    """A row: a function of random tensors."""
+    _add(name, lambda device: partial(function, *(torch.randn(one, device=device, dtype=dtype) for one in shapes)))
 
 
 def _both(name: str, forward: Callable[[str], tuple[Callable[..., Any], list[Tensor]]]) -> None:
@@ -142,13 +143,8 @@ def _products() -> None:
         _product("odd rows", rows, 2048, 8192)
         _product("odd rows", 8192, rows, 2048, layout="tn")
     for count, rows, terms, columns in ((64, 2048, 128, 2048), (64, 2048, 2048, 128), (256, 512, 64, 512)):
-
-        def batched(device: str, shape: tuple[int, ...] = (count, rows, terms, columns)) -> Run:
-            many, m, k, n = shape
-            a, b = (torch.randn(many, *two, device=device, dtype=BF16) for two in ((m, k), (k, n)))
-            return lambda: torch.bmm(a, b)
-
-        _add(f"batched product bf16: {count} × {rows} × {terms} × {columns}", batched)
+        name = f"batched product bf16: {count} × {rows} × {terms} × {columns}"
+        _on(name, torch.bmm, (count, rows, terms), (count, terms, columns))
     for groups, rows, terms, columns in ((8, 8192, 4096, 14336), (64, 16384, 2048, 1408), (64, 65536, 2048, 1408)):
 
         def grouped(device: str, shape: tuple[int, ...] = (groups, rows, terms, columns)) -> Run:
@@ -232,14 +228,9 @@ def _elementwise() -> None:
                 _both(f"{name} {size}", normed)
             for name, function in unary.items():
                 _unary(f"{name} {size}", function, x)
-    big = 2**28
 
     def simple(name: str, function: Callable[[Tensor, Tensor], object], dtype: torch.dtype = BF16) -> None:
-        def make(device: str) -> Run:
-            a, b = (torch.randn(big, device=device, dtype=dtype) for _ in range(2))
-            return lambda: function(a, b)
-
-        _add(f"{name} {SHORT[dtype]}: 2^28", make)
+        _on(f"{name} {SHORT[dtype]}: 2^28", function, (2**28,), (2**28,), dtype=dtype)
 
     simple("add", lambda a, b: a + b)
     simple("add", lambda a, b: a + b, FP32)
@@ -397,81 +388,6 @@ for _group in (_products, _attention, _elementwise, _tables, _convolutions, _opt
     _group()
 
 
-# --- Measuring ----------------------------------------------------------------------------------------------
-
-
-class Smi:
-    """Power and clocks, ten times a second, by nvidia-smi."""
-
-    def __init__(self) -> None:
-        query = "--query-gpu=power.draw.instant,clocks.sm,clocks.mem,temperature.gpu"
-        command = ["nvidia-smi", query, "--format=csv,noheader,nounits", "-lms", "50"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        self.seen: list[tuple[float, list[float]]] = []
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self.process.stdout
-        for line in self.process.stdout:
-            with contextlib.suppress(ValueError):
-                self.seen.append((time.monotonic(), [float(one) for one in line.split(",")]))
-
-    def between(self, began: float, ended: float) -> dict[str, float]:
-        rows = [values for when, values in self.seen if began <= when <= ended]
-        if len(rows) < 3:
-            return {}
-        watts, clock = (statistics.median(column) for column in list(zip(*rows, strict=True))[:2])
-        return {"watts": round(watts), "mhz": round(clock)}
-
-
-def measure_one(run: Run, smi: Smi, block_s: float, blocks: int = 5) -> dict[str, float]:
-    """Median seconds, and power and clocks while it ran."""
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-
-    def timed(repeats: int) -> float:
-        torch.cuda._sleep(20_000_000)  # some 10 ms: the host gets ahead
-        events[0].record()
-        for _ in range(repeats):
-            run()
-        events[1].record()
-        torch.cuda.synchronize()
-        return events[0].elapsed_time(events[1]) / 1e3 / repeats
-
-    run()
-    timed(2)
-    estimate = timed(3)
-    repeats = max(2, min(int(block_s / estimate), 4000))
-    timed(repeats)  # the clocks settle
-    began = time.monotonic()
-    found = [timed(repeats) for _ in range(blocks)]
-    return {"seconds": statistics.median(found), **smi.between(began, time.monotonic())}
-
-
-def measure(path: Path, limit_s: float) -> None:
-    """Every row on this machine's GPU, into a JSON file."""
-    end, smi = time.monotonic() + limit_s, Smi()
-    asked = "--query-gpu=name,power.limit,clocks.max.sm,clocks.max.mem,driver_version"
-    card = subprocess.run(["nvidia-smi", asked, "--format=csv,noheader"], capture_output=True, text=True).stdout
-    time.sleep(1)
-    idle = smi.seen[-1][1] if smi.seen else []
-    rows: dict[str, Any] = {}
-    about = {"card": card.strip(), "torch": torch.__version__, "date": f"{datetime.now(UTC):%Y-%m-%d}", "idle": idle}
-    properties = torch.cuda.get_device_properties()
-    about["multiprocessors"] = properties.multi_processor_count
-    for name, make in CASES.items():
-        if time.monotonic() > end:
-            rows[name] = {"error": "no time left"}
-            continue
-        try:
-            rows[name] = measure_one(make("cuda"), smi, 0.12 if "product" in name else 0.04)
-        except Exception as error:
-            rows[name] = {"error": f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"}
-        torch.cuda.empty_cache()
-        path.write_text(json.dumps({"about": about, "rows": rows}, indent=1, ensure_ascii=False))
-        print(name, rows[name], flush=True)
-    smi.process.terminate()
-
-
 # --- Simulating ---------------------------------------------------------------------------------------------
 
 
@@ -528,12 +444,7 @@ def report(path: Path, gpu: str) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--measure", type=Path, help="measure on this machine's GPU, into this file")
-    parser.add_argument("--limit", type=float, default=240, help="seconds for measuring")
     parser.add_argument("--file", type=Path, default=MEASURED / "h100.json")
     parser.add_argument("--gpu", default="H100")
     options = parser.parse_args()
-    if options.measure:
-        measure(options.measure, options.limit)
-    else:
-        report(options.file, options.gpu)
+    report(options.file, options.gpu)

@@ -204,13 +204,6 @@ def test_topology_names_ranks_local_ranks_and_speeds(diagrams):
         draw.topology(nodes=9)
 
 
-def test_every_kind_of_memory_has_its_own_colour_and_its_own_hatch():
-    kinds = palette.MEMORY_KINDS
-    assert list(kinds) == ["parameters", "gradients", "optimizer state", "activations", "other"]
-    assert len({kind.colour for kind in kinds.values()}) == len({kind.hatch for kind in kinds.values()}) == 5
-    assert all(kind.name == name and kind.hatch in svg.HATCHES for name, kind in kinds.items())
-
-
 def test_what_a_notebook_stores():
     picture = diagram("words")
     bundle = picture._repr_mimebundle_()
@@ -236,38 +229,6 @@ def test_show_needs_a_text_alternative_and_closes_figures(capsys):
     assert printed == "picture: a rising line\npicture: an empty picture\npicture: another text\n"
     with pytest.raises(ValueError, match="alternative"):
         Picture(b"", "image/png", "  ", 1)
-
-
-def _held(root: ET.Element) -> dict[str, tuple[list[list[str]], list[list[str]]]]:
-    """Collective → what each rank holds before and after: the pieces in the cells of its panel."""
-    texts = [(text.text, float(text.get("x")), float(text.get("y")), text) for text in root.iter(f"{NS}text")]
-    found = {}
-    for name, left, top, heading in texts:
-        if (heading.get("font-size"), heading.get("font-weight")) != ("15", "bold"):
-            continue
-        sides = [[[""] * 4 for _ in range(4)] for _ in range(2)]
-        for piece, x, y, _ in texts:
-            right, down = x - left - 44, y - top - 12  # from the first cell of the first rank
-            if re.fullmatch(r"[abcdΣ]\d", piece) and 0 < right < 250 and 0 < down < 100:
-                after, within = (1, right - 134) if right > 121 else (0, right)
-                sides[after][int(down // 25)][int(within // 27)] = piece
-        found[name] = tuple(sides)
-    return found
-
-
-def test_the_collectives_fit_together(diagrams):
-    held = _held(diagrams["collectives"][1])
-    assert list(held) == [
-        *("broadcast", "scatter", "gather", "reduce"),
-        *("all-gather", "all-reduce", "reduce-scatter", "all-to-all"),
-    ]
-    after = {name: then for name, (_, then) in held.items()}
-    assert after["all-reduce"][0] == ["Σ0", "Σ1", "Σ2", "Σ3"]
-    assert [after["reduce-scatter"][rank][rank] for rank in range(4)] == after["all-reduce"][0]
-    assert after["reduce"][0] == after["all-reduce"][0] and after["gather"][0] == after["all-gather"][3]
-    assert [list(column) for column in zip(*after["all-to-all"], strict=True)] == held["all-to-all"][0]
-    for name in "broadcast", "all-gather", "all-reduce":
-        assert all(row == after[name][0] for row in after[name]), f"after {name} all ranks hold the same"
 
 
 @pytest.mark.parametrize("file", sorted(pictures.FILES.glob("*.svg")), ids=lambda file: file.stem)

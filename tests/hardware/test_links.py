@@ -11,42 +11,6 @@ from utils.hardware.links import Link
 EASY = Link("easy", alpha_s=1.0, bytes_per_s=100.0, year=0, source="a test")  # 1 s a message, 0.01 s a byte
 
 
-def simulate_ring(numbers, link):
-    """A ring all-reduce, one step after the other, on lists of numbers (1 byte each).
-
-    Returns the lists at the end, the seconds it took, and the bytes that each rank sent. Written without the closed
-    form: every step takes as long as its largest message.
-    """
-    p = len(numbers)
-    n = len(numbers[0])
-    cuts = [round(i * n / p) for i in range(p + 1)]
-    data, seconds, sent = [list(row) for row in numbers], 0.0, [0] * p
-    for phase in ("reduce-scatter", "all-gather"):
-        for step in range(p - 1):
-            messages = []
-            for rank in range(p):
-                chunk = (rank - step + (phase == "all-gather")) % p
-                part = data[rank][cuts[chunk] : cuts[chunk + 1]]
-                messages.append(((rank + 1) % p, chunk, part))
-                sent[rank] += len(part)
-            for target, chunk, part in messages:
-                here = slice(cuts[chunk], cuts[chunk + 1])
-                old = data[target][here]
-                data[target][here] = [a + b for a, b in zip(old, part, strict=True)] if phase[0] == "r" else part
-            seconds += link.alpha_s + max(len(part) for *_, part in messages) / link.bytes_per_s
-    return data, seconds, sent
-
-
-@pytest.mark.parametrize("p", [1, 2, 3, 4, 8])
-def test_ring_formula_equals_a_simulated_ring(p):
-    n = 24 * p
-    numbers = [[(rank + 1) * (i + 1) for i in range(n)] for rank in range(p)]
-    data, seconds, sent = simulate_ring(numbers, EASY)
-    assert data == [[sum(column) for column in zip(*numbers, strict=True)]] * p, "the simulation itself is wrong"
-    assert links.ring_all_reduce(n, p, EASY) == pytest.approx(seconds, rel=1e-12)
-    assert [links.ring_all_reduce_bytes_per_rank(n, p)] * p == pytest.approx(sent)
-
-
 def test_hand_counted_times():
     # 400 bytes, 4 ranks: a message of all takes 1 + 4 = 5 s, one of a quarter 1 + 1 = 2 s.
     assert links.point_to_point(400, EASY) == pytest.approx(5)
