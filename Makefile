@@ -26,9 +26,9 @@ NB      ?= $(sort $(wildcard notebooks/*.ipynb solutions/*.ipynb))
 # A Markdown file, such as the page on which JupyterLab opens, is shown and not its text.
 SHOW_MARKDOWN := {"@jupyterlab/docmanager-extension:plugin": {"defaultViewers": {"markdown": "Markdown Preview"}}}
 # What JupyterLab's file browser leaves out: a learner works with the rest. (Its own list first.)
-HIDDEN := __pycache__ *.pyc *.pyo .DS_Store *~ *.egg-info benchmarks book build checks course lessons packages simgpu tests utils \
-    wheels CITATION.cff CONTRIBUTING.md CHANGELOG.md LICENSE Makefile conftest.py environment.yml pyproject.toml \
-    requirements.lock setup.py start.py
+HIDDEN := __pycache__ *.pyc *.pyo .DS_Store *~ *.egg-info benchmarks build checks course lessons publish simgpu tests utils \
+    wheels CITATION.cff CONTRIBUTING.md LICENSE Makefile conftest.py environment.yml pyproject.toml \
+    requirements.lock start.py
 HIDE_GLOBS = --ContentsManager.hide_globs="[$(foreach one,$(HIDDEN),'$(one)',)]"
 LAB_SETTINGS   = $(VENV)/share/jupyter/lab/settings
 LAB_ARGS ?= $(if $(filter 0,$(shell id -u)),--allow-root,)
@@ -211,13 +211,13 @@ lock: setup  ## take the newest versions that pyproject.toml allows into require
 	@mv $(LOCK).new $(LOCK)
 
 book: $(VENV)/.book  ## build the web book from what is stored: build/book/html (SOLUTIONS=1 adds the solutions)
-	BOOK_REPOSITORY="$(REPOSITORY)" $(RUN) book/build.py html $(if $(SOLUTIONS),--solutions)
+	BOOK_REPOSITORY="$(REPOSITORY)" $(RUN) publish/book.py html $(if $(SOLUTIONS),--solutions)
 
 book-epub: $(VENV)/.book  ## the same as one EPUB: build/book/epub
-	BOOK_REPOSITORY="$(REPOSITORY)" $(RUN) book/build.py epub
+	BOOK_REPOSITORY="$(REPOSITORY)" $(RUN) publish/book.py epub
 
-book-strings: $(VENV)/.book  ## let the translations in book/locale follow their texts
-	$(RUN) book/build.py strings
+book-strings: $(VENV)/.book  ## let the translations in publish/locale follow their texts
+	$(RUN) publish/book.py strings
 
 $(VENV)/.book: $(VENV)/.ready
 	$(call install,--editable '.[lab]' --group test --group book)
@@ -225,7 +225,7 @@ $(VENV)/.book: $(VENV)/.ready
 
 packages: setup  ## build what goes to PyPI, ranks and simgpu: build/packages/dist
 	$(call install,--group packages)
-	REPOSITORY="$(REPOSITORY)" $(RUN) packages/build.py
+	REPOSITORY="$(REPOSITORY)" $(RUN) publish/packages.py
 
 benchmarks: setup  ## print this project's figures beside its peers'
 	$(call install,--editable '.[lab]' --group benchmarks)

@@ -45,23 +45,20 @@ def fill(cells: Iterable[str], ranks: int) -> list[str]:
     return [cell.replace("RANKS", str(ranks)) for cell in cells]
 
 
+ALL_REDUCE = """\
+sums = torch.full([1000], float(rank))
+dist.all_reduce(sums)
+print(f"rank {rank} has the sum {sums[0]:g}.")"""
+
 OURS = Contestant(
     name="%%ranks",
     package="torch",
     how="ranks are forked from a process that imports torch from %load_ext on, and live on",
     first=(
         "%load_ext utils",
-        """\
-%%ranks -n RANKS
-sums = torch.full([1000], float(rank))
-dist.all_reduce(sums)
-print(f"rank {rank} has the sum {sums[0]:g}.")""",
+        "%%ranks -n RANKS\n" + ALL_REDUCE,
     ),
-    next="""\
-%%ranks
-sums = torch.full([1000], float(rank))
-dist.all_reduce(sums)
-print(f"rank {rank} has the sum {sums[0]:g}.")""",
+    next="%%ranks\n" + ALL_REDUCE,
     bare="%%ranks\npass",
     large="%%ranks\nlarge = torch.ones(25_000_000)",
     pull="%ranks pull large",
@@ -86,15 +83,10 @@ client[:]["store"] = tempfile.mkdtemp() + "/store\"""",
 import torch
 import torch.distributed as dist
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS)
-sums = torch.full([1000], float(rank))
-dist.all_reduce(sums)
-print(f"rank {rank} has the sum {sums[0]:g}.")""",
+"""
+        + ALL_REDUCE,
     ),
-    next="""\
-%%px
-sums = torch.full([1000], float(rank))
-dist.all_reduce(sums)
-print(f"rank {rank} has the sum {sums[0]:g}.")""",
+    next="%%px\n" + ALL_REDUCE,
     bare="%%px\npass",
     large="%%px\nlarge = torch.ones(25_000_000)",
     pull='pulled = client[:].pull("large", block=True)',
@@ -141,5 +133,3 @@ notebook_launcher(all_reduce, num_processes=RANKS, use_port=free_port())""",
     next="notebook_launcher(all_reduce, num_processes=RANKS, use_port=free_port())",
     idle="notebook_launcher(all_reduce, ('FOLDER',), num_processes=RANKS, use_port=free_port())",
 )
-
-ALL = (OURS, IPYPARALLEL, NOTEBOOK_LAUNCHER)

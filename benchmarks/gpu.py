@@ -2,7 +2,7 @@
 
     make test-gpu
 
-It takes about ten minutes and writes ``your_gpus.json``, as the notebook your_gpus.ipynb does, with how each part
+It takes about ten minutes and writes ``your_gpus.json``, as the notebook docs/your_gpus.ipynb does, with how each part
 ended. The notebook's last cell says how to send it.
 """
 
@@ -21,6 +21,7 @@ import torch
 import your_gpus
 from here import ROOT
 
+from course import outline
 from utils.hardware.nvml import count_gpus
 
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=short", "-p", "no:cacheprovider")
@@ -38,8 +39,7 @@ class Part:
 
 def parts() -> list[Part]:
     """What is run, one after another."""
-    notebooks = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("notebooks/*.ipynb"))
-    core = [path for path in notebooks if path not in _with_frameworks()]
+    core = [f"notebooks/{lecture.name}.ipynb" for lecture in outline.lectures() if not lecture.needs]
     # What notebooks print of devices and backends differs here from what is stored: that they run is what is tested.
     jobs = str(max(2, min(len(core), (os.cpu_count() or 1) // 2)))
     lax = (*PYTEST, "--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout=120", "-n", jobs, "--dist", "loadfile")
@@ -54,17 +54,6 @@ def _tests() -> list[str]:
     """The files in which a test needs a GPU: to collect all others takes longer than these."""
     files = sorted(ROOT.glob("tests/**/test_*.py"))
     return [str(file.relative_to(ROOT)) for file in files if "needs_gpus" in file.read_text(encoding="utf-8")]
-
-
-def _with_frameworks() -> set[str]:
-    found = subprocess.run(
-        [sys.executable, "-m", "course", "needs", "frameworks"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return {f"notebooks/{name}" for name in found.stdout.split()}
 
 
 def run(part: Part) -> tuple[str, str]:

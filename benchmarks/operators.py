@@ -1,7 +1,7 @@
 """Operators one by one: simulated against measured on a real GPU.
 
     python benchmarks/operators.py                       every row, with the ratio of simulated to measured
-    python benchmarks/operators.py --measure FILE        on a machine with a CUDA GPU (torch alone is needed)
+    python benchmarks/measure_operators.py FILE          on a machine with a CUDA GPU (torch alone is needed)
 
 A row is an operator forward ("fwd") or backward ("bwd"): CUDA events around repeats behind a GPU that is kept busy, so
 that the host's launches do not count; the median of five such blocks. Products run long enough for the card's power
@@ -15,12 +15,10 @@ import contextlib
 import json
 import re
 import statistics
-import subprocess
-import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +37,11 @@ CASES: dict[str, Make] = {}
 def _add(name: str, make: Make) -> None:
     assert name not in CASES, name
     CASES[name] = make
+
+
+def _on(name: str, function: Callable[..., object], *shapes: tuple[int, ...], dtype: torch.dtype = BF16) -> None:
+    """A row: a function of random tensors."""
+    _add(name, lambda device: partial(function, *(torch.randn(one, device=device, dtype=dtype) for one in shapes)))
 
 
 def _both(name: str, forward: Callable[[str], tuple[Callable[..., Any], list[Tensor]]]) -> None:
@@ -140,13 +143,8 @@ def _products() -> None:
         _product("odd rows", rows, 2048, 8192)
         _product("odd rows", 8192, rows, 2048, layout="tn")
     for count, rows, terms, columns in ((64, 2048, 128, 2048), (64, 2048, 2048, 128), (256, 512, 64, 512)):
-
-        def batched(device: str, shape: tuple[int, ...] = (count, rows, terms, columns)) -> Run:
-            many, m, k, n = shape
-            a, b = (torch.randn(many, *two, device=device, dtype=BF16) for two in ((m, k), (k, n)))
-            return lambda: torch.bmm(a, b)
-
-        _add(f"batched product bf16: {count} × {rows} × {terms} × {columns}", batched)
+        name = f"batched product bf16: {count} × {rows} × {terms} × {columns}"
+        _on(name, torch.bmm, (count, rows, terms), (count, terms, columns))
     for groups, rows, terms, columns in ((8, 8192, 4096, 14336), (64, 16384, 2048, 1408), (64, 65536, 2048, 1408)):
 
         def grouped(device: str, shape: tuple[int, ...] = (groups, rows, terms, columns)) -> Run:
@@ -181,31 +179,28 @@ def _attention() -> None:
         (1, 32, 8192, 128, False),
         (2, 32, 4096, 64, True),
     ):
-        _attend(batch, heads, heads, length, (width, width), causal)
-    _attend(1, 32, 8, 8192, (128, 128), True)
-    _attend(2, 32, 8, 4096, (128, 128), True)
-    _attend(1, 64, 8, 4096, (128, 128), True)
-    _attend(1, 32, 32, 4096, (192, 128), True)
-    _attend(8, 12, 12, 1024, (64, 64), True, FP32)
+        _attend(batch, (heads, heads), length, (width, width), causal)
+    _attend(1, (32, 8), 8192, (128, 128))
+    _attend(2, (32, 8), 4096, (128, 128))
+    _attend(1, (64, 8), 4096, (128, 128))
+    _attend(1, (32, 32), 4096, (192, 128))
+    _attend(8, (12, 12), 1024, (64, 64), dtype=FP32)
 
 
 def _attend(
-    batch: int,
-    heads: int,
-    kv_heads: int,
-    length: int,
-    widths: tuple[int, int],
-    causal: bool,
-    dtype: torch.dtype = BF16,
+    batch: int, heads: tuple[int, int], length: int, widths: tuple[int, int], causal: bool = True, dtype: Any = BF16
 ) -> None:
+    """``heads`` and ``widths``: of queries, and of keys and values (but keys are as wide as queries)."""
+    (many, few), (wide, narrow) = heads, widths
+
     def make(device: str) -> tuple[Callable[..., Any], list[Tensor]]:
-        sizes = ((heads, widths[0]), (kv_heads, widths[0]), (kv_heads, widths[1]))
+        sizes = ((many, wide), (few, wide), (few, narrow))
         tensors = [torch.randn(batch, length, n, w, device=device, dtype=dtype).transpose(1, 2) for n, w in sizes]
-        grouped = {"enable_gqa": True} if kv_heads < heads else {}
+        grouped = {"enable_gqa": True} if few < many else {}
         return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal, **grouped), tensors
 
-    what = f"{heads}/{kv_heads} heads" if kv_heads < heads else f"{heads} heads"
-    width = f"{widths[0]}" if widths[0] == widths[1] else f"{widths[0]}/{widths[1]}"
+    what = f"{many}/{few} heads" if few < many else f"{many} heads"
+    width = f"{wide}" if wide == narrow else f"{wide}/{narrow}"
     kind = f"{SHORT[dtype]}, " if dtype is not BF16 else ""
     _both(f"attention {kind}{'causal' if causal else 'full'}: {batch} × {what} × {length} × {width}", make)
 
@@ -213,39 +208,29 @@ def _attend(
 # --- What memory limits -------------------------------------------------------------------------------------
 
 
+def _unary(name: str, function: Callable[[Tensor], Tensor], make: Callable[[str], Tensor]) -> None:
+    _both(name, lambda device: (function, [make(device)]))
+
+
 def _elementwise() -> None:
+    norms = {"rms norm": F.rms_norm, "layer norm": F.layer_norm}
+    unary: dict[str, Any] = {"softmax": lambda x: x.softmax(-1), "gelu": F.gelu, "silu": F.silu}
+    unary |= {"dropout": lambda x: F.dropout(x, 0.1)}
     for rows, width in ((8192, 4096), (16384, 8192), (65536, 768)):
         for dtype in (BF16, FP32) if width == 4096 else (BF16,):
-            size = f"{SHORT[dtype]}: {rows} × {width}"
-            for name, norm in (("rms norm", F.rms_norm), ("layer norm", F.layer_norm)):
+            size, x = f"{SHORT[dtype]}: {rows} × {width}", _images(rows, width, dtype=dtype)
+            for name, norm in norms.items():
 
-                def normed(device: str, norm: Any = norm, shape: Any = (rows, width), dtype: Any = dtype) -> Any:
-                    x, w = torch.randn(shape, device=device, dtype=dtype), torch.ones(shape[1], device=device)
-                    return lambda x, w: norm(x, (shape[1],), w), [x, w.to(dtype)]
+                def normed(device: str, norm: Any = norm, x: Any = x, width: int = width, dtype: Any = dtype) -> Any:
+                    weight = torch.ones(width, device=device).to(dtype)
+                    return lambda x, weight: norm(x, (width,), weight), [x(device), weight]
 
                 _both(f"{name} {size}", normed)
-            for name, function in (
-                ("softmax", lambda x: x.softmax(-1)),
-                ("gelu", F.gelu),
-                ("silu", F.silu),
-                ("dropout", lambda x: F.dropout(x, 0.1)),
-            ):
-
-                def one(device: str, f: Any = function, shape: Any = (rows, width), dtype: Any = dtype) -> Any:
-                    return f, [torch.randn(shape, device=device, dtype=dtype)]
-
-                _both(f"{name} {size}", one)
-    big = 2**28
-
-    def pair(device: str, dtype: torch.dtype = BF16) -> tuple[Tensor, Tensor]:
-        return torch.randn(big, device=device, dtype=dtype), torch.randn(big, device=device, dtype=dtype)
+            for name, function in unary.items():
+                _unary(f"{name} {size}", function, x)
 
     def simple(name: str, function: Callable[[Tensor, Tensor], object], dtype: torch.dtype = BF16) -> None:
-        def make(device: str) -> Run:
-            a, b = pair(device, dtype)
-            return lambda: function(a, b)
-
-        _add(f"{name} {SHORT[dtype]}: 2^28", make)
+        _on(f"{name} {SHORT[dtype]}: 2^28", function, (2**28,), (2**28,), dtype=dtype)
 
     simple("add", lambda a, b: a + b)
     simple("add", lambda a, b: a + b, FP32)
@@ -274,6 +259,10 @@ def _elementwise() -> None:
         _both(f"embedding {SHORT[dtype]}: 8192 of {words} × 4096", looked_up)
 
 
+def _wide(where: Tensor, values: Tensor) -> Tensor:
+    return where[:, None].expand_as(values)
+
+
 def _tables() -> None:
     def rows(name: str, count: int, function: Callable[[Tensor, Tensor, Tensor], object]) -> None:
         def make(device: str) -> Run:
@@ -289,13 +278,30 @@ def _tables() -> None:
         rows("index_copy_", count, lambda table, where, values: table.index_copy_(0, where, values))
         rows("index_add_", count, lambda table, where, values: table.index_add_(0, where, values))
         rows("index_select", count, lambda table, where, values: table.index_select(0, where))
-        rows(
-            "scatter_", count, lambda table, where, values: table.scatter_(0, where[:, None].expand_as(values), values)
-        )
-        rows("gather", count, lambda table, where, values: table.gather(0, where[:, None].expand_as(values)))
+        rows("scatter_", count, lambda table, where, values: table.scatter_(0, _wide(where, values), values))
+        rows("gather", count, lambda table, where, values: table.gather(0, _wide(where, values)))
 
 
 # --- Convolutions, batch norm -------------------------------------------------------------------------------
+
+
+def _images(*shape: int, dtype: torch.dtype = BF16, last: bool = False) -> Callable[[str], Tensor]:
+    """What makes a tensor of this shape on a device; ``last``: channels last."""
+    layout = torch.channels_last if last else torch.contiguous_format
+    return lambda device: torch.randn(shape, device=device, dtype=dtype).to(memory_format=layout)
+
+
+def _convolve(
+    name: str, shape: tuple[int, ...], filters: tuple[int, int, int], how: dict[str, Any], last: bool, dtype: Any
+) -> None:
+    turned, (incoming, outgoing, side) = name.startswith("4×4 transposed"), filters
+    weights = (incoming, outgoing) if turned else (outgoing, incoming // how.get("groups", 1))
+    x, w = (_images(*size, dtype=dtype, last=last) for size in (shape, (*weights, side, side)))
+    function = F.conv_transpose2d if turned else F.conv2d
+    kind = f"{'tf32' if dtype is FP32 else 'bf16'} {'NHWC' if last else 'NCHW'}"
+    size = "×".join(map(str, shape))
+    apply = partial(function, **how)
+    _both(f"convolution {name} {kind}: {size} → {outgoing}", lambda device: (apply, [x(device), w(device)]))
 
 
 def _convolutions() -> None:
@@ -311,94 +317,65 @@ def _convolutions() -> None:
         ("3×3 depthwise", (32, 512, 28, 28), (512, 512, 3), {"padding": 1, "groups": 512}),
         ("7×7 depthwise", (64, 192, 56, 56), (192, 192, 7), {"padding": 3, "groups": 192}),
         ("3×3, 32 groups", (64, 256, 28, 28), (256, 256, 3), {"padding": 1, "groups": 32}),
-        ("4×4 transposed stride 2", (64, 256, 28, 28), (256, 128, 4), {"padding": 1, "stride": 2, "transposed": True}),
+        ("4×4 transposed stride 2", (64, 256, 28, 28), (256, 128, 4), {"padding": 1, "stride": 2}),
     )
-    for dtype in (BF16, FP32):
-        for last in (False, True):
-            for name, images, (incoming, filters, side), how in cases:
-                if dtype is FP32 and (last or name[:3] == "7×7"):
-                    continue
-
-                def make(
-                    device: str, images=images, incoming=incoming, filters=filters, side=side, how=how,
-                    dtype=dtype, last=last,
-                ) -> tuple[Callable[..., Any], list[Tensor]]:  # fmt: skip
-                    layout = torch.channels_last if last else torch.contiguous_format
-                    x = torch.randn(images, device=device, dtype=dtype).to(memory_format=layout)
-                    options = dict(how)
-                    turned = options.pop("transposed", False)
-                    shape = (incoming, filters) if turned else (filters, incoming // how.get("groups", 1))
-                    w = torch.randn(*shape, side, side, device=device, dtype=dtype).to(memory_format=layout)
-                    function = F.conv_transpose2d if turned else F.conv2d
-                    return lambda x, w: function(x, w, **options), [x, w]
-
-                kind = f"{'tf32' if dtype is FP32 else 'bf16'} {'NHWC' if last else 'NCHW'}"
-                _both(f"convolution {name} {kind}: {'×'.join(map(str, images))} → {filters}", make)
+    for dtype, last in ((BF16, False), (BF16, True), (FP32, False)):
+        for case in cases:
+            if dtype is BF16 or case[0][:3] != "7×7":
+                _convolve(*case, last, dtype)
     for last in (False, True):
-        for training in (True, False):
-            for dtype in (BF16, FP32):
+        layout = "NHWC" if last else "NCHW"
+        for training, dtype in product((True, False), (BF16, FP32)):
 
-                def normed(device: str, last=last, training=training, dtype=dtype) -> Any:
-                    layout = torch.channels_last if last else torch.contiguous_format
-                    x = torch.randn(64, 256, 56, 56, device=device, dtype=dtype).to(memory_format=layout)
-                    module = nn.BatchNorm2d(256).to(device).train(training)
-                    return lambda x: module(x), [x]
+            def normed(device: str, last: bool = last, training: bool = training, dtype: Any = dtype) -> Any:
+                x = _images(64, 256, 56, 56, dtype=dtype, last=last)(device)
+                module = nn.BatchNorm2d(256).to(device).train(training)
+                return module, [x]
 
-                how = f"{SHORT[dtype]} {'train' if training else 'eval'} {'NHWC' if last else 'NCHW'}"
-                _both(f"batch norm {how}: 64×256×56×56", normed)
-        for name, function in (("relu", F.relu), ("max pool", lambda x: F.max_pool2d(x, 3, 2, 1))):
-
-            def mapped(device: str, last=last, function=function) -> Any:
-                layout = torch.channels_last if last else torch.contiguous_format
-                return function, [torch.randn(64, 64, 112, 112, device=device, dtype=BF16).to(memory_format=layout)]
-
-            _both(f"{name} bf16 {'NHWC' if last else 'NCHW'}: 64×64×112×112", mapped)
+            _both(f"batch norm {SHORT[dtype]} {'train' if training else 'eval'} {layout}: 64×256×56×56", normed)
+        maps = _images(64, 64, 112, 112, last=last)
+        _unary(f"relu bf16 {layout}: 64×64×112×112", F.relu, maps)
+        _unary(f"max pool bf16 {layout}: 64×64×112×112", lambda x: F.max_pool2d(x, 3, 2, 1), maps)
 
 
 # --- Optimizers, copies -------------------------------------------------------------------------------------
 
 
+def _parameters(device: str, count: int, each: int) -> list[nn.Parameter]:
+    """With a gradient each."""
+    found = [nn.Parameter(torch.randn(each, device=device)) for _ in range(count)]
+    for parameter in found:
+        parameter.grad = torch.randn_like(parameter)
+    return found
+
+
 def _optimizers() -> None:
-    for count, each in ((100, 1_000_000), (100, 10_000_000)):
-        for name, kind, options in (
-            ("AdamW foreach", torch.optim.AdamW, {"foreach": True}),
-            ("AdamW fused", torch.optim.AdamW, {"fused": True}),
-            ("SGD momentum foreach", torch.optim.SGD, {"foreach": True, "momentum": 0.9}),
-            ("AdamW for loop", torch.optim.AdamW, {"foreach": False}),
-        ):
-            if name.endswith("loop") and each < 10_000_000:
-                continue
-
-            def make(device: str, count=count, each=each, kind=kind, options=options) -> Run:
-                tensors = [nn.Parameter(torch.randn(each, device=device)) for _ in range(count)]
-                for one in tensors:
-                    one.grad = torch.randn_like(one)
-                return kind(tensors, lr=1e-3, **options).step
-
-            _add(f"{name} fp32: {count} × {each}", make)
-
-        def clip(device: str, count=count, each=each) -> Run:
-            tensors = [nn.Parameter(torch.randn(each, device=device)) for _ in range(count)]
-            for one in tensors:
-                one.grad = torch.randn_like(one)
-            return lambda: nn.utils.clip_grad_norm_(tensors, 1.0, foreach=True)
-
-        _add(f"clip_grad_norm_ fp32: {count} × {each}", clip)
+    kinds: dict[str, Callable[[list[nn.Parameter]], Run]] = {
+        "AdamW foreach": lambda some: torch.optim.AdamW(some, foreach=True).step,
+        "AdamW fused": lambda some: torch.optim.AdamW(some, fused=True).step,
+        "SGD momentum foreach": lambda some: torch.optim.SGD(some, 1e-3, momentum=0.9, foreach=True).step,
+        "AdamW for loop": lambda some: torch.optim.AdamW(some, foreach=False).step,
+        "clip_grad_norm_": lambda some: lambda: nn.utils.clip_grad_norm_(some, 1.0, foreach=True),
+    }
+    for each, (name, kind) in product((1_000_000, 10_000_000), kinds.items()):
+        if each > 1_000_000 or not name.endswith("loop"):
+            _add(
+                f"{name} fp32: 100 × {each}", lambda device, each=each, kind=kind: kind(_parameters(device, 100, each))
+            )
 
 
 def _copies() -> None:
-    for name, pinned in (("pinned", True), ("pageable", False)):
-        for back in (False, True):
+    for pinned, back in product((True, False), (False, True)):
 
-            def make(device: str, pinned=pinned, back=back) -> Run:
-                here = torch.zeros(2**28, dtype=torch.uint8)
-                here = here.pin_memory() if pinned else here
-                there = torch.zeros(2**28, dtype=torch.uint8, device=device)
-                if back:
-                    return lambda: here.copy_(there, non_blocking=pinned)
-                return lambda: there.copy_(here, non_blocking=pinned)
+        def make(device: str, pinned: bool = pinned, back: bool = back) -> Run:
+            here = torch.zeros(2**28, dtype=torch.uint8)
+            here = here.pin_memory() if pinned else here
+            there = torch.zeros(2**28, dtype=torch.uint8, device=device)
+            source, target = (there, here) if back else (here, there)
+            return lambda: target.copy_(source, non_blocking=pinned)
 
-            _add(f"copy {name} {'to the host' if back else 'from the host'}: 256 MiB", make)
+        name = f"{'pinned' if pinned else 'pageable'} {'to the host' if back else 'from the host'}"
+        _add(f"copy {name}: 256 MiB", make)
 
     def own(device: str) -> Run:
         a, b = (torch.zeros(2**30, dtype=torch.uint8, device=device) for _ in range(2))
@@ -409,81 +386,6 @@ def _copies() -> None:
 
 for _group in (_products, _attention, _elementwise, _tables, _convolutions, _optimizers, _copies):
     _group()
-
-
-# --- Measuring ----------------------------------------------------------------------------------------------
-
-
-class Smi:
-    """Power and clocks, ten times a second, by nvidia-smi."""
-
-    def __init__(self) -> None:
-        query = "--query-gpu=power.draw.instant,clocks.sm,clocks.mem,temperature.gpu"
-        command = ["nvidia-smi", query, "--format=csv,noheader,nounits", "-lms", "50"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        self.seen: list[tuple[float, list[float]]] = []
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self.process.stdout
-        for line in self.process.stdout:
-            with contextlib.suppress(ValueError):
-                self.seen.append((time.monotonic(), [float(one) for one in line.split(",")]))
-
-    def between(self, began: float, ended: float) -> dict[str, float]:
-        rows = [values for when, values in self.seen if began <= when <= ended]
-        if len(rows) < 3:
-            return {}
-        watts, clock = (statistics.median(column) for column in list(zip(*rows, strict=True))[:2])
-        return {"watts": round(watts), "mhz": round(clock)}
-
-
-def measure_one(run: Run, smi: Smi, block_s: float, blocks: int = 5) -> dict[str, float]:
-    """Median seconds, and power and clocks while it ran."""
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-
-    def timed(repeats: int) -> float:
-        torch.cuda._sleep(20_000_000)  # some 10 ms: the host gets ahead
-        events[0].record()
-        for _ in range(repeats):
-            run()
-        events[1].record()
-        torch.cuda.synchronize()
-        return events[0].elapsed_time(events[1]) / 1e3 / repeats
-
-    run()
-    timed(2)
-    estimate = timed(3)
-    repeats = max(2, min(int(block_s / estimate), 4000))
-    timed(repeats)  # the clocks settle
-    began = time.monotonic()
-    found = [timed(repeats) for _ in range(blocks)]
-    return {"seconds": statistics.median(found), **smi.between(began, time.monotonic())}
-
-
-def measure(path: Path, limit_s: float) -> None:
-    """Every row on this machine's GPU, into a JSON file."""
-    end, smi = time.monotonic() + limit_s, Smi()
-    asked = "--query-gpu=name,power.limit,clocks.max.sm,clocks.max.mem,driver_version"
-    card = subprocess.run(["nvidia-smi", asked, "--format=csv,noheader"], capture_output=True, text=True).stdout
-    time.sleep(1)
-    idle = smi.seen[-1][1] if smi.seen else []
-    rows: dict[str, Any] = {}
-    about = {"card": card.strip(), "torch": torch.__version__, "date": f"{datetime.now(UTC):%Y-%m-%d}", "idle": idle}
-    properties = torch.cuda.get_device_properties()
-    about["multiprocessors"] = properties.multi_processor_count
-    for name, make in CASES.items():
-        if time.monotonic() > end:
-            rows[name] = {"error": "no time left"}
-            continue
-        try:
-            rows[name] = measure_one(make("cuda"), smi, 0.12 if "product" in name else 0.04)
-        except Exception as error:
-            rows[name] = {"error": f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"}
-        torch.cuda.empty_cache()
-        path.write_text(json.dumps({"about": about, "rows": rows}, indent=1, ensure_ascii=False))
-        print(name, rows[name], flush=True)
-    smi.process.terminate()
 
 
 # --- Simulating ---------------------------------------------------------------------------------------------
@@ -542,12 +444,7 @@ def report(path: Path, gpu: str) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--measure", type=Path, help="measure on this machine's GPU, into this file")
-    parser.add_argument("--limit", type=float, default=240, help="seconds for measuring")
     parser.add_argument("--file", type=Path, default=MEASURED / "h100.json")
     parser.add_argument("--gpu", default="H100")
     options = parser.parse_args()
-    if options.measure:
-        measure(options.measure, options.limit)
-    else:
-        report(options.file, options.gpu)
+    report(options.file, options.gpu)

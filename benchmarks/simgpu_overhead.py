@@ -14,7 +14,6 @@ And what the simulation assumes of the host: how much of a launch is Python's, a
 
 from __future__ import annotations
 
-import argparse
 import gc
 import statistics
 import sys
@@ -163,14 +162,9 @@ def line(name: str, ours: Sequence[float], theirs: Sequence[float], target: floa
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="one round with small images")
-    quick = parser.parse_args(arguments).quick
-    rounds, batch, size = (QUICK_ROUNDS, 2, 32) if quick else (ROUNDS, 8, 224)
-    counts = QUICK_GPU_COUNTS if quick else GPU_COUNTS
-    facts = here.facts([])
+    rounds, note = here.begin(__doc__, ROUNDS, QUICK_ROUNDS, arguments)
+    batch, size, counts = (2, 32, QUICK_GPU_COUNTS) if note else (8, 224, GPU_COUNTS)
     torch.manual_seed(0)
-    print(here.header(facts))
     print(f"paired runs:  {rounds} rounds; ResNet-50, batch {batch}, {size}×{size} images; medians, ours : the other\n")
     ours, theirs = with_numbers(rounds, batch, size)
     print(line("numbers=True, beside the plain CPU", ours, theirs, 1.05, 1e3, "ms"))
@@ -187,8 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(
         f"a small operator in a module, on the CPU: {whole_s * 1e6:.1f} µs, of which Python's {python_s * 1e6:.1f} µs"
     )
-    if quick:
-        print("Quick: good for a look; figures to quote need the full run.")
+    print(note, end="")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The GPUs of this machine beside simulated ones: training steps, all-reduces, a straggler, a hang; one small file.
 
-    python benchmarks/your_gpus.py        all of it, into your_gpus.json; the notebook your_gpus.ipynb does the same
+    python benchmarks/your_gpus.py        all of it, into your_gpus.json; docs/your_gpus.ipynb does the same
 
 Everything runs on ranks of ``utils``: under NCCL where there are GPUs enough, else under gloo on the CPU. Without a GPU
 all of it is a rehearsal: tiny models on the CPU, simulated for an H100, so that what runs is seen and no figure counts.

@@ -7,8 +7,8 @@
     renumber.py     lectures inserted, moved, split off: every mention of a number follows
     new.py          a new lecture and a new lab, from templates/
     anywhere.py     notebooks that fetch the course (Colab, Kaggle), and files that a wheel has brought along
+    wheel.py        what a wheel brings beside the packages
     size.py         how large each package is, beside what it may be
-    architecture.py pictures of the packages, from their imports
     update.py       `make update`: the newest version, and what a learner has written stays
 
 ``python -m course --help`` lists the commands. Nothing is imported here, so that a lab's kernel pays for none of

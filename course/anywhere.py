@@ -1,9 +1,10 @@
 """The course away from its repository: notebooks that fetch it, and files that a wheel has brought along.
 
 Colab and Kaggle open one notebook and nothing else. ``python -m course anywhere FOLDER ADDRESS`` writes every notebook
-with a cell in front that fetches the course and starts it (start.py); a workflow makes the branch ``anywhere`` of them.
+with a cell in front that fetches the course and starts it (scripts/start.py); a workflow makes the branch ``anywhere``
+of them.
 
-``pip install git+ADDRESS`` brings the files that a learner works with (setup.py says which), and ``python -m course get
+``pip install git+ADDRESS`` brings the files that a learner works with (wheel.py says which), and ``python -m course get
 FOLDER`` puts them into a folder. Both need nothing but Python.
 """
 
@@ -23,7 +24,7 @@ NOTEBOOKS = ("notebooks", "labs", "solutions")
 CELL = """\
 %cd -0
 ![ -d many-gpus ] || git clone -q --depth 1 {address} many-gpus
-%run many-gpus/start.py"""
+%run many-gpus/scripts/start.py"""
 """Starts the course in any Jupyter; the first line leads back to where the kernel began, for a second run."""
 WORDS = """\
 **Run the next cell first.** It fetches the [course]({address}) into the folder `many-gpus`, says what it adds to this

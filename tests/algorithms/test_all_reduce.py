@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
@@ -143,31 +142,6 @@ def test_hierarchical_keeps_its_bytes_inside_the_nodes_as_the_formula_says(ranks
         assert one.steps == links.hierarchical_all_reduce(N, nodes, per_node, STEPS, STEPS, per_node)
 
 
-def test_hand_counted_times_of_halving() -> None:
-    easy = Link("easy", alpha_s=1.0, bytes_per_s=100.0, year=0, source="a test")
-    assert halving_all_reduce(400, 1, easy) == 0
-    assert halving_all_reduce(400, 4, easy) == pytest.approx(2 * (1 + 2) + 2 * (1 + 1))
-    assert halving_all_reduce(400, 5, easy) == pytest.approx(10 + 2 * 5)
-
-
-def recorded_bytes() -> dict[str, tuple[int, int]]:
-    from utils.ranks.recorder import record_collectives
-
-    found = {}
-    for name in ALGORITHMS:
-        with record_collectives() as record:
-            traffic = traffic_of(name, 2)
-        # What is not counted: each of ⌈log₂ p⌉ messages before it, with p lengths and types of 8 bytes each.
-        found[name] = traffic.sent, record.sent_bytes - 2 * (4 * 2 * 8)
-    return found
-
-
-def test_the_count_is_what_an_independent_recorder_sees() -> None:
-    for found in on_all_ranks(recorded_bytes, 4):
-        for name, (ours, seen) in found.items():
-            assert ours == seen, name
-
-
 # ---------------------------------------------------------------------- errors
 def refusals(what: str) -> tuple[list[str], float]:
     """The message of each algorithm; then a good all-reduce, to see that the world still works."""
@@ -197,18 +171,6 @@ def test_unequal_types_are_an_error_on_every_rank() -> None:
         assert all(message.endswith("rank 1 has 3 float32, rank 2 has 3 float64") for message in said)
 
 
-def uneven_nodes() -> str:
-    try:
-        all_reduce(torch.ones(2), "hierarchical", per_node=2)
-    except ValueError as error:
-        return str(error)
-    return "nothing"
-
-
-def test_nodes_of_unequal_size_are_an_error() -> None:
-    assert on_all_ranks(uneven_nodes, 3) == ["3 ranks are not nodes of 2: hierarchical needs nodes of equal size"] * 3
-
-
 def nodes_of_the_launcher() -> int:
     return all_reduce(torch.ones(8), "hierarchical").steps
 
@@ -219,34 +181,11 @@ def test_the_launcher_says_how_many_ranks_a_node_has() -> None:
 
 
 # ---------------------------------------------------------------------- the picture
-STATES = [[[1, 1], [10, 10]], [[1, 11], [11, 10]], [[11, 11], [11, 11]]]
-
-
-def boxes(svg: str) -> list[tuple[str, str, bool]]:
-    """Every cell of the grids as (colour, text, framed): what is drawn after the legend."""
-    root = ET.fromstring(svg)
-    found = []
-    shapes = [shape for shape in root if not shape.tag.endswith(("title", "desc", "defs"))]
-    for shape, text in zip(shapes, shapes[3:], strict=False):  # (its pattern and the plate of its number are between)
-        if shape.get("rx") == "3" and not shape.get("fill").startswith("url") and text.text:
-            found.append((shape.get("fill"), text.text, float(shape.get("stroke-width")) > 2))
-    return found
-
-
 def test_the_picture_shows_what_each_rank_holds_and_what_has_just_arrived() -> None:
-    own, part, whole = (role.colour for role in (pictures.OWN, pictures.PART, pictures.WHOLE))
-    assert boxes(pictures.chunks(STATES, 1).data.decode()) == [
-        *((own, "1", False), (whole, "11", True)),
-        *((whole, "11", True), (own, "10", False)),
-    ]
-    three = [[[1], [10], [100]], [[1], [11], [100]]]
-    assert boxes(pictures.chunks(three, 1).data.decode())[1] == (part, "11", True)
-
-
-def test_the_picture_has_words() -> None:
-    assert pictures.chunks(STATES, 0).alt == "At the start: rank 0 holds 1, 1; rank 1 holds 10, 10."
-    assert pictures.chunks(STATES, 2).alt == "After step 2: rank 0 holds 11, 11; rank 1 holds 11, 11."
-    assert pictures.chunks(STATES, 2).data.count(b"<polygon") == 2  # an arrow for each chunk that arrived
+    states = [[[1, 1], [10, 10]], [[1, 11], [11, 10]], [[11, 11], [11, 11]]]
+    assert pictures.chunks(states, 0).alt == "At the start: rank 0 holds 1, 1; rank 1 holds 10, 10."
+    assert pictures.chunks(states, 2).alt == "After step 2: rank 0 holds 11, 11; rank 1 holds 11, 11."
+    assert pictures.chunks(states, 2).data.count(b"<polygon") == 2  # an arrow for each chunk that arrived
 
 
 # ---------------------------------------------------------------------- the benchmark

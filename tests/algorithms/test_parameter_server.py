@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections.abc import Callable
@@ -17,8 +16,6 @@ from torch.nn.utils import parameters_to_vector
 
 import utils
 from lessons.algorithms.parameter_server import Record, simulate, train
-from utils.hardware import links
-from utils.hardware.links import Link
 from utils.training import data
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the functions here run on ranks
@@ -89,12 +86,6 @@ def test_the_synchronous_server_gives_the_parameters_of_one_process(servers: int
         assert [point.loss for point in records[0].history] == pytest.approx(losses, rel=1e-4)
 
 
-def test_a_synchronous_server_that_waits_for_a_slow_worker_gives_the_same_bits() -> None:
-    quick, slow = (on_ranks(4, slow, gradients=9)[0] for slow in (0.0, 0.05))
-    assert torch.equal(quick.parameters, slow.parameters)
-    assert slow.seconds > 3 * 0.05
-
-
 # ---------------------------------------------------------------------- asynchronous and bounded
 def test_an_asynchronous_server_takes_exactly_the_gradients_asked_for() -> None:
     server, *workers = on_ranks(4, 0.05, gradients=60, mode="asynchronous", every=20)
@@ -115,22 +106,6 @@ def test_nobody_gets_further_ahead_than_the_bound(bound: int) -> None:
     assert max(server.gradients) - min(server.gradients) <= bound + 1
 
 
-def test_one_run_after_another_and_several_servers_do_not_mix_their_messages() -> None:
-    def many() -> list[Any]:
-        found = []
-        for servers, mode in (1, "asynchronous"), (2, "bounded"), (1, "synchronous"), (3, "asynchronous"):
-            record = train(small_model(), loss_of(0.01), 12, LR, mode, bound=1, servers=servers, workers=3)
-            found.append(None if record is None else (record.role, sum(record.gradients)))
-        return found
-
-    found = utils.launch(many, ranks=6, backend="gloo", timeout=240, show_output=False)
-    for index, servers in enumerate((1, 2, 1, 3)):
-        roles = [None if one[index] is None else one[index][0] for one in found]
-        assert roles == ["server"] * servers + ["worker"] * 3 + [None] * (3 - servers)
-        assert [one[index][1] for one in found[:servers]] == [12] * servers
-        assert sum(one[index][1] for one in found[servers : servers + 3]) == 12
-
-
 # ---------------------------------------------------------------------- bytes
 @pytest.mark.parametrize(("servers", "workers"), [(1, 1), (1, 4), (2, 4), (4, 4)])
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
@@ -144,13 +119,6 @@ def test_bytes_in_and_out_of_a_server_are_counted(mode: str, servers: int, worke
         assert abs(server.bytes_in - 3 * workers * whole / servers) <= 3 * workers * 4
     for worker in records[servers:]:
         assert worker.bytes_in == worker.bytes_out == whole * worker.gradients[0]
-
-
-def test_the_busiest_rank_carries_what_a_naive_all_reduce_carries_through_rank_0() -> None:
-    """One step with p workers: the server's link carries 2·p·n bytes; rank 0 of p + 1 ranks in ``naive`` the same."""
-    only_bytes = Link("counts bytes", alpha_s=0.0, bytes_per_s=1.0, year=0, source="a test")
-    server = on_ranks(5, gradients=4)[0]
-    assert server.bytes_in + server.bytes_out == links.naive_all_reduce(4 * PARAMETERS, 5, only_bytes)
 
 
 # ---------------------------------------------------------------------- simulated time
@@ -181,30 +149,6 @@ def test_equal_workers_in_lockstep_have_the_staleness_of_the_others_before_them(
     record = simulated([1.0] * 4, 24, mode="asynchronous")
     assert record.staleness == [0, 1, 2, 3] + [3] * 20
     assert simulated([1.0] * 4, 24, mode="bounded", bound=0).staleness == [0, 1, 2, 3] * 6
-
-
-def test_workers_queue_at_the_servers_link() -> None:
-    slow = Link("slow", alpha_s=0.0, bytes_per_s=4 * PARAMETERS, year=0, source="a test")  # 1 s for a message
-    for workers in 1, 2, 4:
-        # Computing takes no time: the parameters leave at 1, 2, …, and each gradient comes in right behind
-        record = simulated([0.0] * workers, workers, link=slow)
-        assert record.seconds == workers + 1
-
-
-def test_a_bounded_run_with_no_bound_to_speak_of_is_asynchronous() -> None:
-    speeds = [1.0, 1.5, 4.0]
-    one = simulated(speeds, mode="asynchronous")
-    other = simulated(speeds, mode="bounded", bound=1000)
-    assert torch.equal(one.parameters, other.parameters)
-    assert (one.seconds, one.staleness) == (other.seconds, other.staleness)
-
-
-def test_a_simulation_leaves_the_model_alone_and_repeats_itself() -> None:
-    model = small_model()
-    before = parameters_to_vector(model.parameters()).clone()
-    runs = [simulate(model, loss_of(), 12, LR, [1.0, 2.0], "asynchronous", evaluate=whole_loss) for _ in range(2)]
-    assert torch.equal(parameters_to_vector(model.parameters()), before)
-    assert runs[0].history == runs[1].history and math.isfinite(runs[0].history[-1].loss)
 
 
 # ---------------------------------------------------------------------- wrong arguments

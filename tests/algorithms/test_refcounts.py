@@ -7,8 +7,6 @@ import subprocess
 import sys
 from collections import Counter
 
-import pytest
-
 from course.notebooks import ROOT
 from lessons.algorithms import refcounts
 
@@ -23,31 +21,6 @@ def test_only_the_two_orders_without_mixing_are_right() -> None:
     outcomes = {order: refcounts.run(order).outcome for order in refcounts.orders()}
     assert Counter(outcomes.values()) == {refcounts.RIGHT: 2, refcounts.LEAK: 9, refcounts.FREED: 9}
     assert [order for order, outcome in outcomes.items() if outcome == refcounts.RIGHT] == ["AAABBB", "BBBAAA"]
-
-
-def test_the_last_store_wins() -> None:
-    for order in refcounts.orders():
-        played = refcounts.run(order)
-        if played.outcome != refcounts.RIGHT:
-            assert (played.outcome == refcounts.LEAK) == (order[-1] == "A")
-            assert played.moments[5].count == (3 if order[-1] == "A" else 1)
-
-
-def test_a_leak_ends_without_names_and_not_freed() -> None:
-    last = refcounts.run("ABABBA").moments[-1]
-    assert (last.names, last.freed, last.count) == (0, False, 1)
-
-
-def test_freed_while_referenced_has_a_name_left() -> None:
-    first_drop, last_drop = refcounts.run("ABABAB").moments[6:]
-    assert first_drop.freed and first_drop.names == 1
-    assert last_drop.freed and last_drop.names == 0
-
-
-@pytest.mark.parametrize("order", ["", "AAB", "AAAABB", "ABCABC", "aaabbb"])
-def test_what_is_no_order_is_refused(order: str) -> None:
-    with pytest.raises(ValueError, match="three A and three B"):
-        refcounts.run(order)
 
 
 def test_the_picture_tells_its_story_in_words_and_hides_what_comes_later() -> None:

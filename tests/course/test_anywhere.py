@@ -41,15 +41,9 @@ def test_every_notebook_is_there_and_begins_with_the_cell_that_fetches_the_cours
     nbformat.validate(nbformat.read(written / there[0], as_version=4))
 
 
-def test_what_is_no_lecture_or_lab_is_left_out(tmp_path: Path) -> None:
-    (tmp_path / "labs").mkdir()
-    (tmp_path / "labs" / "my own.ipynb").write_text("{}")
-    assert anywhere.write(tmp_path / "out", ADDRESS, tmp_path) == []
-
-
 def test_pages_and_start_py_show_the_same_cell() -> None:
     lines = anywhere.CELL.splitlines()
-    for name in ("start.py", "docs/anywhere.md", "README.md"):
+    for name in ("scripts/start.py", "docs/anywhere.md", "README.md"):
         text = (outline.ROOT / name).read_text(encoding="utf-8")
         address = "ADDRESS_OF_THIS_REPOSITORY" if name == "README.md" else "https://github.com/OWNER/NAME"
         for line in lines:
@@ -77,7 +71,6 @@ def test_in_a_clone_the_files_are_there_already(tmp_path: Path, capsys: pytest.C
 def test_a_wheel_brings_the_files_and_everything_that_packages_read(tmp_path: Path) -> None:
     """As `pip install` of the repository's address makes it; then from it alone: get, the outline, references."""
     copy = copy_course(tmp_path / "copy", *FOLDERS, "utils", "simgpu", "checks", "lessons", "course")
-    (copy / "setup.py").write_bytes((outline.ROOT / "setup.py").read_bytes())
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
     done = subprocess.run([*pip, "-w", tmp_path, copy], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import labs_support as support
@@ -15,7 +13,7 @@ import toy_lab
 from kernel_support import Kernel
 
 from course.__main__ import main
-from course.build import BadMarkers, LabError, build, differences, lab_from, strip_solution
+from course.build import BadMarkers, LabError, build, strip_solution
 
 INVITE = 'raise NotImplementedError("Write your answer here")'
 
@@ -112,26 +110,6 @@ def test_a_lab_keeps_cells_and_ids_and_loses_solutions_and_outputs(course):
             assert cell.outputs == [] and cell.execution_count is None
 
 
-def test_tags_and_attachments_stay(course):
-    notebook = toy_lab.solution()
-    notebook.cells[0].attachments = {"a.png": {"image/png": "aGk="}}
-    notebook.cells[1].metadata["tags"] = ["nbval-skip"]
-    lab = json.loads(lab_from(toy_lab.write(notebook, course / "solutions" / "97_tags.ipynb")))
-    assert lab["cells"][0]["attachments"] == {"a.png": {"image/png": "aGk="}}
-    assert lab["cells"][1]["metadata"] == {"tags": ["nbval-skip"]}
-
-
-def test_building_twice_changes_nothing(course):
-    solutions, labs = folders(course)
-    assert differences(solutions, labs) == [labs / "98_toy.ipynb"]
-    assert build(solutions, labs) == [labs / "98_toy.ipynb"]
-    before = (labs / "98_toy.ipynb").read_bytes()
-    assert build(solutions, labs) == [] == differences(solutions, labs)
-    (labs / "98_toy.ipynb").unlink()
-    build(solutions, labs)
-    assert (labs / "98_toy.ipynb").read_bytes() == before
-
-
 def test_a_lab_without_a_solution_goes_and_a_learners_copy_stays(course):
     solutions, labs = folders(course)
     build(solutions, labs)
@@ -171,12 +149,6 @@ def test_a_broken_solution_is_named_in_one_sentence(course, damage, sentence):
     assert not list((course / "labs").glob("*"))
 
 
-def test_a_file_that_is_no_json_is_named(course, capsys):
-    (course / "solutions" / "98_toy.ipynb").write_text("{")
-    assert main(["labs", *options(course)]) == 2
-    assert "98_toy.ipynb is no notebook" in capsys.readouterr().err
-
-
 # ---------------------------------------------------------------- the command
 def test_the_check_names_what_differs_and_changes_nothing(course, capsys):
     assert main(["labs", "--check", *options(course)]) == 1
@@ -188,14 +160,6 @@ def test_the_check_names_what_differs_and_changes_nothing(course, capsys):
     lab = course / "labs" / "98_toy.ipynb"
     lab.write_text(lab.read_text().replace("Toy lab", "Edited by hand"))
     assert main(["labs", "--check", *options(course)]) == 1
-
-
-def test_the_command_runs_as_make_calls_it(course):
-    command = [sys.executable, "-m", "course", "labs", *options(course)]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=course)
-    assert (result.returncode, result.stderr) == (0, "")
-    missing = subprocess.run([*command, "--solutions", "nowhere"], capture_output=True, text=True, cwd=course)
-    assert (missing.returncode, missing.stderr) == (2, "there is no folder nowhere to build labs from.\n")
 
 
 # ---------------------------------------------------------------- running it

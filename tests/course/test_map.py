@@ -37,12 +37,6 @@ def test_every_lecture_has_a_card_in_the_row_of_its_stage_and_leads_to_it(course
     assert len(cards(course_map(course=course))) == len(course) and "<a " not in course_map(course=course)
 
 
-def test_a_card_with_too_many_words_is_an_error():
-    wordy = Lecture(1, "toy", "Toy", "Play", "many words " * 9, "x", "", False)
-    with pytest.raises(ValueError, match="lecture toy are too long"):
-        course_map(course=[wordy])
-
-
 def test_what_is_done_is_seen_as_boxes_and_said():
     html = course_map(course=MANY[:2], done={MANY[0].slug: (2, 5)})
     lab, other = cards(html)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -201,19 +199,3 @@ def test_a_course_that_is_not_in_order_is_left_alone(course, capsys, change, sen
     told = capsys.readouterr().err
     assert sentence in told and told.count("\n") == 1
     assert contents(course) == before
-
-
-def test_the_readmes_table_is_checked_and_written(course, capsys):
-    check = ["readme", "--check", "--root", str(course)]
-    assert main(check) == 0
-    spoil("README.md", "| 01 | [", "| 01 | [Not ")(course)
-    assert main(check) == 1 and "run `python -m course readme`" in capsys.readouterr().out
-    assert main(["readme", "--root", str(course)]) == 0 == main(check)
-    assert (course / "README.md").read_bytes() == (ROOT / "README.md").read_bytes()
-
-
-def test_make_learns_which_lectures_need_more_before_there_is_an_environment(course):
-    command = [sys.executable, "-S", "-E", "-m", "course", "needs", "frameworks"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    names = [outline.notebook(slug).name for slug in ("other_frameworks", "ray_and_tuning", "ray_train")]
-    assert done.stdout.split() == names

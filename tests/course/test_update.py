@@ -162,18 +162,6 @@ def test_where_both_have_changed_a_cell_both_can_be_read(
     assert kinds == ["markdown", "markdown", "code", "markdown", "code"], "running all cells must not undo the answer"
 
 
-def test_a_learners_own_notebook_is_left_alone(home: Path, learner: Path, publish: Callable[[], None]) -> None:
-    write(learner / "notebooks/My notes.ipynb", notebook(("a", "code", "mine")))
-    before = (learner / "notebooks/My notes.ipynb").read_bytes()
-    (learner / "new.py").write_text("mine\n")
-    (home / "new.py").write_text("theirs\n")
-    publish()
-    said = update(learner)
-    assert (learner / "notebooks/My notes.ipynb").read_bytes() == before
-    assert (learner / "new.py").read_text() == "theirs\n" and kept(learner) == {"new.py": "mine\n"}
-    assert "new.py is the course's new one now." in said
-
-
 def test_a_lab_with_another_number_takes_its_answers_along(
     home: Path, learner: Path, publish: Callable[[], None]
 ) -> None:

@@ -18,7 +18,7 @@ from lessons.pictures.start_here import machine
 from utils import draw
 from utils.draw import palette, svg
 from utils.draw.picture import Picture
-from utils.draw.svg import Canvas, text_width
+from utils.draw.svg import text_width
 from utils.hardware import links
 from utils.hardware.machine import Gpu, Network, look
 
@@ -183,26 +183,6 @@ def test_nothing_of_a_chart_is_cut_off(name):
         assert image.crop(border).getextrema()[0] > 240, "something runs over the edge of the chart"
 
 
-def test_chart_tells_its_numbers():
-    alt = who_talks_over_what().alt
-    assert "32.8 ms" in alt and "0.231 ms" in alt
-    assert "from 0.445 to 77.6" in all_reduce_on_nodes(nodes=(1, 16)).alt
-
-
-def test_an_axis_can_begin_at_zero(monkeypatch):
-    from utils.draw import charts
-
-    monkeypatch.setattr(charts, "from_figure", lambda figure, alt: figure)
-    curves = {"a": ([1, 2], [40.0, 70.0])}
-    bottoms = [draw.lines(curves, "x", "y", "t", from_zero=zero).axes[0].get_ylim()[0] for zero in (True, False)]
-    assert bottoms[0] == 0 < bottoms[1]
-
-
-def test_too_many_lines_are_refused():
-    with pytest.raises(ValueError, match="at most"):
-        draw.lines({str(i): ([1], [1]) for i in range(20)}, "x", "y", "crowded")
-
-
 def test_every_role_has_its_own_colour_and_its_own_hatch():
     roles = palette.ROLES.values()
     assert {"forward", "backward", "communication", "idle", "memory", "compute"} <= set(palette.ROLES)
@@ -222,29 +202,6 @@ def test_topology_names_ranks_local_ranks_and_speeds(diagrams):
     assert links.NVLINK4.label in words and links.ETHERNET_25.label in words
     with pytest.raises(ValueError):
         draw.topology(nodes=9)
-
-
-def test_every_kind_of_memory_has_its_own_colour_and_its_own_hatch():
-    kinds = palette.MEMORY_KINDS
-    assert list(kinds) == ["parameters", "gradients", "optimizer state", "activations", "other"]
-    assert len({kind.colour for kind in kinds.values()}) == len({kind.hatch for kind in kinds.values()}) == 5
-    assert all(kind.name == name and kind.hatch in svg.HATCHES for name, kind in kinds.items())
-
-
-def test_text_too_long_for_its_box_is_an_error():
-    canvas = Canvas(200, 100, "t", "alt")
-    with pytest.raises(ValueError, match="pixels"):
-        canvas.box(0, 0, 60, 30, "much too long for this box")
-    with pytest.raises(ValueError, match="lines"):
-        canvas.box(0, 0, 100, 20, ["one", "two", "three"])
-
-
-def test_special_characters_survive():
-    canvas = Canvas(400, 100, 'a < b & "c"', 'alt with <tags> & "quotes"')
-    canvas.text(200, 60, "x < y & z")
-    root = ET.fromstring(canvas.picture().data)
-    assert root.get("aria-label") == 'alt with <tags> & "quotes"'
-    assert "x < y & z" in [text.text for text in root.findall(f".//{NS}text")]
 
 
 def test_what_a_notebook_stores():
@@ -274,75 +231,7 @@ def test_show_needs_a_text_alternative_and_closes_figures(capsys):
         Picture(b"", "image/png", "  ", 1)
 
 
-def test_a_short_logarithmic_axis_is_labelled_in_plain_numbers():
-    from matplotlib.figure import Figure
-
-    from utils.draw import charts
-
-    axes = Figure().add_subplot()
-    axes.set_yscale("log")
-    axes.set_ylim(0.2, 0.9)
-    axes.yaxis.set_minor_formatter(charts._between_powers_of_ten())
-    axes.figure.canvas.draw()
-    assert {label.get_text() for label in axes.get_yticklabels(minor=True)} >= {"0.2", "0.3", "0.4", "0.6"}
-    axes.set_ylim(1, 1000)
-    axes.figure.canvas.draw()
-    assert {label.get_text() for label in axes.get_yticklabels(minor=True)} == {""}
-
-
-def _held(root: ET.Element) -> dict[str, tuple[list[list[str]], list[list[str]]]]:
-    """Collective → what each rank holds before and after: the pieces in the cells of its panel."""
-    texts = [(text.text, float(text.get("x")), float(text.get("y")), text) for text in root.iter(f"{NS}text")]
-    found = {}
-    for name, left, top, heading in texts:
-        if (heading.get("font-size"), heading.get("font-weight")) != ("15", "bold"):
-            continue
-        sides = [[[""] * 4 for _ in range(4)] for _ in range(2)]
-        for piece, x, y, _ in texts:
-            right, down = x - left - 44, y - top - 12  # from the first cell of the first rank
-            if re.fullmatch(r"[abcdΣ]\d", piece) and 0 < right < 250 and 0 < down < 100:
-                after, within = (1, right - 134) if right > 121 else (0, right)
-                sides[after][int(down // 25)][int(within // 27)] = piece
-        found[name] = tuple(sides)
-    return found
-
-
-def test_the_collectives_fit_together(diagrams):
-    held = _held(diagrams["collectives"][1])
-    assert list(held) == [
-        *("broadcast", "scatter", "gather", "reduce"),
-        *("all-gather", "all-reduce", "reduce-scatter", "all-to-all"),
-    ]
-    after = {name: then for name, (_, then) in held.items()}
-    assert after["all-reduce"][0] == ["Σ0", "Σ1", "Σ2", "Σ3"]
-    assert [after["reduce-scatter"][rank][rank] for rank in range(4)] == after["all-reduce"][0]
-    assert after["reduce"][0] == after["all-reduce"][0] and after["gather"][0] == after["all-gather"][3]
-    assert [list(column) for column in zip(*after["all-to-all"], strict=True)] == held["all-to-all"][0]
-    for name in "broadcast", "all-gather", "all-reduce":
-        assert all(row == after[name][0] for row in after[name]), f"after {name} all ranks hold the same"
-
-
-def test_links_look_the_same_in_diagrams_and_charts():
-    assert palette.LINKS["NVLink"].colour in draw.topology(1, 2).data.decode()
-    assert palette.LINKS["network"].colour in draw.topology(2, 1).data.decode()
-    with pytest.raises(KeyError):
-        draw.lines({"a": ([1, 2], [1, 2])}, "x", "y", "title", looks={"b": palette.LINKS["PCIe"]})
-
-
-def test_an_unknown_diagram_is_told_with_the_nearest_one():
-    with pytest.raises(ValueError, match="did you mean 'words'"):
-        diagram("word")
-
-
 @pytest.mark.parametrize("file", sorted(pictures.FILES.glob("*.svg")), ids=lambda file: file.stem)
 def test_a_stored_diagram_has_only_colours_of_the_palette(file):
     named = {value for value in vars(palette).values() if isinstance(value, str) and value.startswith("#")}
     assert set(re.findall(r'(?:fill|stroke)="(#\w+)"', file.read_text(encoding="utf-8"))) <= named | TINTS
-
-
-def test_a_plate_lies_between_the_hatch_and_the_text_and_takes_the_place_of_the_halo():
-    canvas = Canvas(100, 50, "t", "a", heading=False)
-    canvas.box(10, 10, 60, 30, "12", role=palette.FORWARD, plate=True)
-    shapes = canvas.svg().split("hatch-slash)", 1)[1]
-    assert shapes.index(f'fill="{palette.PANEL}"') < shapes.index(">12<")
-    assert "paint-order" not in shapes

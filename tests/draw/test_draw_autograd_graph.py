@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import simgpu
-from lessons.pictures.autograd_graph import autograd_graph, walk
+from lessons.pictures.autograd_graph import autograd_graph
 from utils.draw.picture import Picture
 
 NS = "{http://www.w3.org/2000/svg}"
@@ -47,21 +47,6 @@ def test_a_gradient_is_sent_to_the_parameter_that_it_belongs_to():
     shown = words(autograd_graph(output, renamed))
     below_gather = [word for word in shown if word.startswith("→")]
     assert below_gather[0] == "→ last.bias" and below_gather[-1] == "→ first.weight"
-
-
-def test_the_loss_stands_above_the_gather():
-    model, output = make(2)
-    loss = nn.functional.cross_entropy(output, torch.zeros(7, dtype=torch.long, device="simgpu:0"))
-    shown = words(autograd_graph(loss, model))
-    assert shown.index("NllLossBackward0") < shown.index("LogSoftmaxBackward0")
-    assert any("4 + 3" in word for word in shown)
-
-
-def test_walk_gives_each_node_once_and_parents_first():
-    nodes = walk(make()[1])
-    assert len(nodes) == len({node.function for node in nodes}) == 1 + 3 * 5 + 1 + 4
-    place = {node: i for i, node in enumerate(nodes)}
-    assert all(place[node] < place[child] and node.depth < child.depth for node in nodes for child in node.children)
 
 
 def test_what_cannot_be_drawn_says_why():

@@ -16,13 +16,6 @@ def test_the_words_name_each_rank_and_what_was_dealt_again() -> None:
     assert "Left out" not in picture.alt
 
 
-def test_what_nobody_got_has_a_row_of_its_own() -> None:
-    picture = dealing({"dropped": [[0, 2], [1, 3]]}, 5)
-    assert "Left out: 4." in picture.alt
-    assert b">nobody<" in picture.data
-    assert b">dealt again<" not in picture.data  # the legend explains only what occurs
-
-
 def test_the_first_card_of_a_sample_is_the_one_that_is_used_first() -> None:
     picture = dealing({"": [[7, 5], [5, 6]]}, 8)  # rank 1 uses 5 in its first step, rank 0 in its second
     svg = picture.data.decode()

@@ -29,13 +29,3 @@ def test_the_gradient_that_fills_the_first_bucket_launches_both() -> None:
     assert shown[0] == "Step 4 of 6: rank 0 launches bucket 1; rank 2 launches buckets 0 and 1"
     assert shown.count("all-reduce") == 2 and "full, must wait" not in shown
     assert "Rank 2: bucket 0 (b2, b1): launched; bucket 1 (a2, a1): launched; bucket 2 (stem): 0 of 1." in picture.alt
-
-
-def test_before_the_first_gradient_and_after_the_flush() -> None:
-    assert words(filling(PLAN, SEEN, 0)).count("0 of 2") == 4
-    assert words(filling(PLAN, SEEN, 6)).count("copied back") == 6
-
-
-def test_all_steps_have_the_same_size_so_that_nothing_jumps() -> None:
-    heights = {ET.fromstring(filling(PLAN, SEEN, step).data).get("height") for step in range(7)}
-    assert len(heights) == 1

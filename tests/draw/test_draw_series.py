@@ -49,12 +49,6 @@ def test_sliders_and_pictures_count_alike():
     assert numbers[1 * 2 + 0] == "4 stages by gpipe" and numbers[2 * 2 + 1] == "8 stages by 1f1b" and len(numbers) == 6
 
 
-def test_the_text_names_the_choices_and_the_first_picture():
-    assert repr(_series()) == (
-        "6 pictures to choose from (stages: 2, 4, 8; schedule: all forward, 1F1B). The first one: 4 stages by gpipe"
-    )
-
-
 @pytest.mark.parametrize("choices", [{}, {"stages": []}, {"stages": [1, 2], "start": {"stages": 3}}])
 def test_what_cannot_be_chosen_is_refused(choices):
     with pytest.raises(ValueError, match=r"series|none of 1, 2"):

@@ -20,14 +20,6 @@ def test_lines_are_the_same_or_differ_or_are_on_one_side_only():
     assert repr(diff) == "left and right: 2 lines are the same, 1 differ, 1 are only in left, 1 only in right"
 
 
-def test_no_line_of_either_program_is_lost_or_doubled():
-    left, right = ("".join(f"line {number * step % 7}\n" for number in range(20)) for step in (1, 3))
-    rows = side_by_side(left, right, ("a", "b")).rows
-    assert [one for sign, one, _ in rows if sign != "+"] == left.splitlines()
-    assert [other for sign, _, other in rows if sign != "−"] == right.splitlines()
-    assert all((one == other) == (sign == "") for sign, one, other in rows)
-
-
 def test_as_html_it_says_in_signs_what_colours_say_and_escapes_the_code():
     html = side_by_side(LEFT, RIGHT, ("left.py", "right.py"))._repr_html_()
     assert "save(&quot;a &lt; b&quot;)" in html and "left.py" in html and "About" not in html

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from nvml_support import PretendedGpu, pretend_nvml
 
 from utils.hardware import machine, nvml
@@ -31,11 +30,6 @@ def test_gpus_are_told_by_nvml(monkeypatch):
     assert nvml.gpus()[7] == Gpu(7, H100, 85520809984, "550.54.15")
 
 
-def test_a_gpu_without_memory_of_its_own(monkeypatch):
-    pretend_nvml(monkeypatch, [PretendedGpu("NVIDIA GB10", None)])
-    assert nvml.gpus() == (Gpu(0, "NVIDIA GB10", None, "550.54.15"),)
-
-
 def test_without_a_driver_there_is_no_gpu(monkeypatch):
     pretend_nvml(monkeypatch, None)
     assert nvml.gpus() == () and nvml.interconnect() == {}
@@ -53,18 +47,6 @@ def test_links_are_told_for_each_pair_once(monkeypatch):
     assert "PCIe, through the processor" in words and "between processors" in words
 
 
-def test_links_through_a_switch_join_all(monkeypatch):
-    pretend_nvml(monkeypatch, [PretendedGpu(H100, 2**30, links=["switch"] * 18) for _ in range(3)])
-    assert nvml.interconnect() == {(0, 1): "NV18", (0, 2): "NV18", (1, 2): "NV18"}
-    assert describe_interconnect(nvml.interconnect()) == "NVLink, 18 links"
-
-
-def test_one_gpu_has_no_links(monkeypatch):
-    pretend_nvml(monkeypatch, [PretendedGpu(H100, 1)])
-    assert nvml.interconnect() == {}
-    assert describe_interconnect({}) == "unknown"
-
-
 def test_container_limits_version_2(tmp_path):
     root = write(
         tmp_path,
@@ -80,29 +62,6 @@ def test_container_limits_version_2(tmp_path):
     )
     assert cgroup_cpus(root) == 2, "1.5 processors are two processors at most, part of the time"
     assert cgroup_memory(root) == (4294967296, 2000000000)
-
-
-def test_container_limits_version_1(tmp_path):
-    root = write(
-        tmp_path,
-        {
-            "proc/self/cgroup": "5:memory:/box\n3:cpu,cpuacct:/box\n1:name=systemd:/\n",
-            "sys/fs/cgroup/cpu/box/cpu.cfs_quota_us": "300000",
-            "sys/fs/cgroup/cpu/box/cpu.cfs_period_us": "100000",
-            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1",
-            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
-            "sys/fs/cgroup/memory/box/memory.limit_in_bytes": "1073741824",
-            "sys/fs/cgroup/memory/box/memory.usage_in_bytes": "73741824",
-            "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
-        },
-    )
-    assert cgroup_cpus(root) == 3
-    assert cgroup_memory(root) == (1073741824, 73741824)
-
-
-def test_no_limits(tmp_path):
-    assert cgroup_cpus(tmp_path) is None
-    assert cgroup_memory(tmp_path) == (None, None)
 
 
 def test_networks_that_are_up(tmp_path):
@@ -173,27 +132,11 @@ def test_look_at_this_machine():
     assert [what for what, _ in found.rows()][:2] == ["processor", "usable processors"]
 
 
-def test_affinity_counts():
-    if not hasattr(os, "sched_setaffinity"):
-        pytest.skip("this system has no affinity")
-    code = (
-        "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); from utils.hardware.machine import look; "
-    )
-    done = subprocess.run([sys.executable, "-c", code + "print(look().usable_cpus)"], capture_output=True, text=True)
-    assert done.stdout.strip() == "1", done.stderr
-
-
 def test_looking_does_not_import_torch():
     imports = "from utils import draw; from utils.hardware import links, machine; from utils.training import models"
     code = f"import sys; {imports}; machine.look(); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "False", done.stderr
-
-
-def test_html_is_escaped(monkeypatch):
-    pretend_nvml(monkeypatch, [PretendedGpu("<b>odd</b>", 1)])
-    found = look()
-    assert "<b>" not in found._repr_html_() and "&lt;b&gt;" in found._repr_html_()
 
 
 def test_a_missing_slow_or_failing_command_prints_nothing(monkeypatch):

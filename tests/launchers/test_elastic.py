@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ pytestmark = (
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAINING = ROOT / "scripts" / "train_resumable.py"
-HELD = Path(__file__).with_name("held_training.py")
 LONG = 240.0  # seconds; a machine that does much else at the same time is slow
 
 
@@ -47,31 +45,3 @@ def test_after_a_worker_was_killed_the_result_is_that_of_a_training_without_fail
     assert starts(run) == ["2 ranks start at step 0", "2 ranks start at step 10"]
     assert result(run) == uninterrupted
     assert [agent.exit_code for agent in run.agents] == [0, 0]
-
-
-def test_a_node_joins_late_and_another_time_its_machine_is_lost(tmp_path):
-    """One rank; a node comes: two ranks; its machine loses power: one rank again, to the end."""
-    with torchrun.agents(
-        *(HELD, str(tmp_path)),
-        **{"nodes": 2, "per_node": 1, "min_nodes": 1, "rendezvous": "c10d", "max_restarts": 1},
-        env={"COURSE_HOLD": "5:1 10:2"},
-        rdzv_conf={"last_call_timeout": 1},  # who comes later joins later
-    ) as agents:
-        agents.start(0)
-        wait_for_checkpoint(tmp_path, 5)
-        agents.start(1)
-        wait_for_checkpoint(tmp_path, 10)
-        agents.kill(1)
-        run = agents.wait(LONG)
-    assert starts(run) == ["1 ranks start at step 0", "2 ranks start at step 5", "1 ranks start at step 10"]
-    assert result(run) == "step 20: 20 gradients"
-    assert [agent.exit_code for agent in run.agents] == [0, None]  # the lost one has no exit code
-    assert [len(agent.workers) for agent in run.agents] == [1, 1]
-    assert {worker.world_size for worker in run.agents[0].earlier} == {1, 2}
-
-
-def wait_for_checkpoint(folder: Path, step: int) -> None:
-    deadline = time.monotonic() + LONG
-    while not (folder / f"step-{step:08d}.pt").exists():
-        assert time.monotonic() < deadline, f"no checkpoint of step {step}"
-        time.sleep(0.05)

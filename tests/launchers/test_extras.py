@@ -91,19 +91,3 @@ def test_horovod_asks_for_the_c_plus_plus_that_torch_needs():
     before = 'set(CMAKE_CXX_STANDARD 14)\nset(CMAKE_CXX_FLAGS "${CMAKE_CXX_FLAGS} -std=c++14 -O3")\n# 14 workers\n'
     after = 'set(CMAKE_CXX_STANDARD 17)\nset(CMAKE_CXX_FLAGS "${CMAKE_CXX_FLAGS} -std=c++17 -O3")\n# 14 workers\n'
     assert horovod_wheel.with_cpp17(before) == after
-
-
-def test_horovod_is_left_out_with_a_sentence_where_there_is_no_compiler(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(horovod_wheel.CannotBuild, match="no C\\+\\+ compiler"):
-        horovod_wheel.wheel(tmp_path / "wheels")
-
-
-def test_a_wheel_that_was_built_before_is_taken(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))  # nothing could be built
-    monkeypatch.setattr(horovod_wheel.metadata, "version", lambda package: "1.2.3")
-    kept = tmp_path / "torch-1.2.3-cp311" / "horovod-0.28.1-cp311.whl"
-    monkeypatch.setattr(horovod_wheel.sys, "version_info", type("V", (), {"major": 3, "minor": 11}))
-    kept.parent.mkdir()
-    kept.touch()
-    assert horovod_wheel.wheel(tmp_path) == kept

@@ -15,7 +15,6 @@ from course import outline
 from lessons.launchers import torchrun
 from lessons.launchers.failures import diagnose, isolation
 from lessons.launchers.failures.diagnose import Case
-from lessons.launchers.torchrun import elastic
 
 ROOT = Path(__file__).resolve().parents[2]
 FAILURES = ROOT / "scripts" / "failures"
@@ -121,11 +120,6 @@ def test_every_program_is_run_by_the_lecture_or_a_test():
     assert [file.name for file in FAILURES.glob("*.py") if file.stem not in run] == []
 
 
-def test_a_program_that_does_not_exist_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"there is no program nowhere\.py"):
-        diagnose.run(tmp_path / "nowhere.py")
-
-
 def test_programs_find_what_torchrun_gives_them_and_end_as_they_like(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(
@@ -142,47 +136,3 @@ def test_programs_find_what_torchrun_gives_them_and_end_as_they_like(tmp_path):
     assert how == ["ended with exit code 3", "finished", "ZeroDivisionError", "still running"]
     assert ended[3].code == "time.sleep(100)"
     assert (ended[2].line, ended[2].code) == (5, "if os.environ['RANK'] == '2': 1 / 0")
-
-
-def test_a_rank_that_has_not_ended_when_the_time_is_over_still_runs(tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text("import time\ntime.sleep(100)\n")
-    assert diagnose.run(program, ranks=1, timeout=1)[0].how == "still running"
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("[rank1]:[E1121 03:51:05.626917968 ProcessGroupGloo.cpp:67] Rank 1 x", "Rank 1 x"),
-        ("[/a/b/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:58043. x",
-         "Connection closed by peer [127.0.0.1]:PORT. x"),
-        ("[c10d] connect to (node-a, 29500)", "connect to (node-a, PORT)"),
-    ],
-)  # fmt: skip
-def test_plain_takes_away_times_ports_and_places_in_torch(line, said):
-    assert diagnose.plain(line) == said
-
-
-def test_an_elastic_run_as_a_picture(tmp_path):
-    with pytest.raises(FileNotFoundError, match="did the run start"):
-        elastic.read(tmp_path)
-    log = elastic.EventLog(tmp_path)
-    for second, what, step in ((100.0, "started", 0), (102.0, "step", 1), (103.0, "step", 2)):
-        log.write(elastic.Event(second, what, "A", 0, 1, step))
-    lives = elastic.read(tmp_path)
-    assert [event.seconds for event in lives[0]] == [0.0, 2.0, 3.0]
-    drawn = elastic.timeline(lives)
-    assert "machine A is rank 0 of 1" in drawn.alt and "2 steps were done" in drawn.data.decode()
-
-
-def test_a_picture_of_an_elastic_run_says_when_agents_met_anew_and_which_machine_was_lost():
-    def life(machine, start, end):
-        return [
-            elastic.Event(t, w, machine, 0, 1, 1) for t, w in ((start, "started"), (start + 2, "step"), (end, "step"))
-        ]
-
-    drawn = elastic.timeline(
-        [life("A", 0.0, 10.0), life("A", 20.0, 30.0), life("B", 20.0, 40.0), life("A", 50.0, 60.0)]
-    )
-    svg = drawn.data.decode()
-    assert (svg.count(">meet<"), svg.count(">lost<")) == (2, 1)

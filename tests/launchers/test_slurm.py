@@ -41,13 +41,6 @@ def batch(tmp_path):
 
 
 @needs_slurm
-def test_two_idle_nodes_are_ready_at_once(cluster):
-    assert cluster.nodes == ("node1", "node2")
-    states = cluster.command("sinfo", "--noheader", "--Node", "--format=%N %T %c").splitlines()
-    assert states == ["node1 idle 2", "node2 idle 2"]
-
-
-@needs_slurm
 def test_srun_runs_a_task_on_each_node(cluster):
     printed = cluster.command("srun", "--nodes=2", "sh", "-c", "echo $SLURMD_NODENAME has task $SLURM_PROCID")
     assert sorted(printed.split("\n")) == ["", "node1 has task 0", "node2 has task 1"]
@@ -118,16 +111,6 @@ def test_a_job_that_takes_too_long_is_cancelled_and_the_error_says_what_it_print
     assert (job.state, job.exit_code) == ("CANCELLED", None)
 
 
-@needs_slurm
-def test_what_cannot_work_is_refused_in_one_sentence(cluster):
-    with pytest.raises(slurm.SlurmError, match=r"scontrol failed with exit code 1:\n.*Invalid job id"):
-        cluster.wait(9999)
-    with pytest.raises(slurm.SlurmError, match=r"sbatch failed with exit code 1:\n.*open file scripts/nowhere\.sbatch"):
-        cluster.submit("scripts/nowhere.sbatch")
-    with pytest.raises(slurm.SlurmError, match="sbatch failed with exit code 1:\n"):
-        cluster.submit("--nodes=7", "scripts/train.sbatch")
-
-
 def in_folder(folder: Path) -> list[str]:
     """Command lines of processes that work in a folder, or were told of it."""
     found = []
@@ -172,19 +155,6 @@ def test_nothing_stays_when_the_notebook_itself_is_killed():
     while (left := in_folder(folder)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert left == []
-
-
-@needs_slurm
-def test_a_cluster_that_does_not_start_says_why_and_leaves_nothing(monkeypatch):
-    broken = slurm._CONFIGURATION.replace("proctrack/linuxproc", "proctrack/nonsense")
-    monkeypatch.setattr(slurm, "_CONFIGURATION", broken)
-    with (
-        pytest.raises(
-            slurm.SlurmError, match=r"(?s)Slurm did not start: .* ended with exit code 1\n.*proctrack/nonsense"
-        ),
-        slurm.cluster(),
-    ):
-        pass
 
 
 def test_why_not_is_one_sentence_for_each_reason(monkeypatch):

@@ -145,18 +145,6 @@ def test_nothing_is_left_when_the_notebook_itself_is_killed(script, tmp_path):
     assert left == []
 
 
-def test_a_script_that_does_not_exist_is_refused_at_once(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"there is no script nowhere\.py"):
-        run_agents(tmp_path / "nowhere.py")
-
-
-def test_c10d_agents_meet_too_and_each_worker_says_which_rank_it_got():
-    run = run_agents(ROOT / "scripts" / "who_am_i.py", nodes=2, per_node=1, rendezvous="c10d", timeout=LONG)
-    assert sorted(worker.rank for worker in run.workers) == [0, 1]
-    for worker in run.workers:
-        assert f"I am rank {worker.rank} of 2; the sum of all ranks is 1" in worker.output
-
-
 def test_agents_start_when_told_and_what_is_killed_is_told_from_what_failed(script):
     program = script("print('rank', rank, 'of', os.environ['WORLD_SIZE'], 'is here', flush=True)\ntime.sleep(1000)\n")
     options = {"nodes": 2, "per_node": 1, "min_nodes": 1, "rendezvous": "c10d", "max_restarts": 1}
@@ -197,28 +185,3 @@ def test_a_restarted_worker_s_outputs_are_all_kept(script):
     run = run_agents(program, nodes=1, per_node=1, max_restarts=1)
     assert [(worker.start, worker.output) for worker in run.all_workers] == [(0, "attempt 0\n"), (1, "attempt 1\n")]
     assert "rank 0 (start 1): attempt 1" in repr(run)
-
-
-def test_options_that_do_not_go_together_are_refused_in_one_sentence(script):
-    program = script("")
-    for options, sentence in (
-        ({"rendezvous": "etcd"}, """rendezvous is "static" or "c10d", not 'etcd'"""),
-        ({"min_nodes": 1}, 'min_nodes needs rendezvous="c10d" and lies between 1 and nodes (2), not 1'),
-        ({"min_nodes": 3, "rendezvous": "c10d"}, "and lies between 1 and nodes (2), not 3"),
-        ({"hosts": []}, "2 agents need as many hosts, and here are 0"),
-    ):
-        with pytest.raises(ValueError) as caught, torchrun.agents(program, **options):
-            pass
-        assert sentence in str(caught.value)
-    with torchrun.agents(program) as agents, pytest.raises(ValueError, match="the nodes of this run are 0 to 1"):
-        agents.start(2)
-
-
-def test_the_command_is_what_one_would_type(script):
-    program = script("")
-    with torchrun.agents(program, "--steps", "3", nodes=2, per_node=4) as agents:
-        typed = f"--nnodes=2 --nproc-per-node=4 --node-rank=1 --master-addr=127.0.0.1 --master-port={agents.port}"
-        assert " ".join(agents.command(1)) == f"torchrun {typed} {program} --steps 3"
-    with torchrun.agents(program, rendezvous="c10d", min_nodes=1, max_restarts=3) as agents:
-        typed = f"--max-restarts=3 --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:{agents.port}"
-        assert " ".join(agents.command(0)).startswith(f"torchrun --nnodes=1:2 --nproc-per-node=2 {typed} ")

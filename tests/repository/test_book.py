@@ -43,7 +43,7 @@ SHOWN = ("index", f"notebooks/{LECTURES[outline.FIRST]}", f"labs/{LECTURES['mode
 
 
 def _build(what: str, out: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, ROOT / "book" / "build.py", what, "--out", out, *options]
+    command = [sys.executable, ROOT / "publish" / "book.py", what, "--out", out, *options]
     environment = os.environ | {"BOOK_REPOSITORY": REPOSITORY}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
@@ -130,12 +130,6 @@ def test_every_lecture_and_lab_is_a_page_and_solutions_are_not(book: Path) -> No
     assert not [name for name in pages if name.startswith("solutions/")]
 
 
-def test_it_is_small(book: Path) -> None:
-    sizes = {path: path.stat().st_size for path in book.rglob("*") if path.is_file()}
-    assert sum(sizes.values()) < 60e6
-    assert {path.name: size for path, size in sizes.items() if path.suffix == ".html" and size > 2e6} == {}
-
-
 def test_no_text_is_left_as_markup(book: Path) -> None:
     """Folds are closed, tables are tables, emphasis is emphasis, and stored pictures have their words."""
     for name in [*_pages(book), *(f"ko/{name}" for name in _pages(book, "ko"))]:
@@ -182,15 +176,6 @@ def test_colours_can_be_told(address: str, reader: Any, theme: str) -> None:
     for name in SHOWN:
         _open(page, f"{address}{name}.html", WIDE, theme)
         assert _barriers(page, {"exclude": [["table"]]}, ["color-contrast"]) == [], name
-
-
-def test_a_barrier_would_be_found(address: str, reader: Any) -> None:
-    page, _ = reader
-    _open(page, address + "gpus.html")
-    bad = '<p style="color:#ccc;background:#fff">pale</p><img src="_static/favicon.svg">'
-    page.evaluate("bad => document.querySelector('article').insertAdjacentHTML('beforeend', bad)", bad)
-    found = " ".join(_barriers(page, WITHOUT_CODE))
-    assert "color-contrast" in found and "image-alt" in found
 
 
 def test_what_is_copied_is_the_code_without_what_it_shows(address: str, reader: Any) -> None:
@@ -270,14 +255,6 @@ def test_addresses_come_from_one_setting(book: Path) -> None:
     assert 'rel="next"' in text and 'rel="prev"' in text and REPOSITORY in text.split('class="cite"')[1]
 
 
-def test_without_that_setting_there_are_no_buttons_that_lead_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT / "book")
-    from extension.addresses import notebook_addresses
-
-    assert list(notebook_addresses("notebooks/one.ipynb", "")) == ["JupyterLab"]
-    assert list(notebook_addresses("notebooks/one.ipynb", REPOSITORY)) == ["JupyterLab", "Colab", "Kaggle", "Binder"]
-
-
 @pytest.mark.parametrize("language", ["", "ko/"])
 def test_a_card_of_the_map_leads_to_its_lecture(address: str, reader: Any, language: str) -> None:
     page, problems = reader
@@ -315,7 +292,7 @@ def test_translations_are_those_of_the_texts_as_they_are(tmp_path: Path) -> None
 def test_texts_that_changed_after_they_were_translated_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "book"))
+    monkeypatch.syspath_prepend(str(ROOT / "publish"))
     import catalogues
 
     def write(path: Path, **texts: str) -> None:
@@ -336,16 +313,3 @@ def test_texts_that_changed_after_they_were_translated_are_found(
     write(stored, same="같은", the_new_words_of_a_text="새말")
     assert catalogues.update(strings) == []
     assert catalogues.places(tmp_path / "there") == {tmp_path / f"there/ko/LC_MESSAGES/{page}.po": stored}
-
-
-def test_pictures_for_those_who_look(book: Path, address: str, browser: Any) -> None:
-    if not (folder := os.environ.get("SCREENSHOTS")):
-        pytest.skip("SCREENSHOTS names no folder")
-    for theme, size in (("light", WIDE), ("dark", WIDE), ("light", PHONE), ("dark", PHONE)):
-        context = browser.new_context(viewport=size, color_scheme=theme)
-        for name in SHOWN:
-            page = context.new_page()
-            page.goto(f"{address}{name}.html")
-            page.screenshot(path=Path(folder, f"book-{name.replace('/', '-')}-{size['width']}-{theme}.png"))
-            page.close()
-        context.close()

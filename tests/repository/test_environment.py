@@ -313,7 +313,7 @@ def test_every_action_is_pinned_by_its_commit_and_a_workflow_may_only_read(name:
 
 
 def test_the_newest_version_in_the_changes_is_this_one_and_its_urls_are_placeholders_alike() -> None:
-    released = re.findall(r"^## (\S+)", _text("CHANGELOG.md"), re.MULTILINE)
+    released = re.findall(r"^## (\S+)", _text("docs/changelog.md"), re.MULTILINE)
     assert released[0] == "Unreleased" and released[1] == _project()["version"]
     (address,) = set(re.findall(r"https://github\.com/OWNER/NAME", _text("Makefile")))
     assert all(url.startswith(address) for url in _project()["urls"].values())
@@ -333,7 +333,7 @@ def test_make_clean_leaves_what_git_has_and_what_a_learner_has_and_nothing_else(
             path.write_text("")
         else:
             (path / "inside").mkdir(parents=True)
-    kept = ["labs/one.ipynb", "docs/build.md", "book/own.py", ".git/HEAD"]
+    kept = ["labs/one.ipynb", "docs/build.md", "publish/own.py", ".git/HEAD"]
     for name in kept:
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text("")

@@ -82,7 +82,7 @@ def test_make_lab_serves_the_course_and_opens_the_map_with_ones_progress(lab: di
 
 def test_the_file_browser_shows_what_a_learner_works_with(lab: dict[str, Any]) -> None:
     shown = contents(lab, "")
-    learners = {"notebooks", "labs", "solutions", "scripts", "docs", "README.md", "START.md", "your_gpus.ipynb"}
+    learners = {"notebooks", "labs", "solutions", "scripts", "docs", "README.md", "START.md"}
     assert learners <= shown
     if shutil.which("git") is None or not (ROOT / ".git").exists():
         pytest.skip("this is no git checkout, so which other files are the course's is unknown")

@@ -12,7 +12,7 @@ from notebook_rules import markdown_cells
 
 from course import outline
 
-TRANSLATED = sorted((outline.ROOT / "book" / "locale").glob("*/notebooks/*.po"))
+TRANSLATED = sorted((outline.ROOT / "publish" / "locale").glob("*/notebooks/*.po"))
 
 
 def _one_line(text: str) -> str:

@@ -7,8 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-import types
 from pathlib import Path
 
 import gpu
@@ -22,11 +20,9 @@ import your_gpus
 from real_gpus import GPUS, needs_gpus
 
 from utils.hardware.nvml import UsableGpus
-from utils.ranks import RankError
-from utils.ranks.errors import RankFailure
 
 ROOT = Path(__file__).parents[2]
-NOTEBOOK = ROOT / "your_gpus.ipynb"
+NOTEBOOK = ROOT / "docs" / "your_gpus.ipynb"
 H100 = {"gpu": "NVIDIA H100 80GB HBM3", "memory_bytes": 85_000_000_000, "half": "bf16"}
 T4 = {"gpu": "Tesla T4", "memory_bytes": 15_800_000_000, "half": "fp16"}
 FACTS = {"torch": "2.13.0", "nccl": "2.29.3", "cuda": "13.0", "links": "NVLink, 18 links"}
@@ -40,13 +36,6 @@ def test_without_a_gpu_it_says_so_and_runs_nothing() -> None:
     done = subprocess.run([sys.executable, "benchmarks/gpu.py"], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (2, "")
     assert "no GPU that torch can use" in done.stderr and "make test" in done.stderr
-
-
-def test_needing_a_gpu_is_a_mark() -> None:
-    @needs_gpus(1)
-    def test() -> None: ...
-
-    assert {mark.name for mark in test.pytestmark} == {"gpu", "skipif"}
 
 
 def test_it_runs_every_test_that_needs_a_gpu_and_every_notebook_of_the_core() -> None:
@@ -132,56 +121,6 @@ def test_the_machine_is_looked_at_on_a_rank_and_not_here(count, monkeypatch) -> 
         assert "REHEARSAL" in said and "No driver." in said
 
 
-class _Event:
-    """In place of CUDA's, which needs one."""
-
-    def __init__(self, enable_timing: bool) -> None:
-        assert enable_timing
-
-    def record(self) -> None:
-        self.at = time.perf_counter()
-
-    def elapsed_time(self, end: _Event) -> float:
-        return (end.at - self.at) * 1e3
-
-
-@pytest.mark.parametrize(("capability", "half"), [((7, 5), "fp16"), ((9, 0), "bf16")])
-def test_rates_are_measured(capability, half, monkeypatch) -> None:
-    """The GPU is the CPU here, and tensors are small: the figures mean nothing."""
-
-    def small(make):
-        return lambda *sizes, device: make(*(min(size, 64) for size in sizes))
-
-    properties = types.SimpleNamespace(total_memory=24 << 30, multi_processor_count=58)
-    cuda = types.SimpleNamespace(
-        synchronize=lambda: None,
-        get_device_name=lambda: "NVIDIA L40S",
-        get_device_properties=lambda: properties,
-        get_device_capability=lambda: capability,
-        nccl=types.SimpleNamespace(version=lambda: (2, 29, 3)),
-        Event=_Event,
-    )
-    made = {name: small(getattr(torch, name)) for name in ("zeros", "randn", "empty")}
-    monkeypatch.setattr(your_gpus, "torch", types.SimpleNamespace(cuda=cuda, version=torch.version, **made))
-    found = your_gpus.rates()
-    assert (found["half"], found["nccl"]) == (half, "2.29.3") and set(found["flops"]) == {"fp32", "fp16", half}
-    assert min(found["launch_s"], found["memory_bytes_per_s"], *found["flops"].values()) > 0
-
-
-def test_an_unknown_gpu_is_simulated_from_what_was_measured_on_it() -> None:
-    from simgpu import hardware
-
-    known = hardware.A100
-    about = {"gpu": "X1", "memory_bytes": known.memory_bytes, "flops": dict(known.flops), "multiprocessors": 108}
-    slow = steps.simulated_gpu(about | {"memory_bytes_per_s": known.memory_bytes_per_s / 4})
-    program = steps.Program("AlexNet", 128, "fp32")
-    (ours,), (a100s,) = (steps.simulate(kind, [program], [], 1, 1e-9)["steps"] for kind in (slow, known))
-    assert ours["peak_bytes"] == a100s["peak_bytes"] and ours["seconds"] > 1.3 * a100s["seconds"]
-    assert slow.nvlink is None
-    assert steps.simulated_gpu(about | {"memory_bytes_per_s": 1e12, "links": "NVLink, 12 links"}).nvlink
-    assert steps.simulated_gpu(H100).name == "H100 SXM"
-
-
 def test_where_nothing_can_be_simulated_a_sentence_says_so_and_the_rest_goes_on() -> None:
     said = steps.predict({"gpu": "X1"}, [], [], 1)
     assert isinstance(said, str) and "no GPU called 'X1'" in said
@@ -189,23 +128,6 @@ def test_where_nothing_can_be_simulated_a_sentence_says_so_and_the_rest_goes_on(
     found = your_gpus.results({"gpus": 2, **H100}, said, steps=[row])
     assert found["note"].startswith("nothing was simulated") and found["steps"] == [row]
     assert your_gpus.table(found["steps"]).count("–") == 3
-
-
-def test_a_program_that_fails_leaves_the_others_alone(monkeypatch) -> None:
-    failure = RankFailure(0, "OutOfMemoryError", "CUDA out of memory", "", None, None)
-
-    def launch(_function, program, ranks, timeout):
-        assert ranks == program.gpus
-        if program.parallel == "DDP":
-            raise RankError("rank 0 failed", [failure])
-        if program.parallel:
-            raise RankError("rank 0 failed", [])
-        return [{"seconds": 0.1, "peak_bytes": 10**9}]
-
-    monkeypatch.setattr(your_gpus.utils, "launch", launch)
-    rows = your_gpus.measure_steps({"gpus": 8, **H100})
-    assert [row.get("error") for row in rows] == [None, None, None, "out of memory", "RankError"]
-    assert your_gpus.table(rows).endswith("RankError")
 
 
 # --- The file, and the report over all files ----------------------------------------------------------------

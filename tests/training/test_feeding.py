@@ -24,17 +24,6 @@ def test_a_deal_covers_the_data_set_and_repeats_no_more_than_it_must(length: int
     assert len(dealt) == ranks
 
 
-def test_a_deal_with_drop_last_repeats_nothing() -> None:
-    cards = [card for row in feeding.deal(13, 4, drop_last=True) for card in row]
-    assert len(cards) == len(set(cards)) == 12
-
-
-def test_another_epoch_is_another_deal_and_the_same_epoch_the_same() -> None:
-    assert feeding.deal(40, 4, epoch=1) == feeding.deal(40, 4, epoch=1)
-    assert feeding.deal(40, 4, epoch=1) != feeding.deal(40, 4, epoch=2)
-    assert feeding.deal(6, 2, epoch=1, shuffle=False) == [[0, 2, 4], [1, 3, 5]]
-
-
 # ---------------------------------------------------------------------- photographs
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -61,12 +50,6 @@ def test_a_photo_is_augmented_anew_each_time_and_repeatable_by_torchs_seed(folde
     torch.manual_seed(0)
     assert torch.equal(first, photos[0][0])
     assert not torch.equal(first, second)
-
-
-def test_photos_are_the_same_files_each_time(folder: Path, tmp_path: Path) -> None:
-    feeding.make_photos(tmp_path, 12, side=80)
-    for file in feeding.Photos(folder).files:
-        assert (tmp_path / file.name).read_bytes() == file.read_bytes()
 
 
 # ---------------------------------------------------------------------- the probe

@@ -58,23 +58,6 @@ def test_what_a_loader_takes_ahead_is_not_done() -> None:
     assert one.state_dict() == {"epoch": 0, "samples": 8}  # 4 on each of two ranks
 
 
-def test_other_ranks_go_on_from_the_same_place() -> None:
-    two = [sampler(rank) for rank in range(2)]
-    done = [index for one in two for batch in seen(one, 2) for index in batch]
-    four = [sampler(rank, 4) for rank in range(4)]
-    for one in four:
-        one.load_state_dict(two[0].state_dict())
-    rest = [index for one in four for index in one]
-    assert len(done) == 16 and sorted(done + rest) == list(range(40))
-
-
-def test_batches_draw_no_random_numbers_of_the_model() -> None:
-    torch.manual_seed(0)
-    before = torch.get_rng_state()
-    seen(sampler(), 12)
-    assert torch.equal(before, torch.get_rng_state())
-
-
 def losses(settled: bool) -> list[list[float]]:
     """A training of six steps, and its last three done again by a fresh DDP from the same parameters."""
     import torch.distributed as dist

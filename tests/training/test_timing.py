@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
 import utils
-from lessons.training.timing import best_of, seconds_in_threads, seconds_on_ranks
+from lessons.training.timing import best_of, seconds_on_ranks
 
 
 def test_cases_take_turns_and_the_shortest_time_of_each_counts():
@@ -19,12 +18,6 @@ def test_cases_take_turns_and_the_shortest_time_of_each_counts():
 
     assert best_of(measure, ("a", "b"), rounds=3) == [3.0, 50.0]
     assert asked == ["a", "b"] * 3
-
-
-def test_threads_work_at_the_same_time():
-    meeting = threading.Barrier(3)
-    assert seconds_in_threads(lambda: meeting.wait(timeout=60), 3) > 0
-    assert not meeting.broken
 
 
 def test_ranks_that_wait_see_the_time_of_those_that_work():

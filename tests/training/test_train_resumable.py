@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -99,23 +98,3 @@ def test_each_restart_has_its_own_keys_in_the_store(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "False")  # each start has a store of its own
     rendezvous.init_process_group("gloo")
     assert joined["store"] is store
-
-
-def test_the_help_names_every_option_and_nothing_runs_without_torchrun(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.delenv("LOCAL_RANK", raising=False)
-    monkeypatch.setattr(torch, "set_num_threads", lambda number: None)  # this process is not the program's
-
-    def start(*arguments: str) -> None:
-        monkeypatch.setattr(sys, "argv", [str(PROGRAM), *arguments])
-        runpy.run_path(str(PROGRAM), run_name="__main__")
-
-    with pytest.raises(SystemExit):
-        start("--help")
-    text = capsys.readouterr().out
-    for option in ("--folder", "--steps", "--checkpoint-every", "--keep", "--die-at", "--die-rank", "--any-world-size"):
-        assert option in text
-    with pytest.raises(RuntimeError, match=r"LOCAL_RANK is not set: start this program with torchrun$"):
-        start("--folder", "x")

@@ -1,6 +1,6 @@
 """Tries the installed packages as a stranger would: a notebook, the program of docs/ranks.md, one on simulated GPUs.
 
-python packages/try_out.py    in an environment with ranks, simgpu, nbclient and ipykernel, in any folder
+python publish/try_out.py    in an environment with ranks, simgpu, nbclient and ipykernel, in any folder
 """
 
 from __future__ import annotations

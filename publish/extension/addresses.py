@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 def source(page: str) -> str:
     """The file of a page in the repository; "" for pages that have none, such as the search."""
-    for name in (f"{page}.ipynb", f"docs/{page}.md"):
+    for name in (f"{page}.ipynb", f"docs/{page}.md", f"docs/{page}.ipynb"):
         if (ROOT / name).is_file():
             return name
     return ""

@@ -2,11 +2,11 @@
 
     %cd -0
     ![ -d many-gpus ] || git clone -q --depth 1 https://github.com/OWNER/NAME many-gpus
-    %run many-gpus/start.py
+    %run many-gpus/scripts/start.py
 
 It says what it will do, lets pip add what this Python lacks (it replaces nothing that a running kernel uses, and never
 torch), lets other notebooks find the course, and runs a first all-reduce on ranks. Run again, it has little to do. In a
-terminal: ``python many-gpus/start.py``. It needs nothing but Python.
+terminal: ``python many-gpus/scripts/start.py``. It needs nothing but Python.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import site
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-COURSE = Path(__file__).resolve().parent
+COURSE = Path(__file__).resolve().parents[1]
 FITS = (3, 11), (3, 15)
 """Versions of Python: the first that fits, and the first that does not any more."""
 FIRST_CELL = "x = torch.tensor([rank], device=device)\ndist.all_reduce(x)\nx\n"
@@ -44,22 +44,21 @@ def main() -> None:
     import tomllib
 
     asked = tomllib.loads((COURSE / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
-    there = installed(asked)
-    wanted, said = decide(asked, there, set(sys.modules), (COURSE / "requirements.lock").read_text(encoding="utf-8"))
-    cards = gpus()
+    wanted, said = decide(asked, set(sys.modules), (COURSE / "requirements.lock").read_text(encoding="utf-8"))
+    torch, cards = installed("torch"), gpus()
     ranks = cards if cards > 1 else 4
     print(
-        f"Python {here}, torch {there.get('torch', 'not there')}, GPUs of NVIDIA: {cards}. The course is in {COURSE}."
+        f"Python {here}, torch {torch or 'not there'}, GPUs of NVIDIA: {cards}. The course is in {COURSE}.",
+        *said,
+        sep="\n",
     )
-    print(*said, sep="\n", end="\n" if said else "")
     if wanted:
-        long = "torch" not in there
-        print(f"pip adds {', '.join(wanted)}: {'some minutes' if long else 'a minute or less'}.")
-        if long and not cards and sys.platform == "linux":
-            print(
-                "(On Linux pip's torch brings CUDA, some 5 GB that are of no use without such a GPU. To save them, "
-                "press stop, install the build for CPUs that pytorch.org/get-started names, and run this cell again.)"
-            )
+        print(f"pip adds {', '.join(wanted)}: {'a minute or less' if torch else 'some minutes'}.")
+    if not torch and not cards and sys.platform == "linux":
+        print(
+            "(On Linux pip's torch brings CUDA, some 5 GB that are of no use without such a GPU. To save them, press "
+            "stop, install the build for CPUs that pytorch.org/get-started names, and run this cell again.)"
+        )
     print(f"Then {ranks} ranks start and add up their numbers: some ten seconds, the first time longer.", flush=True)
     if wanted:
         install(wanted)
@@ -76,26 +75,21 @@ def main() -> None:
     )
 
 
-def installed(asked: Iterable[str]) -> dict[str, str]:
-    """The version of each package that is there; nothing is imported."""
-    found = {}
-    for name in map(_name, asked):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+def installed(package: str) -> str | None:
+    """The version of a package that is there; nothing is imported."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
-def decide(asked: Iterable[str], there: Mapping[str, str], loaded: set[str], lock: str) -> tuple[list[str], list[str]]:
+def decide(asked: Iterable[str], loaded: set[str], lock: str) -> tuple[list[str], list[str]]:
     """What pip is to add, and what is to be said of what stays as it is.
 
-    An exact version (``==``) is for the stored outputs alone: whatever is there stays. One older than ``>=`` asks for
-    is replaced, unless the running kernel uses it.
+    A package that is newer than asked for stays. One that is older is replaced, unless the running kernel uses it.
 
     Args:
         asked: pyproject's dependencies.
-        there: versions of those that are installed.
         loaded: names of modules that the kernel has imported.
         lock: the text of requirements.lock: what is missing is added as it was tested.
 
@@ -108,15 +102,11 @@ def decide(asked: Iterable[str], there: Mapping[str, str], loaded: set[str], loc
         from pip._vendor.packaging.requirements import Requirement
     wanted, said = [], []
     for one in map(Requirement, asked):
-        if one.marker and not one.marker.evaluate():
-            continue
-        name, now = one.name, there.get(one.name)
+        name, now = one.name, installed(one.name)
         if now is None:
             locked = re.search(rf"^{re.escape(name)}==(\S+)", lock, re.MULTILINE)
             wanted.append(f"{name}=={locked[1]}" if locked else str(one))
-            continue
-        floor = [bound for bound in one.specifier if bound.operator in (">=", "~=", ">")]
-        if all(bound.contains(now, prereleases=True) for bound in floor):
+        elif all(bound.contains(now, prereleases=True) for bound in one.specifier if bound.operator == ">="):
             if name == "torch" and not one.specifier.contains(now, prereleases=True):
                 said.append(f"torch {now} is not one that the course was tested with ({one.specifier}); it stays.")
         elif name == "torch":
@@ -124,10 +114,8 @@ def decide(asked: Iterable[str], there: Mapping[str, str], loaded: set[str], loc
                 f"torch {now} is too old for the course ({one.specifier}). Install a newer one that fits this machine "
                 "(pytorch.org/get-started says how), restart the kernel, then run this cell again."
             )
-        elif name in ("ipython", "ipykernel") or name in loaded:
-            said.append(
-                f"{name} {now} is older than the course was tested with ({one.specifier}), but in use: it stays."
-            )
+        elif name in loaded | {"ipython", "ipykernel"}:
+            said.append(f"{name} {now} is older than was tested ({one.specifier}), but in use: it stays.")
         else:
             wanted.append(str(one))
     return wanted, said
@@ -216,10 +204,6 @@ def first_all_reduce(ranks: int) -> None:
     with World(ranks) as world:
         for rank, x in world.run_cell(FIRST_CELL).items():
             print(f"rank {rank}: {x}")
-
-
-def _name(requirement: str) -> str:
-    return re.match(r"[\w.-]+", requirement)[0]
 
 
 if __name__ == "__main__":

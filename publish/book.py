@@ -1,8 +1,8 @@
-"""Builds the web book from what is stored: ``make book``, ``make book-strings``, ``make book-epub``.
+"""The web book, built from what is stored: ``make book``, ``make book-strings``, ``make book-epub``.
 
-    python book/build.py html      every language, into build/book/html
-    python book/build.py epub      build/book/epub/many-gpus.epub
-    python book/build.py strings   the .po files of each translation follow the texts: see CONTRIBUTING
+    python publish/book.py html      every language, into build/book/html
+    python publish/book.py epub      build/book/epub/many-gpus.epub
+    python publish/book.py strings   the .po files of each translation follow the texts: see CONTRIBUTING
 
 Nothing is executed and nothing is fetched. The sources (lectures, labs, docs/*.md, the README) are gathered in
 build/book/source, where they have the places that they have in the book.
@@ -38,14 +38,14 @@ solutions/*
 
 def gather(source: Path, solutions: bool = False) -> None:
     """Copy what the book shows to where it belongs in the book; what has not changed is left alone."""
-    wanted = {source / path.name: path for path in (ROOT / "docs").glob("*.md")}
-    wanted |= {source / name: ROOT / name for name in ("README.md", "CONTRIBUTING.md", "your_gpus.ipynb")}
+    wanted = {source / path.name: path for path in (ROOT / "docs").iterdir() if path.suffix in (".md", ".ipynb")}
+    wanted |= {source / name: ROOT / name for name in ("README.md", "CONTRIBUTING.md")}
     folders = ["notebooks", "labs", *(["solutions"] if solutions else [])]
     for lecture in outline.lectures():
         for folder in folders:
             path = ROOT / folder / f"{lecture.name}.ipynb"
             wanted |= {source / folder / path.name: path} if path.exists() else {}
-    folders = ("scripts", "benchmarks/results", "docs", "lessons/pictures/diagrams")
+    folders = ("scripts", "benchmarks/results", "lessons/pictures/diagrams")
     for folder in folders:  # what pages link to, and pictures of the README
         for path in (ROOT / folder).rglob("*"):
             if path.is_file() and path.suffix not in (".md", ".pyc"):
@@ -74,7 +74,7 @@ def sphinx(builder: str, out: Path, to: Path, language: str = "en") -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python book/build.py", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="python publish/book.py", description=__doc__.partition("\n")[0])
     parser.add_argument("what", choices=("html", "epub", "strings"))
     parser.add_argument("--solutions", action="store_true", help="for instructors: solutions are pages too")
     parser.add_argument("--check", action="store_true", help="of strings: change nothing; fail if one is out of date")
