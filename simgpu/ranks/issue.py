@@ -179,11 +179,23 @@ class Issue:
         if share is not None and cluster.overlap is None:
             cluster.own[0].sharing.take(start, start + seconds, share)
         work = Work(
-            *(self.name, COMMUNICATION, place, seconds, self.region, (), (self.stream,), (), self.launch_s),
-            *(True, False, 0, nbytes, (cluster.first,), self.lane.name, (), how),
-            *(self.launched, start, start + seconds, self.order),
-            ready=self.ready,
+            name=self.name,
+            phase=COMMUNICATION,
+            place=place,
+            seconds=seconds,
+            gpus=(cluster.first,),
+            queues=(self.stream,),
+            nbytes=nbytes,
             dtype=self.dtype,
+            how=how,
+            lane=self.lane.name,
+            region=self.region,
+            launch_s=self.launch_s,
+            launched=self.launched,
+            start=start,
+            end=start + seconds,
+            ready=self.ready,
+            order=self.order,
         )
         if cluster.overlap is not None and self.stream is cluster.current_stream():
             cluster.overlap.wait(self.stream, work)
@@ -191,8 +203,7 @@ class Issue:
             self.stream.time = max(self.stream.time, work.end)
         for tensor in outputs:
             tensor.allocation.last_write = work if cluster.overlap is None else None  # (until the block ends)
-        for watcher in cluster.clock.watchers:
-            watcher.append(work)
+        cluster.clock.record(work)
         return work
 
 

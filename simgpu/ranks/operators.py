@@ -113,8 +113,7 @@ def collective(packet: str, values: dict[str, Any], group: ProcessGroup) -> SimW
     elif not cluster.numbers:
         known.forget(outputs)
     takes = share(cluster, name, members, nbytes, replace(chosen, seconds=seconds), traffic)
-    how = f"{chosen.algorithm} {chosen.protocol}".strip()
-    work = issue.place(start, seconds, nbytes, outputs, _place(members.ranks), how, takes)
+    work = issue.place(start, seconds, nbytes, outputs, _place(members.ranks), chosen.name, takes)
     take_links(cluster, members, work.end)
     if outputs:
         torch.autograd.graph.increment_version([tensor for tensor in outputs if not tensor.is_inference()])

@@ -30,8 +30,7 @@ from dataclasses import dataclass, field
 from types import CodeType, FrameType
 
 from simgpu._torch import current_graph_task
-from simgpu.time.nccl import Sharing
-from simgpu.time.work import Kernel, Lane, Port, Share, Stamp, Timeline, Work
+from simgpu.time.work import Lane, Stamp, Work
 
 FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION = "forward", "backward", "optimizer", "communication"
 
@@ -203,45 +202,27 @@ class Clock:
 
     # --- Placing work ---------------------------------------------------------------------------------------
 
-    def launch(
-        self,
-        name: str,
-        phase: str,
-        place: str,
-        seconds: float,
-        *,
-        gpus: tuple[int, ...],
-        queues: tuple[Timeline, ...],
-        ports: tuple[Port, ...] = (),
-        needs: Iterable[Work | None] = (),
-        followers: tuple[Timeline, ...] = (),
-        host_waits: bool = False,
-        flops: int = 0,
-        nbytes: int = 0,
-        kernel: Kernel | None = None,
-        share: Share | None = None,
-        shared: tuple[Sharing, ...] = (),
-        how: str = "",
-        dtype: str = "",
-    ) -> Work:
-        """Launch something from the lane that runs now. The arguments are those of ``Work``."""
-        lane = self.lane(gpus[0])
-        from_autograd = in_backward()
-        first = queues[0]  # a stream keeps its order, so what is in it already need not be waited for
-        awaited = tuple(one for one in needs if one is not None and first not in one.queues)
-        launch_s = self.backward_launch_s if from_autograd else self.launch_s
-        work = Work(
-            *(name, phase, place, seconds, lane.region, awaited, queues, followers, launch_s),
-            *(not from_autograd, host_waits, flops, nbytes, gpus, lane.name, ports, how),
-            kernel=kernel,
-            share=share,
-            shared=shared,
-            dtype=dtype,
-        )
+    def put(self, work: Work, needs: Iterable[Work | None] = ()) -> Work:
+        """Launch work from the lane that runs now, which gives it its region and the time of its launch.
+
+        Args:
+            work: without what ``put`` fills in (see ``Work``).
+            needs: what must have ended before; None is nothing.
+        """
+        lane = self.lane(work.gpus[0])
+        stream = work.queues[0]  # it keeps its order, so what is in it already need not be waited for
+        work.needs = tuple(needed for needed in needs if needed is not None and stream not in needed.queues)
+        work.lane, work.region = lane.name, lane.region
+        work.takes_gil = not in_backward()
+        work.launch_s = self.launch_s if work.takes_gil else self.backward_launch_s
         self._enqueue(lane, work)
+        self.record(work)
+        return work
+
+    def record(self, work: Work) -> None:
+        """Running profiles get the work."""
         for watcher in self.watchers:
             watcher.append(work)
-        return work
 
     def act(self, action: Callable[[Lane], None], gpu: int) -> None:
         """Do something to the clocks when the lane gets there: waiting for a stream, recording an event."""

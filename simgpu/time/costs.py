@@ -386,7 +386,9 @@ def kernel(gpu: GPU, work: Counted, kind: str, moved: Moved, layout: int = 0) ->
         moved.nbytes / moved.share / _H100_COPIES * (spread if moved.share < 1 else 0),
     )
     changed = max(_memory_seconds(gpu, layout), layout / TRANSPOSES / _H100_COPIES * spread)
-    return Kernel(gpu.kernel_s * max(1, len(work.products)), compute, memory, changed, kind.removeprefix("torch."))
+    begin = gpu.kernel_s * max(1, len(work.products))
+    nbytes = moved.nbytes + layout
+    return Kernel(begin, compute, memory, changed, kind.removeprefix("torch."), work.flops, nbytes)
 
 
 def _memory_seconds(gpu: GPU, nbytes: float) -> float:

@@ -5,12 +5,13 @@ What is the same at every call of an operator, looked up once for each overload.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from simgpu._torch import packet_of, schema_of
-from simgpu.cluster import Cluster, SimulatedGPU
+from simgpu.cluster import Cluster, SimulatedGPU, current
 from simgpu.tensors.shapes import Answer
 from simgpu.tensors.tensor import SimTensor
 from simgpu.time import costs, happens_before
@@ -102,12 +103,12 @@ def launch_operator(
     where = (gpu.model, *costs.settings())
     known = None if answer is None else answer.costs
     if known is not None and known[0][0] is where[0] and known[0][1:] == where[1:]:
-        kernel, flops, nbytes = known[1]
+        kernel = known[1]
     else:
-        kernel, flops, nbytes = _costs(operator, inputs, args, kwargs, out, gpu)
+        kernel = _kernel(operator, inputs, args, kwargs, out, gpu)
         if answer is not None:
-            answer.costs = where, (kernel, flops, nbytes)
-    launched = _launch(operator.name, kernel, flops, nbytes, inputs, gpu, cluster)
+            answer.costs = where, kernel
+    launched = launch_kernel(operator.name, kernel, inputs, gpu)
     for tensor in tensors_in(result if result is not None else args[0]):
         tensor.allocation.last_write = launched
     if happens_before.watching is not None:
@@ -116,10 +117,9 @@ def launch_operator(
         cluster.synchronize(gpu.index)
 
 
-def _costs(
+def _kernel(
     operator: Operator, inputs: list[SimTensor], args: tuple, kwargs: dict, out: Any, gpu: SimulatedGPU
-) -> tuple[Kernel, int, int]:
-    """What limits it, floating-point operations and bytes."""
+) -> Kernel:
     outputs = tensors_in(out) or tensors_in(operator.written(args, kwargs))  # lists in place: nothing is returned
     work = costs.counted(operator.packet, args, kwargs, out)
     into = kwargs.get("out")  # only written
@@ -129,7 +129,7 @@ def _costs(
     layout = 0  # in kernels of their own
     if work.products and gpu.model.on_tensor_cores(kind):
         layout = costs.layout_bytes(operator.packet, args, read, outputs)
-    return costs.kernel(gpu.model, work, kind, moved, layout), work.flops, moved.nbytes + layout
+    return costs.kernel(gpu.model, work, kind, moved, layout)
 
 
 def _note(work: Work, operator: Operator, args: tuple, kwargs: dict, inputs: list[SimTensor], made: list) -> None:
@@ -143,34 +143,36 @@ def _note(work: Work, operator: Operator, args: tuple, kwargs: dict, inputs: lis
     happens_before.launched(work, reads, writes)
 
 
-def _launch(
-    name: str, kernel: Kernel, flop: int, nbytes: int, inputs: list[SimTensor], gpu: SimulatedGPU, cluster: Cluster
-) -> Work:
-    return cluster.clock.launch(
-        name,
-        phase_now(),
-        gpu.name,
-        kernel.seconds,
-        **cluster.slowed(gpu, kernel),
+def launch_kernel(name: str, kernel: Kernel, inputs: Iterable[SimTensor], gpu: SimulatedGPU) -> Work:
+    """Put a kernel into the GPU's current stream, behind what has written its inputs."""
+    cluster = current()
+    slowed = cluster.sharing and cluster.several  # by collectives beside it
+    work = Work(
+        name=name,
+        phase=phase_now(),
+        place=gpu.name,
+        seconds=kernel.seconds,
         gpus=gpu.alone,
         queues=gpu.queue(cluster.current_stream(gpu.index)),
-        needs=[tensor.allocation.last_write for tensor in inputs],
-        flops=flop,
-        nbytes=nbytes,
+        flops=kernel.flops,
+        nbytes=kernel.nbytes,
         dtype=kernel.dtype,
+        kernel=kernel if slowed else None,
+        shared=gpu.shared if slowed else (),
     )
+    return cluster.clock.put(work, [tensor.allocation.last_write for tensor in inputs])
 
 
 def launch_foreach(operator: Operator, args: tuple, inputs: list[SimTensor], cluster: Cluster) -> None:
     """A ``_foreach`` operator over several GPUs is one launch on each."""
-    for gpu in sorted({tensor.gpu for tensor in inputs}):
-        mine = [tensor for tensor in inputs if tensor.gpu == gpu]
-        home = cluster.gpus[gpu]
-        written = [tensor for tensor in tensors_in(args[0]) if tensor.gpu == gpu]
-        nbytes = sum(tensor.nbytes for tensor in (*mine, *written))
-        kernel = costs.kernel(home.model, costs.NOTHING, "", costs.Moved(nbytes))
-        work = _launch(operator.name, kernel, 0, nbytes, mine, home, cluster)
+    for number in sorted({tensor.gpu for tensor in inputs}):
+        read = [tensor for tensor in inputs if tensor.gpu == number]
+        gpu = cluster.gpus[number]
+        written = [tensor for tensor in tensors_in(args[0]) if tensor.gpu == number]
+        nbytes = sum(tensor.nbytes for tensor in (*read, *written))
+        kernel = costs.kernel(gpu.model, costs.NOTHING, "", costs.Moved(nbytes))
+        work = launch_kernel(operator.name, kernel, read, gpu)
         for tensor in written:
             tensor.allocation.last_write = work
         if happens_before.watching is not None:
-            _note(work, operator, args, {}, mine, written)
+            _note(work, operator, args, {}, read, written)

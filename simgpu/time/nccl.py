@@ -74,6 +74,11 @@ class Choice:
     protocol: str
     seconds: float
 
+    @property
+    def name(self) -> str:
+        """Both, as "ring LL128"."""
+        return f"{self.algorithm} {self.protocol}".strip()
+
 
 def choose(
     collective: str, nbytes: float, nodes: int, per_node: int, inside: Link, network: Link, cards: float
