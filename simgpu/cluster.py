@@ -14,7 +14,7 @@ from simgpu.hardware import GPU
 from simgpu.memory.allocator import Memory
 from simgpu.time import happens_before
 from simgpu.time.clock import Clock
-from simgpu.time.nccl import Sharing
+from simgpu.time.sharing import Sharing
 from simgpu.time.work import Lane, Port, Timeline
 from utils.hardware.links import Link
 
@@ -69,7 +69,7 @@ class Cluster:
         way_to_numbers: for who has shapes only, and needs numbers.
         as_cuda: the program says "cuda" for its GPUs (``simgpu.redirect``).
         unknown: what a program reads of a number that nobody knows. None: an error.
-        sharing: collectives take a part of the GPU from the kernels beside them (``simgpu.time.nccl``).
+        sharing: collectives take a part of the GPU from the kernels beside them (``simgpu.time.sharing``).
 
     Args:
         new_stream: makes a ``streams.Stream`` of a GPU, from its number.

@@ -27,7 +27,7 @@ from torch.utils.flop_counter import flop_registry
 from simgpu import _torch, torch_module
 from simgpu.cluster import current, exists, make_current
 from simgpu.report import regions
-from simgpu.tensors import attention, autocast, backward, copies, dispatch, parallel, saving
+from simgpu.tensors import attention, autocast, backward, copies, dispatch, factories, parallel, saving
 from simgpu.tensors.tensor import SimTensor
 from simgpu.time import streams
 
@@ -134,7 +134,7 @@ def _install_kernels() -> None:
     """Operators of the dispatcher. Destroying the library gives torch its own kernels back."""
     library = torch.library.Library("aten", "IMPL")
     _undo.append(functools.partial(_torch.destroy, library))
-    for module in (dispatch, attention, autocast, copies):
+    for module in (dispatch, factories, attention, autocast, copies):
         for operator, kernel, key in module.kernels():
             library.impl(operator, kernel, key)
     others = torch.library.Library("_", "IMPL", "AutocastPrivateUse1")

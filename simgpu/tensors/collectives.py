@@ -17,7 +17,7 @@ from simgpu.cluster import Cluster, current
 from simgpu.hardware import GPU
 from simgpu.tensors.tensor import SimTensor, check_cluster, new
 from simgpu.time import happens_before, nccl
-from simgpu.time.clock import COMMUNICATION
+from simgpu.time.phases import COMMUNICATION
 from simgpu.time.work import Port, Share, Work
 from utils.hardware import links
 from utils.hardware.links import Link

@@ -1,6 +1,4 @@
-"""A simulated tensor goes to another device: the copies, with and without a trace in autograd.
-
-Copies between simulated GPUs, and between them and the host: which link they take, and who waits.
+"""A simulated tensor goes to another device, with and without a trace in autograd: which link it takes, and who waits.
 
 As PyTorch does it on CUDA:
 
@@ -24,8 +22,8 @@ from simgpu.memory import allocator as memory
 from simgpu.tensors import known
 from simgpu.tensors.tensor import SimTensor, check_cluster, new
 from simgpu.time import costs, happens_before
-from simgpu.time.clock import COMMUNICATION, in_backward
 from simgpu.time.launches import launch_kernel
+from simgpu.time.phases import COMMUNICATION, in_backward
 from simgpu.time.work import Work
 from utils.hardware.links import point_to_point
 
