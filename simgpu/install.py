@@ -34,8 +34,17 @@ from simgpu.time import streams
 _undo: list[Callable[[], Any]] = []
 _MISSING = object()
 
-for _module in (dispatch, copies, saving):  # nothing of torch's: our own tensor learns what it can do
-    _module.connect()
+_METHODS: dict[str, Any] = {
+    "run_operator": staticmethod(dispatch.dispatch),
+    "to": copies.to,
+    "copy_": copies.copy_,
+    "__setitem__": copies.set_item,
+    "set_": saving.load_into,
+    "__reduce_ex__": saving.reduce,
+}
+"""Of our own tensor (nothing of torch's): those that make tensors, and so stand in modules above its own."""
+for _name, _method in _METHODS.items():
+    setattr(SimTensor, _name, _method)
 
 
 def install() -> None:

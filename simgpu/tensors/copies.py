@@ -77,7 +77,7 @@ def between_gpus(cluster: Cluster, tensor: SimTensor, into: SimTensor) -> None:
     gpu, target, nbytes = tensor.gpu, into.gpu, tensor.nbytes
     if gpu == target:  # from one place of its memory to another: read and write
         home = cluster.gpus[gpu]
-        kernel = costs.kernel(home.model, costs.NOTHING, "", costs.Moved(2 * nbytes))
+        kernel = costs.kernel(home.model, costs.Cost(read=nbytes, written=nbytes))
         work = launch_kernel("copy", kernel, [tensor], home)
     else:
         link, ports = cluster.path(gpu, target)
@@ -251,9 +251,3 @@ def _beside(tensor: SimTensor, source: Any) -> Any:
     if not learns or source.device == tensor.device or not (source.dim() or isinstance(source, SimTensor)):
         return source  # (a single number on the host needs no copy of its own)
     return source.to(tensor.device)
-
-
-def connect() -> None:
-    """What ``SimTensor`` has of this module."""
-    for name, method in {"to": to, "copy_": copy_, "__setitem__": set_item}.items():
-        setattr(SimTensor, name, method)

@@ -139,11 +139,6 @@ def dispatch(func: Any, args: tuple, kwargs: dict) -> Any:
     return run(func, args, kwargs) if special is None else special(func, args, kwargs)
 
 
-def connect() -> None:
-    """``SimTensor`` hands its operators to ``dispatch``."""
-    SimTensor.run_operator = staticmethod(dispatch)
-
-
 OTHERS = (aten.silu_backward.default, aten.mish_backward.default, aten._local_scalar_dense.default)
 """One operator on CPU and CUDA, but several for a backend that does not register it; and what ``torch.tensor([x, y])``
 calls with ``__torch_dispatch__`` switched off."""

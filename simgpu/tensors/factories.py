@@ -15,7 +15,7 @@ from simgpu.memory import allocator as memory
 from simgpu.tensors import known
 from simgpu.tensors.operators import compute
 from simgpu.tensors.placement import gpu_of_new_tensor
-from simgpu.tensors.schemas import operator_of
+from simgpu.tensors.schemas import Call, operator_of
 from simgpu.tensors.tensor import new
 from simgpu.time.launches import launch_operator
 
@@ -47,7 +47,7 @@ def _make(func: Any) -> Any:
         if cluster.between_ranks and not operator.random:
             known.born(tensor, lambda: func(*args, **{**kwargs, "device": "cpu"}))
         if not operator.free:
-            launch_operator(operator, [], args, {}, raw, gpu, cluster, tensor)
+            launch_operator(Call(operator, args, {}, []), raw, tensor, gpu)
         return tensor
 
     return kernel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -22,15 +22,19 @@ class Operator:
     """What is the same at every call of one overload, looked up once."""
 
     __slots__ = (
-        *("asks_anew", "data_dependent", "foreach", "free", "metadata_changes", "name", "packet", "random", "writes"),
+        *("asks_anew", "data_dependent", "defaults", "foreach", "free", "metadata_changes", "name", "names"),
+        *("packet", "random", "writes"),
     )
 
     def __init__(self, func: Any) -> None:
         self.packet = packet_of(func)
         self.name = self.packet.__name__
         self.free = func.is_view or self.packet in _FREE
-        arguments = enumerate(schema_of(func).arguments)
-        self.writes = [(i, each.name) for i, each in arguments if each.alias_info and each.alias_info.is_write]
+        schema = schema_of(func).arguments
+        self.names = [each.name for each in schema]
+        self.defaults = {each.name: each.default_value for each in schema if each.has_default_value()}
+        infos = enumerate(each.alias_info for each in schema)
+        self.writes = [(i, self.names[i]) for i, info in infos if info and info.is_write]
         if self.packet is aten.native_batch_norm:  # running mean and variance, of which its schema says nothing
             self.writes += [(3, "running_mean"), (4, "running_var")]
         self.foreach = self.name.startswith("_foreach")
@@ -41,6 +45,10 @@ class Operator:
         self.data_dependent = (
             torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
         )
+
+    def values(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Its arguments by name, defaults included."""
+        return self.defaults | dict(zip(self.names, args, strict=False)) | kwargs
 
     def written(self, args: Any, kwargs: dict) -> list[Any]:
         """Which of its arguments it changes: tensors, and lists of them."""
@@ -64,11 +72,27 @@ def operator_of(func: Any) -> Operator:
     return operator
 
 
+class Call(NamedTuple):
+    """One call of an operator; ``inputs``: the simulated tensors among its arguments."""
+
+    operator: Operator
+    args: tuple
+    kwargs: dict
+    inputs: Sequence[Any]
+
+    def values(self) -> dict[str, Any]:
+        """Its arguments by name, defaults included."""
+        return self.operator.values(self.args, self.kwargs)
+
+    @property
+    def changed(self) -> list[Any]:
+        """Which of its arguments it changes: tensors, and lists of them."""
+        return self.operator.written(self.args, self.kwargs)
+
+
 def arguments_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     """An operator's arguments by name, defaults included."""
-    schema = schema_of(func).arguments
-    values = {each.name: each.default_value for each in schema if each.has_default_value()}
-    return values | dict(zip((each.name for each in schema), args, strict=False)) | kwargs
+    return operator_of(func).values(args, kwargs)
 
 
 def tensors_in(value: Any) -> list[Any]:

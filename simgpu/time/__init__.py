@@ -1,6 +1,6 @@
 """Simulated time: what operators and collectives cost, and when they run.
 
-costs.py           what an operator costs; launches.py puts it on the timeline
+counting.py        what an operator multiplies and moves; costs.py: how long that takes; launches.py: onto the timeline
 nccl.py            which algorithm and protocol NCCL would choose, and its time
 sharing.py         what collectives leave of a GPU to the kernels beside them
 clock.py           when each piece of work runs; phases.py: in which phase of a step

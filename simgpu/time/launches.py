@@ -7,28 +7,19 @@ from typing import Any
 
 import torch
 
-from simgpu.cluster import Cluster, SimulatedGPU, current
-from simgpu.tensors.schemas import Operator, tensors_in
+from simgpu.cluster import SimulatedGPU, current
+from simgpu.tensors.schemas import Call, tensors_in
 from simgpu.tensors.shapes import Answer
 from simgpu.tensors.tensor import SimTensor
 from simgpu.time import costs, happens_before
+from simgpu.time.counting import cost_of
 from simgpu.time.phases import phase_now
 from simgpu.time.work import Kernel, Work
 
 aten = torch.ops.aten
 
 
-def launch_operator(
-    operator: Operator,
-    inputs: list[SimTensor],
-    args: tuple,
-    kwargs: dict,
-    out: Any,
-    gpu: SimulatedGPU,
-    cluster: Cluster,
-    result: Any,
-    answer: Answer | None = None,
-) -> None:
+def launch_operator(call: Call, out: Any, result: Any, gpu: SimulatedGPU, answer: Answer | None = None) -> None:
     """Put an operator on its GPU's timeline. ``result`` is what came out, on the GPU (``out``: as plain tensors).
 
     Args:
@@ -39,41 +30,26 @@ def launch_operator(
     if known is not None and known[0][0] is where[0] and known[0][1:] == where[1:]:
         kernel = known[1]
     else:
-        kernel = _kernel(operator, inputs, args, kwargs, out, gpu)
+        kernel = costs.kernel(gpu.model, cost_of(call, out))
         if answer is not None:
             answer.costs = where, kernel
-    launched = launch_kernel(operator.name, kernel, inputs, gpu)
-    for tensor in tensors_in(result if result is not None else args[0]):
-        tensor.allocation.last_write = launched
+    work = launch_kernel(call.operator.name, kernel, call.inputs, gpu)
+    for tensor in tensors_in(result if result is not None else call.args[0]):
+        tensor.allocation.last_write = work
     if happens_before.watching is not None:
-        _note(launched, operator, args, kwargs, inputs, tensors_in(result))
-    if operator.needs_numbers(args):  # how large its output is must be known on the host
-        cluster.synchronize(gpu.index)
+        _note(work, call, tensors_in(result))
+    if call.operator.needs_numbers(call.args):  # how large its output is must be known on the host
+        current().synchronize(gpu.index)
 
 
-def _kernel(
-    operator: Operator, inputs: list[SimTensor], args: tuple, kwargs: dict, out: Any, gpu: SimulatedGPU
-) -> Kernel:
-    outputs = tensors_in(out) or tensors_in(operator.written(args, kwargs))  # lists in place: nothing is returned
-    work = costs.counted(operator.packet, args, kwargs, out)
-    into = kwargs.get("out")  # only written
-    read = inputs if into is None else [tensor for tensor in inputs if tensor is not into]
-    moved = costs.traffic(operator.packet, args, read, outputs)
-    kind = costs.kind_of_number(operator.packet, inputs[0].dtype) if work.flops else ""
-    layout = 0  # in kernels of their own
-    if work.products and gpu.model.on_tensor_cores(kind):
-        layout = costs.layout_bytes(operator.packet, args, read, outputs)
-    return costs.kernel(gpu.model, work, kind, moved, layout)
-
-
-def _note(work: Work, operator: Operator, args: tuple, kwargs: dict, inputs: list[SimTensor], made: list) -> None:
+def _note(work: Work, call: Call, made: list) -> None:
     """Somebody looks for races: what it reads and writes."""
-    changed = [tensor for tensor in tensors_in(operator.written(args, kwargs)) if isinstance(tensor, SimTensor)]
-    known = {id(tensor) for tensor in inputs}
+    changed = [tensor for tensor in tensors_in(call.changed) if isinstance(tensor, SimTensor)]
+    known = {id(tensor) for tensor in call.inputs}
     writes = [*changed, *(tensor for tensor in made if id(tensor) not in known)]
     written = {id(tensor) for tensor in changed}
-    only_shapes = operator.name.startswith("new_") or operator.name.endswith("_like")  # of what they are given
-    reads = [] if only_shapes else [tensor for tensor in inputs if id(tensor) not in written]
+    only_shapes = call.operator.name.startswith("new_") or call.operator.name.endswith("_like")  # of what they get
+    reads = [] if only_shapes else [tensor for tensor in call.inputs if id(tensor) not in written]
     happens_before.launched(work, reads, writes)
 
 
@@ -97,16 +73,15 @@ def launch_kernel(name: str, kernel: Kernel, inputs: Iterable[SimTensor], gpu: S
     return cluster.clock.put(work, [tensor.allocation.last_write for tensor in inputs])
 
 
-def launch_foreach(operator: Operator, args: tuple, inputs: list[SimTensor], cluster: Cluster) -> None:
+def launch_foreach(call: Call) -> None:
     """A ``_foreach`` operator over several GPUs is one launch on each."""
-    for number in sorted({tensor.gpu for tensor in inputs}):
-        read = [tensor for tensor in inputs if tensor.gpu == number]
-        gpu = cluster.gpus[number]
-        written = [tensor for tensor in tensors_in(args[0]) if tensor.gpu == number]
-        nbytes = sum(tensor.nbytes for tensor in (*read, *written))
-        kernel = costs.kernel(gpu.model, costs.NOTHING, "", costs.Moved(nbytes))
-        work = launch_kernel(operator.name, kernel, read, gpu)
+    for number in sorted({tensor.gpu for tensor in call.inputs}):
+        gpu = current().gpus[number]
+        read = [tensor for tensor in call.inputs if tensor.gpu == number]
+        written = [tensor for tensor in tensors_in(call.args[0]) if tensor.gpu == number]
+        moved = costs.Cost(sum(tensor.nbytes for tensor in read), sum(tensor.nbytes for tensor in written))
+        work = launch_kernel(call.operator.name, costs.kernel(gpu.model, moved), read, gpu)
         for tensor in written:
             tensor.allocation.last_write = work
         if happens_before.watching is not None:
-            _note(work, operator, args, {}, read, written)
+            _note(work, call._replace(kwargs={}, inputs=read), written)
