@@ -415,7 +415,7 @@ FITTED = (
     *("embedding bf16: 8192 of 50257 × 4096, bwd", "index_", "scatter_", "to fp32", "add bf16", "copy on the GPU"),
     *("convolution 7×7 depthwise", "convolution 3×3 bf16 NCHW: 64×64", "cross entropy bf16: 8192 × 50257"),
 )
-"""Rows, by their beginnings, that set a constant of ``simgpu.time.costs`` or a share of the H100."""
+"""Rows, by their beginnings, that set a constant of ``simgpu.time.counting`` or ``costs``, or a share of the H100."""
 HOSTS = {"fwd": 30e-6, "bwd": 125e-6}
 """Shorter rows measure the host, which could not launch faster."""
 

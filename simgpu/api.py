@@ -62,7 +62,7 @@ def cluster(
             (assumed).
         gil: threads that launch from Python take turns in those ``gil_s``. False: they do not.
         sharing: kernels that run beside a collective are slower: it takes some of the GPU's multiprocessors and of its
-            memory's bandwidth (see ``simgpu.time.nccl``). False: it takes nothing.
+            memory's bandwidth (see ``simgpu.time.sharing``). False: it takes nothing.
         make: how the cluster comes to life; ``simgpu.join`` makes one of which this process has one GPU.
 
     Raises:

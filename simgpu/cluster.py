@@ -14,8 +14,8 @@ from simgpu.hardware import GPU
 from simgpu.memory.allocator import Memory
 from simgpu.time import happens_before
 from simgpu.time.clock import Clock
-from simgpu.time.nccl import Sharing
-from simgpu.time.work import Kernel, Lane, Port, Timeline
+from simgpu.time.sharing import Sharing
+from simgpu.time.work import Lane, Port, Timeline
 from utils.hardware.links import Link
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class SimulatedGPU:
             stream.name = f"the {use} stream"
         self.random_state: torch.Tensor | None = None
         self.sharing = Sharing()
+        self.shared = (self.sharing,)
         self.name = name = f"GPU {index}"
         self.alone = (index,)
         self._queue: tuple[Timeline] = (self.default_stream,)
@@ -68,7 +69,7 @@ class Cluster:
         way_to_numbers: for who has shapes only, and needs numbers.
         as_cuda: the program says "cuda" for its GPUs (``simgpu.redirect``).
         unknown: what a program reads of a number that nobody knows. None: an error.
-        sharing: collectives take a part of the GPU from the kernels beside them (``simgpu.time.nccl``).
+        sharing: collectives take a part of the GPU from the kernels beside them (``simgpu.time.sharing``).
 
     Args:
         new_stream: makes a ``streams.Stream`` of a GPU, from its number.
@@ -251,10 +252,6 @@ class Cluster:
         if a.node == b.node:
             return self.inside, (a.peer_out, b.peer_in)
         return self.network, (self.network_out[a.node][self._card(a)], self.network_in[b.node][self._card(b)])
-
-    def slowed(self, gpu: SimulatedGPU, kernel: Kernel) -> dict[str, Any]:
-        """For the clock: what a kernel on ``gpu`` leaves to collectives, if there are any."""
-        return {"kernel": kernel, "shared": (gpu.sharing,)} if self.sharing and self.several else {}
 
     def _card(self, gpu: SimulatedGPU) -> int:
         """The network card of its node that a GPU uses: they are shared out in order."""

@@ -27,15 +27,24 @@ from torch.utils.flop_counter import flop_registry
 from simgpu import _torch, torch_module
 from simgpu.cluster import current, exists, make_current
 from simgpu.report import regions
-from simgpu.tensors import attention, autocast, backward, copies, dispatch, parallel, saving
+from simgpu.tensors import attention, autocast, backward, copies, dispatch, factories, parallel, saving
 from simgpu.tensors.tensor import SimTensor
 from simgpu.time import streams
 
 _undo: list[Callable[[], Any]] = []
 _MISSING = object()
 
-for _module in (dispatch, copies, saving):  # nothing of torch's: our own tensor learns what it can do
-    _module.connect()
+_METHODS: dict[str, Any] = {
+    "run_operator": staticmethod(dispatch.dispatch),
+    "to": copies.to,
+    "copy_": copies.copy_,
+    "__setitem__": copies.set_item,
+    "set_": saving.load_into,
+    "__reduce_ex__": saving.reduce,
+}
+"""Of our own tensor (nothing of torch's): those that make tensors, and so stand in modules above its own."""
+for _name, _method in _METHODS.items():
+    setattr(SimTensor, _name, _method)
 
 
 def install() -> None:
@@ -134,7 +143,7 @@ def _install_kernels() -> None:
     """Operators of the dispatcher. Destroying the library gives torch its own kernels back."""
     library = torch.library.Library("aten", "IMPL")
     _undo.append(functools.partial(_torch.destroy, library))
-    for module in (dispatch, attention, autocast, copies):
+    for module in (dispatch, factories, attention, autocast, copies):
         for operator, kernel, key in module.kernels():
             library.impl(operator, kernel, key)
     others = torch.library.Library("_", "IMPL", "AutocastPrivateUse1")

@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor
 from simgpu import install, torch_module
 from simgpu._torch import CUDA_INITS, DeviceContext, device_constructors
 from simgpu.cluster import Cluster
-from simgpu.ranks.changes import BACKEND
+from simgpu.ranks.refusals import BACKEND
 from simgpu.tensors import known
 from simgpu.tensors.tensor import SimTensor
 

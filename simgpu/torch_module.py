@@ -1,10 +1,9 @@
 """The module that torch sees as ``torch.simgpu``. It has what ``torch.cuda`` has, as far as it makes sense.
 
-Random numbers of simulated GPUs.
-
-GPU 0 of one process draws from the CPU's generator, so that a program on one simulated GPU gives the CPU's numbers.
-Each other GPU has a generator of its own, so that threads that run at the same time give the same numbers every time;
-and so has the GPU of every rank, as on CUDA: what some ranks draw on the CPU does not bring their GPUs apart.
+Of random numbers: GPU 0 of one process draws from the CPU's generator, so that a program on one simulated GPU gives the
+CPU's numbers. Each other GPU has a generator of its own, so that threads that run at the same time give the same
+numbers every time; and so has the GPU of every rank, as on CUDA: what some ranks draw on the CPU does not bring their
+GPUs apart.
 """
 
 from __future__ import annotations

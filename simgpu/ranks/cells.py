@@ -10,11 +10,11 @@ import torch
 
 from simgpu.cluster import Cluster, current, exists
 from simgpu.hardware import gpu, link
-from simgpu.ranks.changes import BACKEND
 from simgpu.ranks.cluster import RankCluster
 from simgpu.ranks.joining import join
+from simgpu.ranks.refusals import BACKEND
 from simgpu.report.profile import Profile
-from simgpu.time.clock import COMMUNICATION
+from simgpu.time.phases import COMMUNICATION
 
 MOST = 200_000
 """Pieces of work that are kept of a cell: the last ones."""

@@ -1,9 +1,8 @@
 """The numbers of a collective really travel: the same collective on plain CPU tensors, over gloo.
 
-The factor of a pre-multiplied sum (``torch.distributed._make_nccl_premul_sum``).
-
-An operator of c10d does not tell it to Python. But whoever asks for such a sum writes it into the collective's options
-just before, in the same thread: so it is noted there.
+The factor of a pre-multiplied sum (``torch.distributed._make_nccl_premul_sum``) is one that c10d does not tell Python.
+But whoever asks for such a sum writes it into the collective's options just before, in the same thread: it is noted
+there.
 """
 
 from __future__ import annotations

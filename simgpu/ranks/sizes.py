@@ -15,7 +15,7 @@ from torch.distributed import ReduceOp
 
 from simgpu.ranks import movement as gloo
 from simgpu.ranks.cluster import Members
-from simgpu.time.launches import tensors_in
+from simgpu.tensors.schemas import tensors_in
 
 ALL, PARTS, LIST, INNER = "all of it", "a part", "its entry", "its entry of the list inside"
 """What there is for each rank, or from each, in an argument: see ``Collective``."""

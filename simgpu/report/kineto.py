@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from simgpu.report.trace import about, span
-from simgpu.time.clock import COMMUNICATION, FORWARD, OPTIMIZER
+from simgpu.time.phases import COMMUNICATION, FORWARD, OPTIMIZER
 from simgpu.time.work import Work
 
 if TYPE_CHECKING:

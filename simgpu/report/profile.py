@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from simgpu import install
 from simgpu.cluster import Cluster, current
-from simgpu.memory.allocator import KINDS, CachingAllocator, Change, Label
+from simgpu.memory.allocator import KINDS, Change, Label
+from simgpu.memory.caching import CachingAllocator
 from simgpu.report import kineto, trace
-from simgpu.time.clock import COMMUNICATION
+from simgpu.time.phases import COMMUNICATION
 from simgpu.time.work import Work
 
 if TYPE_CHECKING:

@@ -32,8 +32,9 @@ import torch
 from simgpu._torch import TorchDispatchMode, address_of, packet_of, schema_of
 from simgpu.cluster import current
 from simgpu.time import happens_before
-from simgpu.time.clock import BACKWARD, FORWARD, in_backward, phase_now
-from simgpu.time.happens_before import Access, Extent, History, Order, Ordering, Place, joined, place_now, users_frame
+from simgpu.time.accesses import Access, Extent, History, Place, place_now, users_frame
+from simgpu.time.happens_before import Order, Ordering, joined
+from simgpu.time.phases import BACKWARD, FORWARD, in_backward, phase_now
 from simgpu.time.work import Timeline
 
 HOST = -1

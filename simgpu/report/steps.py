@@ -11,7 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from simgpu.memory.allocator import readable
 from simgpu.ranks.cells import CellProfile
-from simgpu.time.clock import COMMUNICATION
+from simgpu.time.phases import COMMUNICATION
 from utils.draw.frame import TIMES, unit_for
 
 

@@ -1,8 +1,9 @@
 """The tensor that lives on a simulated GPU, and what operators do with it.
 
 tensor.py       the tensor
-dispatch.py     where operators come in, those that move data or need numbers, and new tensors
-operators.py    all others, if there is room for what comes out
+dispatch.py     where operators come in, and those that move data or need numbers
+operators.py    all others, if there is room for what comes out; schemas.py: what is known of each
+factories.py    new tensors
 placement.py    on which GPU an operator runs and a new tensor lives
 shapes.py       shapes without numbers, remembered; known.py keeps the few numbers that torch reads even then
 copies.py       from device to device: which link they take, and who waits

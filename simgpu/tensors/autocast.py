@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from simgpu._torch import past_autocast, schema_of
-from simgpu.time.launches import tensors_in
+from simgpu.tensors.schemas import tensors_in
 
 LOWER_PRECISION = [
     "_convolution", "conv1d", "conv2d", "conv3d", "conv_tbc", "conv_transpose1d", "conv_transpose2d",

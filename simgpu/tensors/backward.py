@@ -1,8 +1,7 @@
-"""Backward on simulated GPUs: lanes of the host for autograd's threads, and errors that come back from them.
+"""Threads beside the main one: autograd's, with errors that come back from them, and those of a ``ThreadPoolExecutor``.
 
-Tasks of a ``ThreadPoolExecutor``, whose threads live on when a task is done.
-
-What the main thread launches after ``future.result()`` comes after the task, so the simulation must know when it ended.
+Each has a lane of the host. What the main thread launches after ``backward()`` or ``future.result()`` comes after what
+they have done, so the simulation must know when that ended: threads of a pool live on.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from torch.autograd.grad_mode import set_multithreading_enabled
 from simgpu._torch import DeviceGuard
 from simgpu.cluster import current, exists
 from simgpu.tensors.tensor import SimTensor, new
-from simgpu.time.clock import in_backward
+from simgpu.time.phases import in_backward
 
 _errors: list[BaseException] = []
 

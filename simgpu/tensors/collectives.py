@@ -17,7 +17,7 @@ from simgpu.cluster import Cluster, current
 from simgpu.hardware import GPU
 from simgpu.tensors.tensor import SimTensor, check_cluster, new
 from simgpu.time import happens_before, nccl
-from simgpu.time.clock import COMMUNICATION
+from simgpu.time.phases import COMMUNICATION
 from simgpu.time.work import Port, Share, Work
 from utils.hardware import links
 from utils.hardware.links import Link
@@ -241,19 +241,22 @@ def launch_collective(
     cards = min(cluster.nics_per_node, math.ceil(len(gpus) / len(nodes)))
     chosen = choice(cluster, name, len(gpus), len(nodes), nbytes, algorithm, cards)
     traffic = nccl.memory_traffic(name, chosen.algorithm, nbytes, len(gpus))
-    work = cluster.clock.launch(
-        *(name, COMMUNICATION, "collective", chosen.seconds),
-        share=share(cluster, members[0].model, chosen, len(nodes), cards, nbytes, traffic),
-        shared=tuple(gpu.sharing for gpu in members),
+    work = Work(
+        name=name,
+        phase=COMMUNICATION,
+        place="collective",
+        seconds=chosen.seconds,
         gpus=tuple(gpus),
         queues=tuple(gpu.communication_stream for gpu in members),
-        ports=tuple(ports),
-        needs=[tensor.allocation.last_write for tensor in inputs],
         followers=() if async_op else streams,
+        ports=tuple(ports),
         nbytes=nbytes,
-        how=f"{chosen.algorithm} {chosen.protocol}".strip(),
         dtype=str(inputs[0].dtype).removeprefix("torch."),
+        how=chosen.name,
+        share=share(cluster, members[0].model, chosen, len(nodes), cards, nbytes, traffic),
+        shared=tuple(gpu.sharing for gpu in members),
     )
+    cluster.clock.put(work, [tensor.allocation.last_write for tensor in inputs])
     for tensor in outputs:
         tensor.allocation.last_write = work
     happens_before.launched(work, inputs, outputs, after=streams, waited="wait()" if async_op else "stream")

@@ -1,6 +1,4 @@
-"""A simulated tensor goes to another device: the copies, with and without a trace in autograd.
-
-Copies between simulated GPUs, and between them and the host: which link they take, and who waits.
+"""A simulated tensor goes to another device, with and without a trace in autograd: which link it takes, and who waits.
 
 As PyTorch does it on CUDA:
 
@@ -24,14 +22,14 @@ from simgpu.memory import allocator as memory
 from simgpu.tensors import known
 from simgpu.tensors.tensor import SimTensor, check_cluster, new
 from simgpu.time import costs, happens_before
-from simgpu.time.clock import COMMUNICATION, in_backward, phase_now
+from simgpu.time.launches import launch_kernel
+from simgpu.time.phases import COMMUNICATION, in_backward
 from simgpu.time.work import Work
 from utils.hardware.links import point_to_point
 
 if TYPE_CHECKING:
     from simgpu.cluster import Cluster
     from simgpu.hardware import GPU
-    from simgpu.memory.allocator import Allocation
     from simgpu.time.work import Lane
 
 _pinned: weakref.WeakSet = weakref.WeakSet()
@@ -77,33 +75,26 @@ def kernels() -> list[tuple[str, Any, str]]:
 def between_gpus(cluster: Cluster, tensor: SimTensor, into: SimTensor) -> None:
     """Copy a tensor into another one (or into a part of it), on the same GPU or from GPU to GPU."""
     gpu, target, nbytes = tensor.gpu, into.gpu, tensor.nbytes
-    work = _between_gpus(cluster, tensor.allocation, gpu, target, nbytes)
+    if gpu == target:  # from one place of its memory to another: read and write
+        home = cluster.gpus[gpu]
+        kernel = costs.kernel(home.model, costs.Cost(read=nbytes, written=nbytes))
+        work = launch_kernel("copy", kernel, [tensor], home)
+    else:
+        link, ports = cluster.path(gpu, target)
+        work = Work(
+            name="copy",
+            phase=COMMUNICATION,
+            place=f"GPU {gpu} → GPU {target}",
+            seconds=point_to_point(nbytes, link.for_copies()),
+            gpus=(gpu, target),
+            queues=(cluster.current_stream(gpu),),
+            ports=ports,
+            followers=(cluster.current_stream(target),),
+            nbytes=nbytes,
+        )
+        cluster.clock.put(work, [tensor.allocation.last_write])
     into.allocation.last_write = work
     happens_before.launched(work, [tensor], [into])
-
-
-def _between_gpus(cluster: Cluster, source: Allocation, gpu: int, target: int, nbytes: int) -> Work:
-    stream = cluster.current_stream(gpu)
-    if gpu == target:  # from one place of its memory to another: read and write
-        kernel = costs.kernel(cluster.gpus[gpu].model, costs.NOTHING, "", costs.Moved(2 * nbytes))
-        return cluster.clock.launch(
-            *("copy", phase_now(), f"GPU {gpu}", kernel.seconds),
-            **cluster.slowed(cluster.gpus[gpu], kernel),
-            gpus=(gpu,),
-            queues=(stream,),
-            needs=[source.last_write],
-            nbytes=2 * nbytes,
-        )
-    link, places = cluster.path(gpu, target)
-    return cluster.clock.launch(
-        *("copy", COMMUNICATION, f"GPU {gpu} → GPU {target}", point_to_point(nbytes, link.for_copies())),
-        gpus=(gpu, target),
-        queues=(stream,),
-        ports=places,
-        followers=(cluster.current_stream(target),),
-        needs=[source.last_write],
-        nbytes=nbytes,
-    )
 
 
 def to_host(
@@ -112,15 +103,18 @@ def to_host(
     """Copy a tensor to the host: to ``target``, or (None) to new memory, which is pageable."""
     gpu, nbytes = cluster.gpus[tensor.gpu], tensor.nbytes
     pinned = target is not None and is_pinned(target)
-    work = cluster.clock.launch(
-        *("copy to host", COMMUNICATION, f"{gpu.name} → host", _host_seconds(gpu.model, nbytes, pinned)),
-        gpus=(gpu.index,),
+    work = Work(
+        name="copy to host",
+        phase=COMMUNICATION,
+        place=f"{gpu.name} → host",
+        seconds=_host_seconds(gpu.model, nbytes, pinned),
+        gpus=gpu.alone,
         queues=(cluster.current_stream(gpu.index),),
         ports=(gpu.host_out,),
-        needs=[tensor.allocation.last_write],
         host_waits=not (non_blocking and pinned),
         nbytes=nbytes,
     )
+    cluster.clock.put(work, [tensor.allocation.last_write])
     happens_before.launched(work, [tensor], [], pinned=None if work.host_waits else target)
 
 
@@ -128,14 +122,18 @@ def from_host(cluster: Cluster, source: torch.Tensor, into: SimTensor, non_block
     """Copy a CPU tensor into one on a GPU."""
     gpu = cluster.gpus[into.gpu]
     pinned = is_pinned(source)
-    work = cluster.clock.launch(
-        *("copy from host", COMMUNICATION, f"host → {gpu.name}", _host_seconds(gpu.model, source.nbytes, pinned)),
-        gpus=(gpu.index,),
+    work = Work(
+        name="copy from host",
+        phase=COMMUNICATION,
+        place=f"host → {gpu.name}",
+        seconds=_host_seconds(gpu.model, source.nbytes, pinned),
+        gpus=gpu.alone,
         queues=(cluster.current_stream(gpu.index),),
         ports=(gpu.host_in,),
         host_waits=not (non_blocking and pinned),
         nbytes=source.nbytes,
     )
+    cluster.clock.put(work)
     into.allocation.last_write = work
     # From pageable memory the host may go on when the driver has the bytes, and they are not on the GPU yet.
     pinned_source = None if work.host_waits else source
@@ -253,9 +251,3 @@ def _beside(tensor: SimTensor, source: Any) -> Any:
     if not learns or source.device == tensor.device or not (source.dim() or isinstance(source, SimTensor)):
         return source  # (a single number on the host needs no copy of its own)
     return source.to(tensor.device)
-
-
-def connect() -> None:
-    """What ``SimTensor`` has of this module."""
-    for name, method in {"to": to, "copy_": copy_, "__setitem__": set_item}.items():
-        setattr(SimTensor, name, method)

@@ -1,10 +1,4 @@
-"""Where operators come in. Most run as they are; here are those that move data between devices, or need numbers.
-
-New tensors on a simulated GPU: ``torch.empty(3, device="simgpu:1")``, ``torch.arange``, and so on.
-
-These operators have no simulated tensor among their inputs, so torch looks for a kernel of the backend. They are
-registered here; what they return is a ``SimTensor``.
-"""
+"""Where operators come in. Most run as they are; here are those that move data between devices, or need numbers."""
 
 from __future__ import annotations
 
@@ -15,13 +9,11 @@ import torch
 
 from simgpu._torch import packet_of
 from simgpu.cluster import current
-from simgpu.memory import allocator as memory
 from simgpu.tensors import attention, copies, known
 from simgpu.tensors.copies import copy_to_host
-from simgpu.tensors.operators import compute, run
-from simgpu.tensors.placement import gpu_of_new_tensor, moved_if_guessed
-from simgpu.tensors.tensor import SimTensor, check_cluster, new, take_over_shape
-from simgpu.time.launches import launch_operator, operator_of
+from simgpu.tensors.operators import run
+from simgpu.tensors.placement import moved_if_guessed
+from simgpu.tensors.tensor import SimTensor, check_cluster, take_over_shape
 
 aten = torch.ops.aten
 
@@ -147,45 +139,9 @@ def dispatch(func: Any, args: tuple, kwargs: dict) -> Any:
     return run(func, args, kwargs) if special is None else special(func, args, kwargs)
 
 
-def connect() -> None:
-    """``SimTensor`` hands its operators to ``dispatch``."""
-    SimTensor.run_operator = staticmethod(dispatch)
-
-
-OPERATORS = (
-    aten.empty.memory_format, aten.empty_strided.default,
-    aten.arange.default, aten.arange.start, aten.arange.start_step, aten.range.step, aten.range.default,
-    aten.linspace.default, aten.logspace.default, aten.eye.default, aten.eye.m,
-    aten.randperm.default, aten.randperm.generator, aten.tril_indices.default, aten.triu_indices.default,
-    aten.full.default, aten.zeros.default, aten.ones.default, aten.scalar_tensor.default,
-    aten._efficientzerotensor.default, aten.rand.default, aten.randn.default, aten.randint.default, aten.randint.low,
-)  # fmt: skip
-
 OTHERS = (aten.silu_backward.default, aten.mish_backward.default, aten._local_scalar_dense.default)
 """One operator on CPU and CUDA, but several for a backend that does not register it; and what ``torch.tensor([x, y])``
 calls with ``__torch_dispatch__`` switched off."""
-
-
-def _make(func: Any) -> Any:
-    operator = operator_of(func)
-
-    def kernel(*args: Any, device: torch.device, **kwargs: Any) -> torch.Tensor:
-        cluster = current()
-        gpu, guess = gpu_of_new_tensor(device)
-        kwargs.pop("pin_memory", None)
-        kwargs.pop("layout", None)
-        where = "cpu" if cluster.numbers else "meta"
-        raw, _ = compute(operator, func, args, {**kwargs, "device": where}, gpu, cluster)
-        tensor = new(raw, gpu, memory.OTHER)
-        tensor.allocation.provisional = guess
-        tensor.from_host = True
-        if cluster.between_ranks and not operator.random:
-            known.born(tensor, lambda: func(*args, **{**kwargs, "device": "cpu"}))
-        if not operator.free:
-            launch_operator(operator, [], args, {}, raw, gpu, cluster, tensor)
-        return tensor
-
-    return kernel
 
 
 def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
@@ -195,7 +151,5 @@ def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = 
 
 def kernels() -> list[tuple[Any, Any, str]]:
     """Operators, what runs for them, and the dispatcher's key."""
-    found: list[tuple[Any, Any]] = [("_copy_from", _copy_from)]
-    found += [(func, lambda *args, func=func: dispatch(func, args, {})) for func in OTHERS]
-    found += [(func, _make(func)) for func in OPERATORS]
-    return [(func, kernel, "PrivateUse1") for func, kernel in found]
+    others = [(func, lambda *args, func=func: dispatch(func, args, {}), "PrivateUse1") for func in OTHERS]
+    return [("_copy_from", _copy_from, "PrivateUse1"), *others]

@@ -30,9 +30,9 @@ def _narrowed(wide: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def flash_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool, scale: float
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, is_causal: bool, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    out, sums = flash(*_alike(query, key, value), 0.0, causal, scale=scale)
+    out, sums = flash(*_alike(query, key, value), 0.0, is_causal, scale=scale)
     return out.transpose(1, 2)[..., : value.shape[-1]].contiguous().transpose(1, 2), sums
 
 
@@ -43,12 +43,12 @@ def flash_attention_backward(
     value: torch.Tensor,
     out: torch.Tensor,
     sums: torch.Tensor,
-    causal: bool,
+    is_causal: bool,
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     wide = _alike(query, key, value)
     grad, out = (pad(one, (0, wide[0].shape[-1] - one.shape[-1])) for one in (grad, out))
-    grads = flash_backward(grad, *wide, out, sums, 0.0, causal, scale=scale)
+    grads = flash_backward(grad, *wide, out, sums, 0.0, is_causal, scale=scale)
     return _narrowed(grads[0], query), _narrowed(grads[1], key), _narrowed(grads[2], value)
 
 

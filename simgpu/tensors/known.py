@@ -14,8 +14,8 @@ import torch
 
 from simgpu._torch import schema_of, tree_map_only
 from simgpu.cluster import current
+from simgpu.tensors.schemas import tensors_in
 from simgpu.tensors.tensor import SimTensor
-from simgpu.time.launches import tensors_in
 
 MOST = 65536
 """Elements: larger ones are data."""

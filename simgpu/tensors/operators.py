@@ -3,11 +3,10 @@
 Every operator that autograd hands down (see ``simgpu.tensors.dispatch``) comes to ``run``, which
 
 1. checks that all inputs are on one GPU, as CUDA does,
-2. runs the operator on the plain tensors,
-3. counts the memory of what came out, by storage,
-4. puts the work on the GPU's timeline.
-
-Is there room for what an operator makes? Asked before the CPU computes the numbers, which take the host's memory.
+2. asks whether there is room for what it makes, also in the host's memory, where the numbers are,
+3. runs it on the plain tensors,
+4. counts the memory of what came out, by storage,
+5. puts the work on the GPU's timeline.
 """
 
 from __future__ import annotations
@@ -25,16 +24,10 @@ from simgpu.memory import allocator as memory
 from simgpu.memory.allocator import Allocation, readable, rounded
 from simgpu.tensors import known, shapes
 from simgpu.tensors.placement import check_lists, common_gpu, gpu_of_new_tensor, moved_if_guessed
+from simgpu.tensors.schemas import MAY_READ_HOST_TENSORS, Call, Operator, operator_of, tensors_in
 from simgpu.tensors.tensor import SimTensor, take_over_shape
-from simgpu.time.clock import in_backward
-from simgpu.time.launches import (
-    MAY_READ_HOST_TENSORS,
-    Operator,
-    launch_foreach,
-    launch_operator,
-    operator_of,
-    tensors_in,
-)
+from simgpu.time.launches import launch_foreach, launch_operator
+from simgpu.time.phases import in_backward
 from simgpu.torch_module import drawn
 
 ALWAYS = 2**28
@@ -104,7 +97,8 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
             if asked.index or not in_backward():  # backward's C++ says 0 and means the GPU of its input
                 gpu, guess = gpu_of_new_tensor(asked)
             raw_kwargs["device"] = inputs[0].raw.device
-    if operator.foreach and any(tensor.allocation.memory is not gpu.memory for tensor in inputs):
+    several = operator.foreach and any(tensor.allocation.memory is not gpu.memory for tensor in inputs)
+    if several:
         check_lists(operator, args)
     if hosts and operator.packet in MAY_READ_HOST_TENSORS and not isinstance(args[0], SimTensor):
         raise RuntimeError(
@@ -132,10 +126,11 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
     if operator.metadata_changes:
         _repeat_on_wrapper(func, args, kwargs)
     if not operator.free:
-        if operator.foreach and any(tensor.allocation.memory is not gpu.memory for tensor in inputs):
-            launch_foreach(operator, args, inputs, cluster)
+        call = Call(operator, args, kwargs, inputs)
+        if several:
+            launch_foreach(call)
         else:
-            launch_operator(operator, inputs, args, kwargs, out, gpu, cluster, result, answer)
+            launch_operator(call, out, result, gpu, answer)
     if in_backward() and operator.name in ("detach", "clone", "add_", "copy_"):
         _label_gradient(result)
     return result

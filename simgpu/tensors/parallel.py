@@ -29,7 +29,7 @@ from simgpu.tensors.copies import copy_from_host, copy_to
 from simgpu.tensors.placement import moved_if_guessed
 from simgpu.tensors.tensor import SimTensor, new
 from simgpu.time import happens_before
-from simgpu.time.clock import begin_step, in_backward
+from simgpu.time.phases import begin_step, in_backward
 from simgpu.time.streams import Stream
 
 

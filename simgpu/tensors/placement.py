@@ -11,8 +11,8 @@ from torch.autograd import graph
 
 from simgpu.cluster import Cluster, SimulatedGPU, current
 from simgpu.memory import allocator as memory
+from simgpu.tensors.schemas import MAY_READ_HOST_TENSORS, Operator
 from simgpu.tensors.tensor import SimTensor, check_cluster
-from simgpu.time.launches import MAY_READ_HOST_TENSORS, Operator
 
 
 def check_lists(operator: Operator, args: tuple) -> None:

@@ -93,9 +93,3 @@ def load_into(
 
 PACKAGE = 5, _tag, _restore
 """What ``torch.serialization.register_package`` gets: priority, which tag a storage has, how it comes back."""
-
-
-def connect() -> None:
-    """``SimTensor`` can be pickled, and filled by ``torch.load``."""
-    for name, method in {"__reduce_ex__": reduce, "set_": load_into}.items():
-        setattr(SimTensor, name, method)

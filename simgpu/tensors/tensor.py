@@ -54,10 +54,8 @@ class SimTensor(torch.Tensor):
     allocation: Allocation
     from_host: bool  # it comes from the host (set where that is so)
     known: torch.Tensor  # its numbers, where ``simgpu.tensors.known`` keeps them
-    # What needs more than a tensor knows is set by ``connect`` in the modules that know it:
-    run_operator: ClassVar[Callable[[Any, tuple, dict], Any]]  # simgpu.tensors.dispatch
-    to: ClassVar[Callable[..., torch.Tensor]]  # simgpu.tensors.copies, as are ``copy_`` and ``__setitem__``
-    __reduce_ex__: ClassVar[Callable[..., Any]]  # simgpu.tensors.saving, as is ``set_``
+    run_operator: ClassVar[Callable[[Any, tuple, dict], Any]]  # this and some more: simgpu.install
+    to: ClassVar[Callable[..., torch.Tensor]]
 
     __torch_function__: ClassVar[Any] = no_torch_function
 

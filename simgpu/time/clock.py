@@ -12,72 +12,20 @@ out here, in three steps that follow CUDA:
 While only one lane is at work its operators are placed at once. When several threads work at the same time, as
 in ``parallel_apply``, real threads would race. So each thread's operators wait in a queue, and when the threads
 have ended the queues are merged in the order of simulated time. The same program so gives the same timeline.
-
-Which part of a training step runs: forward, backward or the optimizer.
-
-The profile's colours, and the kinds of memory, come from the answer.
 """
 
 from __future__ import annotations
 
 import heapq
 import re
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, MutableSequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import CodeType, FrameType
 
 from simgpu._torch import current_graph_task
-from simgpu.time.nccl import Sharing
-from simgpu.time.work import Kernel, Lane, Port, Share, Stamp, Timeline, Work
-
-FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION = "forward", "backward", "optimizer", "communication"
-
-
-class _Steps(threading.local):
-    """The optimizers' steps that run in this thread: the id and the code of the frame of each, the innermost last.
-
-    No frame itself, which would keep what it and its callers hold. An id alone may be that of a later frame; with the
-    code of torch's wrapper around ``step`` it is that of a later step at worst.
-    """
-
-    def __init__(self) -> None:
-        self.running: list[tuple[int, CodeType]] = []
-
-
-_steps = _Steps()
-
-
-def begin_step(frame: FrameType) -> None:
-    """An optimizer's step begins, which ends when this frame does."""
-    _steps.running.append((id(frame), frame.f_code))
-
-
-def in_optimizer() -> bool:
-    """Is an optimizer's step running in this thread? (One that has failed is not, though nobody says that it ended.)"""
-    running = _steps.running
-    while running:
-        number, code = running[-1]
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            if id(frame) == number and frame.f_code is code:
-                return True
-            frame = frame.f_back
-        running.pop()
-    return False
-
-
-def in_backward() -> bool:
-    """Does autograd's engine run the code that asks?"""
-    return current_graph_task() >= 0
-
-
-def phase_now() -> str:
-    """What the code that asks is part of: "forward", "backward" or "optimizer"."""
-    return BACKWARD if in_backward() else OPTIMIZER if in_optimizer() else FORWARD
-
+from simgpu.time.phases import in_backward
+from simgpu.time.work import Lane, Stamp, Work
 
 Queued = Work | Stamp | Callable[[Lane], None]
 """What waits in a lane for its turn."""
@@ -203,45 +151,27 @@ class Clock:
 
     # --- Placing work ---------------------------------------------------------------------------------------
 
-    def launch(
-        self,
-        name: str,
-        phase: str,
-        place: str,
-        seconds: float,
-        *,
-        gpus: tuple[int, ...],
-        queues: tuple[Timeline, ...],
-        ports: tuple[Port, ...] = (),
-        needs: Iterable[Work | None] = (),
-        followers: tuple[Timeline, ...] = (),
-        host_waits: bool = False,
-        flops: int = 0,
-        nbytes: int = 0,
-        kernel: Kernel | None = None,
-        share: Share | None = None,
-        shared: tuple[Sharing, ...] = (),
-        how: str = "",
-        dtype: str = "",
-    ) -> Work:
-        """Launch something from the lane that runs now. The arguments are those of ``Work``."""
-        lane = self.lane(gpus[0])
-        from_autograd = in_backward()
-        first = queues[0]  # a stream keeps its order, so what is in it already need not be waited for
-        awaited = tuple(one for one in needs if one is not None and first not in one.queues)
-        launch_s = self.backward_launch_s if from_autograd else self.launch_s
-        work = Work(
-            *(name, phase, place, seconds, lane.region, awaited, queues, followers, launch_s),
-            *(not from_autograd, host_waits, flops, nbytes, gpus, lane.name, ports, how),
-            kernel=kernel,
-            share=share,
-            shared=shared,
-            dtype=dtype,
-        )
+    def put(self, work: Work, needs: Iterable[Work | None] = ()) -> Work:
+        """Launch work from the lane that runs now, which gives it its region and the time of its launch.
+
+        Args:
+            work: without what ``put`` fills in (see ``Work``).
+            needs: what must have ended before; None is nothing.
+        """
+        lane = self.lane(work.gpus[0])
+        stream = work.queues[0]  # it keeps its order, so what is in it already need not be waited for
+        work.needs = tuple(needed for needed in needs if needed is not None and stream not in needed.queues)
+        work.lane, work.region = lane.name, lane.region
+        work.takes_gil = not in_backward()
+        work.launch_s = self.launch_s if work.takes_gil else self.backward_launch_s
         self._enqueue(lane, work)
+        self.record(work)
+        return work
+
+    def record(self, work: Work) -> None:
+        """Running profiles get the work."""
         for watcher in self.watchers:
             watcher.append(work)
-        return work
 
     def act(self, action: Callable[[Lane], None], gpu: int) -> None:
         """Do something to the clocks when the lane gets there: waiting for a stream, recording an event."""

@@ -1,99 +1,25 @@
-"""An operator's way onto its GPU's timeline: its costs, and what it waits for.
-
-What is the same at every call of an operator, looked up once for each overload.
-"""
+"""An operator's way onto its GPU's timeline: its costs, and what it waits for."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-from simgpu._torch import packet_of, schema_of
-from simgpu.cluster import Cluster, SimulatedGPU
+from simgpu.cluster import SimulatedGPU, current
+from simgpu.tensors.schemas import Call, tensors_in
 from simgpu.tensors.shapes import Answer
 from simgpu.tensors.tensor import SimTensor
 from simgpu.time import costs, happens_before
-from simgpu.time.clock import phase_now
+from simgpu.time.counting import cost_of
+from simgpu.time.phases import phase_now
 from simgpu.time.work import Kernel, Work
 
 aten = torch.ops.aten
 
-_FREE = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided, aten.lift_fresh}
-_FREE |= {aten.detach, aten._unsafe_view, aten._reshape_alias, aten.is_same_size, aten.lift, aten.alias}
-MAY_READ_HOST_TENSORS = {aten.index, aten.index_put_, aten.index_put, aten._index_put_impl_, aten._unsafe_index}
-MAY_READ_HOST_TENSORS |= {aten._pack_padded_sequence_backward}
 
-
-_MASKS = (torch.bool, torch.uint8)
-
-
-class Operator:
-    """What is the same at every call of one overload, looked up once."""
-
-    __slots__ = (
-        *("asks_anew", "data_dependent", "foreach", "free", "metadata_changes", "name", "packet", "random", "writes"),
-    )
-
-    def __init__(self, func: Any) -> None:
-        self.packet = packet_of(func)
-        self.name = self.packet.__name__
-        self.free = func.is_view or self.packet in _FREE
-        arguments = enumerate(schema_of(func).arguments)
-        self.writes = [(i, each.name) for i, each in arguments if each.alias_info and each.alias_info.is_write]
-        if self.packet is aten.native_batch_norm:  # running mean and variance, of which its schema says nothing
-            self.writes += [(3, "running_mean"), (4, "running_var")]
-        self.foreach = self.name.startswith("_foreach")
-        self.random = torch.Tag.nondeterministic_seeded in func.tags
-        self.metadata_changes = torch.Tag.inplace_view in func.tags
-        # Views must share their input's storage; the others change what they are given.
-        self.asks_anew = self.free or self.metadata_changes or "out" in schema_of(func).overload_name
-        self.data_dependent = (
-            torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
-        )
-
-    def written(self, args: Any, kwargs: dict) -> list[Any]:
-        """Which of its arguments it changes: tensors, and lists of them."""
-        return [args[i] if i < len(args) else kwargs.get(name) for i, name in self.writes]
-
-    def needs_numbers(self, args: Any) -> bool:
-        """Does the shape of what comes out depend on numbers that go in? By an index it does not, by a mask it does."""
-        if self.packet is aten.index or self.packet is aten._unsafe_index:
-            return any(index is not None and index.dtype in _MASKS for index in args[1])
-        return self.data_dependent
-
-
-_operators: dict[Any, Operator] = {}
-
-
-def operator_of(func: Any) -> Operator:
-    """The facts about an overload."""
-    operator = _operators.get(func)
-    if operator is None:
-        operator = _operators[func] = Operator(func)
-    return operator
-
-
-def tensors_in(value: Any) -> list[Any]:
-    """The tensors in a value: itself, or those in a list or tuple, however deep. (Callers know which are simulated.)"""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, (list, tuple)):
-        return [tensor for each in value for tensor in tensors_in(each)]
-    return []
-
-
-def launch_operator(
-    operator: Operator,
-    inputs: list[SimTensor],
-    args: tuple,
-    kwargs: dict,
-    out: Any,
-    gpu: SimulatedGPU,
-    cluster: Cluster,
-    result: Any,
-    answer: Answer | None = None,
-) -> None:
+def launch_operator(call: Call, out: Any, result: Any, gpu: SimulatedGPU, answer: Answer | None = None) -> None:
     """Put an operator on its GPU's timeline. ``result`` is what came out, on the GPU (``out``: as plain tensors).
 
     Args:
@@ -102,75 +28,60 @@ def launch_operator(
     where = (gpu.model, *costs.settings())
     known = None if answer is None else answer.costs
     if known is not None and known[0][0] is where[0] and known[0][1:] == where[1:]:
-        kernel, flops, nbytes = known[1]
+        kernel = known[1]
     else:
-        kernel, flops, nbytes = _costs(operator, inputs, args, kwargs, out, gpu)
+        kernel = costs.kernel(gpu.model, cost_of(call, out))
         if answer is not None:
-            answer.costs = where, (kernel, flops, nbytes)
-    launched = _launch(operator.name, kernel, flops, nbytes, inputs, gpu, cluster)
-    for tensor in tensors_in(result if result is not None else args[0]):
-        tensor.allocation.last_write = launched
+            answer.costs = where, kernel
+    work = launch_kernel(call.operator.name, kernel, call.inputs, gpu)
+    for tensor in tensors_in(result if result is not None else call.args[0]):
+        tensor.allocation.last_write = work
     if happens_before.watching is not None:
-        _note(launched, operator, args, kwargs, inputs, tensors_in(result))
-    if operator.needs_numbers(args):  # how large its output is must be known on the host
-        cluster.synchronize(gpu.index)
+        _note(work, call, tensors_in(result))
+    if call.operator.needs_numbers(call.args):  # how large its output is must be known on the host
+        current().synchronize(gpu.index)
 
 
-def _costs(
-    operator: Operator, inputs: list[SimTensor], args: tuple, kwargs: dict, out: Any, gpu: SimulatedGPU
-) -> tuple[Kernel, int, int]:
-    """What limits it, floating-point operations and bytes."""
-    outputs = tensors_in(out) or tensors_in(operator.written(args, kwargs))  # lists in place: nothing is returned
-    work = costs.counted(operator.packet, args, kwargs, out)
-    into = kwargs.get("out")  # only written
-    read = inputs if into is None else [tensor for tensor in inputs if tensor is not into]
-    moved = costs.traffic(operator.packet, args, read, outputs)
-    kind = costs.kind_of_number(operator.packet, inputs[0].dtype) if work.flops else ""
-    layout = 0  # in kernels of their own
-    if work.products and gpu.model.on_tensor_cores(kind):
-        layout = costs.layout_bytes(operator.packet, args, read, outputs)
-    return costs.kernel(gpu.model, work, kind, moved, layout), work.flops, moved.nbytes + layout
-
-
-def _note(work: Work, operator: Operator, args: tuple, kwargs: dict, inputs: list[SimTensor], made: list) -> None:
+def _note(work: Work, call: Call, made: list) -> None:
     """Somebody looks for races: what it reads and writes."""
-    changed = [tensor for tensor in tensors_in(operator.written(args, kwargs)) if isinstance(tensor, SimTensor)]
-    known = {id(tensor) for tensor in inputs}
+    changed = [tensor for tensor in tensors_in(call.changed) if isinstance(tensor, SimTensor)]
+    known = {id(tensor) for tensor in call.inputs}
     writes = [*changed, *(tensor for tensor in made if id(tensor) not in known)]
     written = {id(tensor) for tensor in changed}
-    only_shapes = operator.name.startswith("new_") or operator.name.endswith("_like")  # of what they are given
-    reads = [] if only_shapes else [tensor for tensor in inputs if id(tensor) not in written]
+    only_shapes = call.operator.name.startswith("new_") or call.operator.name.endswith("_like")  # of what they get
+    reads = [] if only_shapes else [tensor for tensor in call.inputs if id(tensor) not in written]
     happens_before.launched(work, reads, writes)
 
 
-def _launch(
-    name: str, kernel: Kernel, flop: int, nbytes: int, inputs: list[SimTensor], gpu: SimulatedGPU, cluster: Cluster
-) -> Work:
-    return cluster.clock.launch(
-        name,
-        phase_now(),
-        gpu.name,
-        kernel.seconds,
-        **cluster.slowed(gpu, kernel),
+def launch_kernel(name: str, kernel: Kernel, inputs: Iterable[SimTensor], gpu: SimulatedGPU) -> Work:
+    """Put a kernel into the GPU's current stream, behind what has written its inputs."""
+    cluster = current()
+    slowed = cluster.sharing and cluster.several  # by collectives beside it
+    work = Work(
+        name=name,
+        phase=phase_now(),
+        place=gpu.name,
+        seconds=kernel.seconds,
         gpus=gpu.alone,
         queues=gpu.queue(cluster.current_stream(gpu.index)),
-        needs=[tensor.allocation.last_write for tensor in inputs],
-        flops=flop,
-        nbytes=nbytes,
+        flops=kernel.flops,
+        nbytes=kernel.nbytes,
         dtype=kernel.dtype,
+        kernel=kernel if slowed else None,
+        shared=gpu.shared if slowed else (),
     )
+    return cluster.clock.put(work, [tensor.allocation.last_write for tensor in inputs])
 
 
-def launch_foreach(operator: Operator, args: tuple, inputs: list[SimTensor], cluster: Cluster) -> None:
+def launch_foreach(call: Call) -> None:
     """A ``_foreach`` operator over several GPUs is one launch on each."""
-    for gpu in sorted({tensor.gpu for tensor in inputs}):
-        mine = [tensor for tensor in inputs if tensor.gpu == gpu]
-        home = cluster.gpus[gpu]
-        written = [tensor for tensor in tensors_in(args[0]) if tensor.gpu == gpu]
-        nbytes = sum(tensor.nbytes for tensor in (*mine, *written))
-        kernel = costs.kernel(home.model, costs.NOTHING, "", costs.Moved(nbytes))
-        work = _launch(operator.name, kernel, 0, nbytes, mine, home, cluster)
+    for number in sorted({tensor.gpu for tensor in call.inputs}):
+        gpu = current().gpus[number]
+        read = [tensor for tensor in call.inputs if tensor.gpu == number]
+        written = [tensor for tensor in tensors_in(call.args[0]) if tensor.gpu == number]
+        moved = costs.Cost(sum(tensor.nbytes for tensor in read), sum(tensor.nbytes for tensor in written))
+        work = launch_kernel(call.operator.name, costs.kernel(gpu.model, moved), read, gpu)
         for tensor in written:
             tensor.allocation.last_write = work
         if happens_before.watching is not None:
-            _note(work, operator, args, {}, mine, written)
+            _note(work, call._replace(kwargs={}, inputs=read), written)

@@ -75,13 +75,18 @@ class Share(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """What limits a kernel, in seconds: to begin and end; its products, of ``dtype``; its memory; layouts."""
+    """What limits a kernel, in seconds: to begin and end; its products, of ``dtype``; its memory; layouts.
+
+    And what it does: floating-point operations, and bytes read and written.
+    """
 
     begin_s: float
     compute_s: float
     memory_s: float
     layout_s: float = 0.0
     dtype: str = ""
+    flops: int = 0
+    nbytes: int = 0
 
     @property
     def seconds(self) -> float:
@@ -104,52 +109,55 @@ class Work:
         phase: "forward", "backward", "optimizer" or "communication".
         place: where it shows: "GPU 0", "GPU 0 → GPU 1".
         seconds: how long it takes on the device.
-        region: the name given by ``simgpu.region``, or "".
-        needs: what must have ended before.
+        gpus: GPUs that take part.
         queues: the streams that it keeps busy.
-        ports: the ends of links that it keeps busy.
         followers: streams that wait for its end without being busy.
-        launch_s: what the host needs to launch it.
-        takes_gil: launched from Python: for a part of ``launch_s`` no other Python thread can go on.
+        ports: the ends of links that it keeps busy.
         host_waits: the host goes on only when it has ended.
         flops, nbytes: floating-point operations, and bytes read and written (or sent).
-        gpus: GPUs that take part.
         dtype: of the numbers that a product multiplies ("tf32" where it takes float32 for that) or a collective sends.
         how: a collective's algorithm and protocol, "ring LL128".
-        ready: when this rank was ready for a communication, which began when the last one was.
         kernel: what limits it, if it is one that collectives slow down.
         share: what it takes of GPUs, if it is a collective.
-        shared: of which GPUs, each a ``nccl.Sharing``.
+        shared: of which GPUs, each a ``sharing.Sharing``.
+        needs: what must have ended before. (This and what follows is filled in by ``Clock.put``.)
+        lane: the host thread that launches it.
+        region: the name given by ``simgpu.region``, or "".
+        launch_s: what the host needs to launch it.
+        takes_gil: launched from Python: for a part of ``launch_s`` no other Python thread can go on.
+        launched, start, end: when; an ``end`` below zero says that it has no place yet.
         earliest: when a kernel could have begun without those before it in its stream.
+        ready: when this rank was ready for a communication, which began when the last one was.
+        order: what comes before those who wait for it, while somebody looks for races.
     """
 
     name: str
     phase: str
     place: str
     seconds: float
-    region: str
-    needs: tuple[Work, ...]
-    queues: tuple[Timeline, ...]
-    followers: tuple[Timeline, ...]
-    launch_s: float
-    takes_gil: bool
-    host_waits: bool
-    flops: int
-    nbytes: int
     gpus: tuple[int, ...]
-    lane: str = ""
+    queues: tuple[Timeline, ...]
+    followers: tuple[Timeline, ...] = ()
     ports: tuple[Port, ...] = ()
+    host_waits: bool = False
+    flops: int = 0
+    nbytes: int = 0
+    dtype: str = ""
     how: str = ""
-    launched: float = 0.0
-    start: float = 0.0
-    end: float = -1.0  # below zero: not placed yet
-    order: dict[Timeline, int] | None = None  # what comes before those who wait for it, while somebody looks for races
     kernel: Kernel | None = None
     share: Share | None = None
     shared: tuple[Any, ...] = ()
+    needs: tuple[Work, ...] = ()
+    lane: str = ""
+    region: str = ""
+    launch_s: float = 0.0
+    takes_gil: bool = True
+    launched: float = 0.0
+    start: float = 0.0
+    end: float = -1.0
     earliest: float = 0.0
     ready: float | None = None
-    dtype: str = ""
+    order: dict[Timeline, int] | None = None
 
 
 class Lane:

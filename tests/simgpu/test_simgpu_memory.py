@@ -10,7 +10,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import simgpu
-from simgpu.memory.allocator import KINDS, CachingAllocator, readable, rounded
+from simgpu.memory.allocator import KINDS, readable, rounded
+from simgpu.memory.caching import CachingAllocator
 
 MIB = 2**20
 

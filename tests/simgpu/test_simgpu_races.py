@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 import simgpu
 from lessons.algorithms import pipelines
 from simgpu.time import happens_before
-from simgpu.time.happens_before import Extent
+from simgpu.time.accesses import Extent
 from utils.ranks import World
 
 

@@ -14,7 +14,7 @@ import simgpu
 from simgpu.cluster import current
 from simgpu.hardware import H100, TOY
 from simgpu.time import costs
-from simgpu.time.clock import phase_now
+from simgpu.time.phases import phase_now
 from utils.hardware.links import ETHERNET_25, INFINIBAND_NDR, point_to_point
 from utils.training.models import GPT, GPT2_SMALL, GPT_7B, GPTConfig, ResNet50
 
