@@ -29,16 +29,16 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_new_lab_works_as_it_is_and_is_not_made_twice(course, capsys):
     assert main(["lab", "toys", "--root", str(course)]) == 0
     said = capsys.readouterr().out
-    assert "made checks/toys/averaging.py" in said and "made labs/03_toys.ipynb" in said
+    assert "made checks/labs/toys/averaging.py" in said and "made labs/03_toys.ipynb" in said
     run_there(course, ["-m", "course", "execute", "solutions/03_toys.ipynb"])
     pytest_there = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "tests/checks/test_labs.py"]
     run_there(course, [*pytest_there, "-k", "toys or labs_are or belongs"])
-    run_there(course, ["-m", "ruff", "check", "--no-cache", "checks/toys", "tests/answers/toys"])
-    run_there(course, ["-m", "ruff", "format", "--no-cache", "--check", "checks/toys", "tests/answers/toys"])
-    before = (course / "checks/toys/averaging.py").read_bytes()
+    run_there(course, ["-m", "ruff", "check", "--no-cache", "checks/labs/toys", "tests/answers/toys"])
+    run_there(course, ["-m", "ruff", "format", "--no-cache", "--check", "checks/labs/toys", "tests/answers/toys"])
+    before = (course / "checks/labs/toys/averaging.py").read_bytes()
     assert main(["lab", "toys", "--root", str(course)]) == 2
     assert "The lab toys is begun" in capsys.readouterr().err
-    assert (course / "checks/toys/averaging.py").read_bytes() == before
+    assert (course / "checks/labs/toys/averaging.py").read_bytes() == before
 
 
 @pytest.mark.nightly
