@@ -21,14 +21,11 @@ gpus.py        what is copied, computed and held on simulated GPUs
     def cases(rng, number):
         return {"x": 3 if number == 0 else rng.randrange(100)}
 
-    def play(case, double):
+    @exercise(OFFICIAL, cases, title="Twice as much")
+    def twice(case, double):
         result = double(case["x"])
         refuse(result is None, "nothing comes back: is there a return?")
         return {"the result": result}
-
-    @exercise(title="Twice as much", official=OFFICIAL)
-    def double(double):
-        return judge(OFFICIAL, play, cases, double)
 """
 
 from __future__ import annotations
@@ -37,13 +34,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from checks.engine.exercises import exercise
     from checks.engine.judging import judge
     from checks.engine.reference import Reference
     from checks.engine.refusing import leaves, refuse, same
     from checks.engine.watching import watched
 
-__all__ = ["Reference", "judge", "leaves", "refuse", "same", "watched"]
-_HOME = {"Reference": "reference", "judge": "judging", "watched": "watching"}
+__all__ = ["Reference", "exercise", "judge", "leaves", "refuse", "same", "watched"]
+_HOME = {"Reference": "reference", "exercise": "exercises", "judge": "judging", "watched": "watching"}
 
 
 def __getattr__(name: str) -> Any:

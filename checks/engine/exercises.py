@@ -1,14 +1,15 @@
-"""Exercises: a function that judges an answer, with what a learner and a grader need to know about it.
+"""Exercises: how a learner's functions are judged, with what a learner and a grader need to know about it.
 
-In a lab's package of checks (``checks/labs/ddp_and_bucketing/``, say):
+In a module of a lab's checks (of ``checks/labs/ddp_and_bucketing/``, say), what is done with the functions in one case:
 
-    @exercise(title="Average the gradients", difficulty=2, minutes=15, official=OFFICIAL)
-    def average_gradients(average):
-        return judge(OFFICIAL, play, CASES, average, ranks=(2, 3))
+    @exercise(OFFICIAL, CASES, title="Average the gradients", difficulty=2, minutes=15, ranks=(2, 3))
+    def average_gradients(case, average):
+        …
+        return {"the gradients": gradients}
 
-and in the lab ``check.average_gradients(average)``. The parameters of the check are called as the functions
-that the learner writes. A check returns figures to show (a dict, a string or None) or raises ``Wrong``;
-whatever else happens ends in a sentence too.
+The lab's package has it in its list EXERCISES, and the lab calls ``check.average_gradients(average)``. Without cases,
+the function judges by itself: it gets answers, and its parameters are called as what the learner writes; it returns
+figures to show (a dict, a string or None) or raises ``Wrong``. Whatever else happens ends in a sentence too.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import inspect
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -58,6 +59,7 @@ class Exercise:
         judge: the check's function; gets one ``Answer`` per parameter.
         lab: the lab's slug, "ddp_and_bucketing".
         name: what notebooks call it.
+        parameters: the names of the functions that a learner writes for it.
         title: what people call it.
         difficulty: 1 to 3.
         minutes: how long a learner takes.
@@ -65,25 +67,23 @@ class Exercise:
         needs: modules beyond the course's core that the check imports; `make frameworks` installs them.
         points: what a right answer is worth.
         parts: those of them that a wrong answer can earn, by part (see points.py).
-        official: the solution and its mistakes, where the check is built from them (see core/).
+        official: the solution and its mistakes, where the check is built from them (see reference.py).
+        play: what is done with the functions in one case, where the exercise has cases.
     """
 
     judge: Callable[..., Any] = field(repr=False)
     lab: str
     name: str
+    parameters: Sequence[str]
     title: str
     difficulty: int
     minutes: int
     timeout: float
-    needs: tuple[str, ...] = ()
-    points: int = 1
-    parts: dict[str, int] = field(default_factory=dict, hash=False)
-    official: Reference | None = None
-
-    @property
-    def parameters(self) -> list[str]:
-        """The names of the functions that a learner writes for this exercise."""
-        return list(inspect.signature(self.judge).parameters)
+    needs: tuple[str, ...]
+    points: int
+    parts: dict[str, int] = field(hash=False)
+    official: Reference | None
+    play: Callable[..., Any] | None = field(repr=False)
 
     @property
     def stars(self) -> str:
@@ -154,29 +154,34 @@ class Exercise:
 
 
 def exercise(
+    official: Reference | None = None,
+    cases: Any = None,
     *,
     title: str,
     lab: str = "",
     difficulty: int = 1,
     minutes: int = 10,
-    timeout: float = 300,
+    timeout: float | None = None,
     needs: tuple[str, ...] = (),
     points: int | None = None,
     parts: dict[str, int] | None = None,
-    official: Reference | None = None,
+    **judging: Any,
 ) -> Callable[[Callable[..., Any]], Exercise]:
-    """Make an exercise of a function that judges answers.
+    """Make an exercise of a function that plays one case, or, where there are no cases, of one that judges answers.
 
     Args:
-        lab: the lab's slug; the name of the module that defines the exercise, if not given.
+        official: the solution that the check compares with; its mistakes are tried as the check's tests.
+        cases: some, or how to draw one (see ``judge``).
         title: a few words for the overview.
+        lab: the lab's slug; the package, or else the module, that defines the exercise, if not given.
         difficulty: 1, 2 or 3.
         minutes: how long a learner takes.
-        timeout: seconds after which the check ends, whatever the answer does.
+        timeout: seconds after which the check ends, whatever the answer does (300, if not given); with cases, seconds
+            for each world that plays (60).
         needs: modules beyond the course's core that the check imports, ("ray",).
         points: what it is worth; one for each ● of the difficulty, if not given.
         parts: points for parts of it, which together are all its points; the check calls ``passed(part)``.
-        official: the solution that the check compares with; its mistakes are tried as the check's tests.
+        judging: ``ranks`` and ``run`` of ``judge``.
     """
     if lab and not _SLUG.fullmatch(lab):
         raise ValueError(f"a lab is named by its slug, such as ddp_and_bucketing, not {lab!r}")
@@ -186,19 +191,46 @@ def exercise(
     if points not in (None, whole):
         raise ValueError(f"{points} points, but the parts have {whole} together")
 
-    def make(judge: Callable[..., Any]) -> Exercise:
-        slug = lab or judge.__module__.rpartition(".")[2]
-        about = (title, difficulty, minutes, timeout, needs, whole, parts or {}, official)
-        made = Exercise(judge, slug, judge.__name__, *about)
-        object.__setattr__(made, "__doc__", judge.__doc__)  # for help() and Shift-Tab
+    def make(function: Callable[..., Any]) -> Exercise:
+        def beside_the_official(*answers: Answer) -> Any:
+            from checks.engine.judging import judge
+
+            return judge(official, function, cases, *answers, timeout=timeout or 60, **judging)
+
+        name, plays = function.__name__, cases is not None and official is not None
+        if plays:
+            function.__qualname__ = f"{name}.play"  # where a rank finds it, in place of the exercise
+        made = Exercise(
+            judge=beside_the_official if plays else function,
+            lab=lab or _lab_of(function.__module__),
+            name=name,
+            parameters=official.names.split() if plays else list(inspect.signature(function).parameters),
+            title=title,
+            difficulty=difficulty,
+            minutes=minutes,
+            timeout=max(timeout or 0, 300) if plays else timeout or 300,
+            needs=needs,
+            points=whole,
+            parts=parts or {},
+            official=official,
+            play=function if plays else None,
+        )
+        object.__setattr__(made, "__doc__", function.__doc__)  # for help() and Shift-Tab
         return made
 
     return make
 
 
+def _lab_of(module: str) -> str:
+    """checks.labs.LAB, or a module in it; of any other module its own name."""
+    parts = module.split(".")
+    return parts[2] if parts[:2] == ["checks", "labs"] else parts[-1]
+
+
 def exercises_in(module: ModuleType) -> list[Exercise]:
-    """The exercises that a module defines, in the order in which they stand there."""
-    return [thing for thing in vars(module).values() if isinstance(thing, Exercise)]
+    """The exercises of a lab's package (its list EXERCISES), or of a module, in the order in which they stand there."""
+    things = vars(module).get("EXERCISES", vars(module).values())
+    return [thing for thing in things if isinstance(thing, Exercise)]
 
 
 def lab_modules() -> tuple[list[ModuleType], list[str]]:
@@ -217,4 +249,4 @@ def lab_modules() -> tuple[list[ModuleType], list[str]]:
 def all_exercises() -> list[Exercise]:
     """The exercises of every lab of the course, lab by lab."""
     modules, _ = lab_modules()
-    return [found for module in modules for found in exercises_in(module)]
+    return [exercise for module in modules for exercise in exercises_in(module)]

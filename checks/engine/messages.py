@@ -15,7 +15,7 @@ import torch.distributed as dist
 from checks.engine.launches import Launch
 from checks.engine.plain import bits
 
-ENDS = ("has returned", "has raised an exception", "has stopped")  # how a rank's step may end
+RETURNED, STOPPED = ENDS = ("has returned", "has stopped")  # how a rank's step may end
 _SEND, _ROOM, _OVER = range(3)  # what a rank tells another
 _ANY = -1  # room for a message whatever its tag: of a recv that names no sender
 Note = tuple[int, int, int, int]  # what; its tag, or how the step has ended; bytes; which message of this pair
@@ -24,9 +24,9 @@ Note = tuple[int, int, int, int]  # what; its tag, or how the step has ended; by
 class Alone(Exception):
     """A rank cannot go on. The text says why; the more ``telling`` of two ranks is the cause."""
 
-    def __init__(self, clause: str, sentence: str, telling: int) -> None:
+    def __init__(self, sentence: str, telling: int) -> None:
         super().__init__(sentence)
-        self.clause, self.telling = clause, telling
+        self.telling = telling
 
 
 class Messages:
@@ -48,7 +48,7 @@ class Messages:
     def begin(self, launch: Launch, tensor: torch.Tensor) -> None:
         """A send or recv was called, with this copy of its tensor."""
         if launch.peer == self._rank:
-            raise Alone("self", f"rank {self._rank} sends to itself, or receives from itself", 3)
+            raise Alone(f"rank {self._rank} sends to itself, or receives from itself", 3)
         if launch.peer is not None and not 0 <= launch.peer < self._group.size():
             raise ValueError(f"there is no rank {launch.peer} in a world of {self._group.size()}")
         if not tensor.is_contiguous():  # as gloo has it
@@ -80,7 +80,7 @@ class Messages:
             sizes = {launch.name: launch.bytes, "send" if launch.name == "recv" else "recv": nbytes}
             source, target = (peer, self._rank) if launch.name == "recv" else (self._rank, peer)
             words = f"rank {source} sends {sizes['send']:,} bytes, and rank {target} has room for {sizes['recv']:,}"
-            raise Alone("misfit", f"a message does not fit the place for it: {words}. Both must mean the same", 3)
+            raise Alone(f"a message does not fit the place for it: {words}. Both must mean the same", 3)
         if launch.name == "recv":
             launch.peer = peer
             if nbytes:
@@ -113,7 +113,7 @@ class Messages:
                 ends = " and ".join(f"rank {peer}, which {ENDS[self._ended[peer]]}" for peer in missing)
                 words = "for a message from" if launch.name == "recv" else "to send a message to"
                 sentence = f"rank {self._rank} waits {words} {ends or 'nobody'}: it would wait for ever"
-                raise Alone("alone", sentence, 2 - max((self._ended[peer] == 2 for peer in missing), default=0))
+                raise Alone(sentence, 1 if any(ENDS[self._ended[peer]] == STOPPED for peer in missing) else 2)
             self._hear(launch.peer)
 
     def _hear(self, peer: int | None) -> None:

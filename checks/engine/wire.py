@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from checks.engine.inside import Outcome
 from checks.engine.launches import MESSAGES, METHODS, STORE, Launch, copied, flat, swapped
-from checks.engine.messages import ENDS, Alone, Messages
+from checks.engine.messages import RETURNED, STOPPED, Alone, Messages
 
 NEW_GROUP = "_new_group_with_tag"  # all ways of torch to make a group come through here
 FOR_EVER = 5_000  # times that somebody asks whether a message is over
@@ -41,7 +41,7 @@ class Wire:
         self._messages = Messages(self._group)
         self._size = self._group.size()  # as it is now, whatever an answer makes of ProcessGroup
         self._originals: dict[str, Callable[..., Any]] = {}
-        self.stopped: dict[str, Any] | None = None
+        self.stopped = ""  # the sentence, if the play was ended
         self._open: list[Launch] = []  # begun by the learner, and not yet by gloo
         self._mine = threading.local()  # whether this thread is at work for the wire
         self._begin()
@@ -72,11 +72,8 @@ class Wire:
                 setattr(owner, name, original)
             self.hidden = _begun() - number - self._really
 
-    def end_of_step(self, how: str = ENDS[0]) -> dict[str, Any]:
+    def end_of_step(self) -> dict[str, Any]:
         """Make sure that all ranks have begun the same, and say what this one has done.
-
-        Args:
-            how: one of ``ENDS``, for those that wait for a message from this rank.
 
         Raises:
             Stop: on every rank, if they have not.
@@ -84,7 +81,7 @@ class Wire:
         with self._quiet():
             while self._open:
                 self._deliver_next()
-            self._messages.end(how)
+            self._messages.end(RETURNED)
             self._agree(OVER)
             self._messages.forget()
         return self.found()
@@ -110,12 +107,11 @@ class Wire:
         """Whether a message is over: as with gloo, when somebody has waited for it."""
         launch.asked += 1
         if launch.asked > FOR_EVER:
-            self.stop("future", "asks is_completed() of a message for ever; gloo says True only after a wait()")
+            self.stop("asks is_completed() of a message for ever; gloo says True only after a wait()")
         return launch.waited is not None
 
-    def stop(self, clause: str, sentence: str, details: str = "", everywhere: bool = False) -> NoReturn:
-        stopped = {"clause": clause, "sentence": sentence, "details": details, "everywhere": everywhere}
-        self.stopped = self.stopped or stopped
+    def stop(self, sentence: str) -> NoReturn:
+        self.stopped = self.stopped or sentence
         raise Stop(sentence)
 
     def _message(self, part: Callable[..., None], *arguments: Any) -> None:
@@ -123,8 +119,8 @@ class Wire:
         try:
             part(*arguments)
         except Alone as alone:
-            self._messages.end(ENDS[2])
-            self._agree(f"{alone.clause} {dist.get_rank()}", (alone.telling, alone.clause, str(alone)))
+            self._messages.end(STOPPED)
+            self._agree("alone", (alone.telling, str(alone)))
 
     def _noting(self, method: str) -> Callable[..., Any]:
         def noted(group: Any, *arguments: Any, **named: Any) -> Any:
@@ -187,7 +183,7 @@ class Wire:
     @contextlib.contextmanager
     def _quiet(self) -> Iterator[None]:
         if self.stopped:
-            raise Stop(self.stopped["sentence"])
+            raise Stop(self.stopped)
         before, self._mine.quiet = getattr(self._mine, "quiet", False), True
         try:
             with torch.no_grad(), _disable_current_modes():
@@ -205,32 +201,25 @@ class Wire:
         if launch.work is not None:
             launch.work.wait()
 
-    def _agree(self, words: str, reason: tuple[int, str, str] | None = None) -> None:
-        """Stop all ranks unless all of them come here with the same words.
+    def _agree(self, call: str, reason: tuple[int, str] | None = None) -> None:
+        """Stop all ranks unless all of them come here with the same call.
 
         Args:
-            reason: why this rank cannot go on: how telling that is, the clause that is broken, the sentence.
+            reason: why this rank cannot go on: how telling that is, and the sentence.
         """
-        mine = torch.tensor([zlib.crc32(words.encode())])
-        everyone = [torch.empty_like(mine) for _ in range(self._size)]
-        dist.all_gather(everyone, mine, group=self._group)
-        if reason is None and all(torch.equal(mine, other) for other in everyone):
+        own = torch.tensor([zlib.crc32(call.encode())])
+        everyone = [torch.empty_like(own) for _ in range(self._size)]
+        dist.all_gather(everyone, own, group=self._group)
+        if reason is None and all(torch.equal(own, other) for other in everyone):
             return
-        said: list[Any] = [None] * self._size
-        dist.all_gather_object(said, (words, [str(one) for one in self.launches], reason), group=self._group)
-        called = enumerate(calls for _, calls, _ in said) if any(calls for _, calls, _ in said) else ()
-        details = "\n".join(f"rank {rank}: {'; '.join(calls) or 'nothing'}" for rank, calls in called)
-        if reasons := [one for *_, one in said if one]:
-            _, clause, sentence = max(reasons, key=lambda one: one[0])
-            self.stop(clause, sentence, details, everywhere=True)
+        answers: list[Any] = [None] * self._size
+        dist.all_gather_object(answers, (call, reason), group=self._group)
+        if reasons := [reason for _, reason in answers if reason]:
+            self.stop(max(reasons, key=lambda reason: reason[0])[1])
         number = sum(one.name not in MESSAGES and not one.name.startswith("store") for one in self.launches)
-        number -= len(self._open)
         self.stop(
-            "disagree",
-            f"the ranks do not call the same collectives. Number {number + 1} of this step is "
-            f"{_by_rank([words for words, *_ in said])}. They would hang, or mix up tensors",
-            details,
-            everywhere=True,
+            f"the ranks do not call the same collectives. Number {number - len(self._open) + 1} of this step is "
+            f"{_by_rank([call for call, _ in answers])}. They would hang, or mix up tensors"
         )
 
 
@@ -257,7 +246,7 @@ class LateWork:
         return self._launch.peer
 
     def get_future(self) -> NoReturn:
-        self._wire.stop("future", "keeps a future: call wait() on what the collective returns")
+        self._wire.stop("keeps a future: call wait() on what the collective returns")
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"call wait() on what a collective returns: its {name} is not there in this check")

@@ -13,7 +13,8 @@ import pytest
 import toy_checks as check
 
 from checks import Wrong, exercise, passed
-from checks.engine.exercises import exercises_in, lab_modules
+from checks.engine import Reference
+from checks.engine.exercises import all_exercises, exercises_in
 
 TOY = exercises_in(check)
 
@@ -107,9 +108,23 @@ def test_an_exercise_has_a_point_for_each_dot_or_what_it_declares():
 
 
 def test_checks_count_parts_that_are_declared():
-    for module in lab_modules()[0]:
-        declared = {part for item in exercises_in(module) for part in item.parts}
-        assert set(re.findall(r'\bpassed\("([^"]+)"\)', inspect.getsource(module))) <= declared
+    for item in all_exercises():
+        counted = re.findall(r'\bpassed\("([^"]+)"\)', inspect.getsource(item.play or item.judge))
+        assert set(counted) <= set(item.parts), item.name
+
+
+def test_an_exercise_with_cases_is_played_beside_the_official_solution():
+    half = Reference("toy", "half", text="def half(x):\n    return x // 2\n")
+
+    @exercise(half, [{"x": 4}, {"x": -3}], title="Half", lab="toy")
+    def halves(case, function):
+        """Judge ``half(x)``."""
+        return {"the half": function(case["x"])}
+
+    assert repr(halves) == "Half (●○○, 10 minutes, 1 point): check.halves(half)"
+    assert halves.__doc__ == "Judge ``half(x)``."
+    assert repr(halves.verdict(lambda x: x // 2)) == "✓ right: cases: 2"
+    assert "the half: not what the exercise says (x -3" in halves.verdict(lambda x: int(x / 2)).text
 
 
 def test_a_sentence_stays_a_sentence_whatever_an_answer_puts_into_it():

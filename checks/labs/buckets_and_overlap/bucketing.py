@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from checks.engine import Reference
+from checks.engine import Reference, exercise
 from checks.engine.watching import explained
 from checks.labs.ddp_and_bucketing import networks
 from checks.labs.ddp_and_bucketing.training import BOTH, MEANS, Trained, hidden
@@ -85,7 +85,9 @@ CASES = [
 ]
 
 
-def play(case: dict[str, Any], Bucketed: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, CASES, title="Buckets", difficulty=3, minutes=40, ranks=(3, 2))
+def buckets(case: dict[str, Any], Bucketed: Callable[..., Any]) -> dict[str, Any]:
+    """Judge the class ``Bucketed(model, cap)`` with its method ``finish()``."""
     models = [networks.model(10 * case["seed"] + number, branches=4, types=BOTH) for number in range(2)]
     if case["order of the branches"] == OTHER and dist.get_rank() % 2:
         for model in models:

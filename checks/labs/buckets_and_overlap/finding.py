@@ -8,7 +8,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import nn
 
-from checks.engine import Reference, refuse
+from checks.engine import Reference, exercise, refuse
 from checks.engine.watching import explained
 from checks.labs.ddp_and_bucketing import networks
 from checks.labs.ddp_and_bucketing.training import BOTH, MEANS, Trained, flags, hidden
@@ -40,7 +40,9 @@ STEPS = ([[0], [2], [3]], [[2], [], [0, 3]], [[], [1], [1]], [[], [], []], [[3],
 CASES = [{"buckets": order, "seed": seed} for seed, order in enumerate(("the last layers first", "branches first"))]
 
 
-def play(case: dict[str, Any], FindingUnused: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, CASES, title="Unused parameters, overlap kept", difficulty=3, minutes=35, ranks=(3, 2))
+def unused_overlap(case: dict[str, Any], FindingUnused: Callable[..., Any]) -> dict[str, Any]:
+    """Judge the class ``FindingUnused(model, buckets)`` with its methods ``prepare(loss)`` and ``finish()``."""
     models = [networks.model(10 * case["seed"] + number, branches=4, types=BOTH) for number in range(2)]
     trained, found = [Trained(m, lambda m: FindingUnused(m, _buckets(m, case["buckets"]))) for m in models], {}
     for number, used in enumerate(STEPS):

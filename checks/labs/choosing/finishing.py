@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from checks.engine import Reference
+from checks.engine import Reference, exercise
 from checks.engine.refusing import named
 
 OFFICIAL = Reference("choosing", "long_run", {
@@ -48,5 +48,7 @@ def draw(rng: random.Random, number: int) -> dict[str, Any]:
     }
 
 
-def play(case: dict[str, Any], long_run: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, draw, title="Fifteen trillion tokens", difficulty=2, minutes=20, timeout=30)
+def long_run(case: dict[str, Any], long_run: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``long_run(tokens, step_tokens, seconds, gpus, failure_hours, save, restart, price)``."""
     return named(long_run(**case), "three", LABELS)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from checks.engine import Reference, refuse
+from checks.engine import Reference, exercise, refuse
 from checks.engine.answers import Answer
 from checks.engine.plain import from_array, kind_of, number
 from checks.engine.processes import run
@@ -21,7 +21,7 @@ STATES = 16 * llama_parameter_count(LLAMA_70B) / 2**30  # GiB of parameters, gra
 GBPS = {"InfiniBand": 400, "Ethernet": 12.5}  # into a node, GB a second
 
 
-def judge(answer: Answer, network: str) -> dict[str, Any]:
+def _judge(answer: Answer, network: str) -> dict[str, Any]:
     """Run the plan that an answer returns, or look up what it took when it was run before."""
     plan = _checked(run(_told, answer, timeout=600))
     seconds, gib = time_and_memory(plan, network)
@@ -102,3 +102,15 @@ def _losses(plan: Plan, network: str) -> dict[str, float]:
         "again": busy * {"full": 1 / 3, "selective": 1 / 6, "none": 0}[plan.saved],
         "replicas": 8 * own * (plan.replicate - 1) / plan.replicate / nic * (m if whole else 1),
     }
+
+
+@exercise(title="A plan on InfiniBand", difficulty=2, minutes=15, timeout=900, official=ON_INFINIBAND)
+def on_infiniband(on_infiniband: Any) -> dict[str, Any]:
+    """Judge ``on_infiniband()``, which returns a plan."""
+    return _judge(on_infiniband, "InfiniBand")
+
+
+@exercise(title="A plan on Ethernet", difficulty=3, minutes=25, timeout=900, official=ON_ETHERNET)
+def on_ethernet(on_ethernet: Any) -> dict[str, Any]:
+    """Judge ``on_ethernet()``, which returns a plan."""
+    return _judge(on_ethernet, "Ethernet")

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from checks.engine import Reference
+from checks.engine import Reference, exercise
 from checks.engine.refusing import named
 from checks.labs.choosing.simulated import BATCH, GPUS
 from lessons.training.layouts import Plan
@@ -71,5 +71,7 @@ def draw(rng: random.Random, number: int) -> dict[str, Any]:
             return {"plan": plan, "nics": nics}
 
 
-def play(case: dict[str, Any], reasons: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, draw, title="The reasons, as numbers", difficulty=2, minutes=25, timeout=30)
+def reasons(case: dict[str, Any], reasons: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``reasons(plan, nics)``."""
     return named(reasons(case["plan"], case["nics"]), "four", LABELS)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from checks.engine import Reference, refuse
+from checks.engine import Reference, exercise, refuse
 from checks.engine.plain import kind_of
 from checks.labs.choosing.simulated import BATCH, GPUS, ROOM, rows
 from lessons.training.layouts import Plan
@@ -24,7 +24,9 @@ CASES = [
 ]
 
 
-def play(case: dict[str, Any], repair: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, CASES, title="A plan that does not fit", difficulty=2, minutes=20)
+def repair(case: dict[str, Any], repair: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``repair(plan, run)``."""
     given, known, tried = case["plan"], rows("InfiniBand"), []
 
     def run(plan: Plan) -> tuple[float, float]:

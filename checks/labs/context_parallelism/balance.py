@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from checks.engine import Reference, leaves, refuse
+from checks.engine import Reference, exercise, leaves, refuse
 from checks.engine.plain import from_array, kind_of, number, shorten
 
 PIECES = "[pieces[rank], pieces[2 * ranks - 1 - rank]]"
@@ -37,7 +37,9 @@ def draw(rng: random.Random, number: int) -> dict[str, Any]:
     return {"ranks": ranks, "lengths": lengths, "seed": rng.randrange(2**31)}
 
 
-def play(case: dict[str, Any], my_tokens: Callable[..., Any], together: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, draw, title="Zig-zag, there and back", difficulty=2, minutes=20, timeout=30)
+def zigzag(case: dict[str, Any], my_tokens: Callable[..., Any], together: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``my_tokens(lengths, rank, ranks)`` and ``together(parts, lengths)``."""
     ranks, lengths = case["ranks"], case["lengths"]
     with leaves(lengths=lengths):
         results = [my_tokens(lengths, rank, ranks) for rank in range(ranks)]

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from checks.engine import Reference, leaves, refuse, watched
+from checks.engine import Reference, exercise, leaves, refuse, watched
 
 LABELS, ANGLES = "tokens[:, places], labels[:, places]", "places[:, None] * speeds"
 OFFICIAL = Reference("context_parallelism", "training_step", {
@@ -63,7 +63,11 @@ class Model(nn.Module):
         return self.output(torch.tanh(self.hidden(turned)))
 
 
-def play(case: dict[str, Any], training_step: Callable[..., Any]) -> dict[str, Any]:
+@exercise(
+    OFFICIAL, CASES, title="Labels, angles and the loss of a cut sequence", difficulty=2, minutes=25, ranks=(3, 2, 1)
+)
+def training_step(case: dict[str, Any], training_step: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``training_step(model, tokens, prompts, places)``."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(case["seed"])
     words, pairs = torch.randint(3, 7, (2,)).tolist()

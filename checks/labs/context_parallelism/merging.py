@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from checks.engine import Reference, leaves, refuse
+from checks.engine import Reference, exercise, leaves, refuse
 from checks.engine.plain import kind_of
 
 WEIGHTS = "(lses - lse).exp()"
@@ -35,7 +35,9 @@ CASES = [
 ]  # fmt: skip
 
 
-def play(case: dict[str, Any], merge: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, CASES, title="One result out of several blocks", difficulty=2, minutes=20, timeout=30)
+def merge(case: dict[str, Any], merge: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``merge(blocks)``."""
     blocks = _blocks(case)
     with leaves(blocks=blocks):
         result = merge(blocks)

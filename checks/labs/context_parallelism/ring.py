@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from checks.engine import Reference, leaves, refuse, same, watched
+from checks.engine import Reference, exercise, leaves, refuse, same, watched
 from checks.engine.plain import kind_of
 
 MASK, SEND = "causal and origin == rank", "for one in keys]"
@@ -37,7 +37,9 @@ CASES = [
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
-def play(case: dict[str, Any], ring_attention: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, CASES, title="A ring that computes while it waits", difficulty=3, minutes=30, ranks=(3, 2, 1))
+def ring_attention(case: dict[str, Any], ring_attention: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``ring_attention(q, k, v, causal, attend, merge)``."""
     rank, ranks, causal = dist.get_rank(), dist.get_world_size(), case["causal"]
     q, k, v = _parts(case, rank)
     attended = 0

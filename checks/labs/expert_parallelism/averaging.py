@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from checks.engine import Reference, leaves, refuse, watched
+from checks.engine import Reference, exercise, leaves, refuse, watched
 from checks.engine.plain import from_array, number
 
 SUM = "            dist.all_reduce(one.grad, group=group)"
@@ -44,7 +44,9 @@ SLACK = 1024  # bytes beside the gradients
 _meshes: dict[int, DeviceMesh] = {}
 
 
-def play(case: dict[str, Any], finish: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, CASES, title="Gradients of two kinds", difficulty=2, minutes=20, ranks=(4, 2))
+def finish_gradients(case: dict[str, Any], finish: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``finish_gradients(dense, experts, mesh, limit)``."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     copies = min(case["copies"], ranks)
     if copies not in _meshes:

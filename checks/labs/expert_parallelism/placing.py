@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from checks.engine import Reference, refuse
+from checks.engine import Reference, exercise, refuse
 from checks.engine.plain import from_array, number, shorten
 
 FIRST = "    better = True\n"
@@ -32,7 +32,9 @@ CASES = [{"seed": 5}]
 _known: dict[int, list[float]] = {}
 
 
-def play(case: dict[str, Any], place: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, CASES, title="Which expert on which node", difficulty=2, minutes=25, timeout=120)
+def place(case: dict[str, Any], place: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``place(together, nodes)``."""
     seed = case["seed"]
     if seed not in _known:
         _known[seed] = _worst(seed, OFFICIAL.functions()[0])

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from checks.engine import Reference, leaves, refuse
+from checks.engine import Reference, exercise, leaves, refuse
 
 OFFICIAL = Reference("expert_parallelism", "route update", {
     "the weights contain the bias: it decides who is chosen, and nothing else":
@@ -47,7 +47,9 @@ def draw(rng: random.Random, number: int) -> dict[str, Any]:
     return case | {"seed": rng.randrange(2**31)}
 
 
-def play(case: dict[str, Any], route: Callable[..., Any], update: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, draw, title="A router in balance", difficulty=2, minutes=20)
+def router(case: dict[str, Any], route: Callable[..., Any], update: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``route(logits, bias, k, nodes, limit)`` and ``update(bias, chosen, speed)``."""
     generator = torch.Generator().manual_seed(case["seed"])
     experts, k, nodes, limit = case["experts"], case["k"], case["nodes"], case["limit"]
     favour = 1.5 * torch.randn(experts, generator=generator, dtype=torch.float64).sort(descending=True).values

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from checks.engine import Reference, leaves, refuse, watched
+from checks.engine import Reference, exercise, leaves, refuse, watched
 
 OFFICIAL = Reference("expert_parallelism", "moe", {
     "no gradient comes back from the experts: autograd does not look into a message": {
@@ -48,7 +48,9 @@ CASES = [{"experts_of_a_rank": 2, "k": 2, "chosen": "freely", "seed": 1},
 WIDTH, EXTRA = 48, 64  # bytes that may travel beside each row, for its number, its weight, and their gradients
 
 
-def play(case: dict[str, Any], moe: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, CASES, title="Tokens travel to their experts", difficulty=3, minutes=30, ranks=(4, 3, 1))
+def moe(case: dict[str, Any], moe: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``moe(x, chosen, weights, experts)``."""
     rank, ranks, k, each = dist.get_rank(), dist.get_world_size(), case["k"], case["experts_of_a_rank"]
     torch.manual_seed(case["seed"])  # all ranks draw the same
     networks = [nn.Sequential(nn.Linear(WIDTH, 5), nn.Tanh(), nn.Linear(5, WIDTH)) for _ in range(ranks * each)]

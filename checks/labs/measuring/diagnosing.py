@@ -7,7 +7,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from checks.engine import Reference, leaves, refuse
+from checks.engine import Reference, exercise, leaves, refuse
 from checks.engine.plain import from_array, shorten
 
 Span = tuple[str, float, float]
@@ -73,7 +73,9 @@ def _spans(own: dict[str, int], end: int, rng: random.Random, number: int) -> li
     return spans
 
 
-def play(case: dict[str, Any], diagnose: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, draw, title="Which rank, and why", difficulty=2, minutes=25, timeout=30)
+def diagnose(case: dict[str, Any], diagnose: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``diagnose(ranks)``."""
     with leaves(ranks=case["ranks"]):
         found = diagnose(case["ranks"])
     fine = isinstance(found, tuple | list) and len(found) == 3

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from checks.engine import Reference, leaves, refuse
+from checks.engine import Reference, exercise, leaves, refuse
 from checks.engine.plain import from_array, shorten
 
 START = "    def busy(spans, time):"
@@ -44,7 +44,9 @@ def draw(rng: random.Random, number: int) -> dict[str, Any]:
     return {"compute": spans(), "communication": spans()}
 
 
-def play(case: dict[str, Any], exposed: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, draw, title="Communication that nobody hides", difficulty=2, minutes=15, timeout=30)
+def exposed(case: dict[str, Any], exposed: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``exposed(compute, communication)``."""
     with leaves(**case):
         found = from_array(exposed(case["compute"], case["communication"]))
     fine = isinstance(found, tuple | list) and len(found) == 2

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from checks.engine import Reference, refuse
+from checks.engine import Reference, exercise, refuse
 from checks.engine.plain import from_array, shorten
 
 OFFICIAL = Reference("measuring", "utilization", {
@@ -44,7 +44,9 @@ def draw(rng: random.Random, number: int) -> dict[str, Any]:
     }
 
 
-def play(case: dict[str, Any], utilization: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, draw, title="Utilization, by three conventions", difficulty=1, minutes=15, timeout=30)
+def utilization(case: dict[str, Any], utilization: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``utilization(parameters, embedding, layers, width, length, tokens, gpus, peak)``."""
     found = from_array(utilization(**case))
     found = [from_array(one) for one in found] if isinstance(found, list | tuple) else found
     refuse(not isinstance(found, list) or len(found) != 3, "the result is not three numbers", measured=shorten(found))

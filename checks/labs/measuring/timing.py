@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from checks.engine import Reference, refuse
+from checks.engine import Reference, exercise, refuse
 from checks.engine.plain import from_array, number, shorten
 
 ROUND = "            step()\n        wait()\n"
@@ -62,7 +62,9 @@ class _Machine:
         return self.now
 
 
-def play(case: dict[str, Any], step_time: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, draw, title="A timer that does not deceive", difficulty=2, minutes=20, timeout=30)
+def step_time(case: dict[str, Any], step_time: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``step_time(step, wait, clock, everyone)``."""
     machine = _Machine(case)
 
     def everyone(mine: Any) -> list[Any]:

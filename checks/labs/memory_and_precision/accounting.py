@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from checks.engine import Reference, leaves, refuse, same
+from checks.engine import Reference, exercise, leaves, refuse, same
 from checks.engine.plain import from_array, shorten
 
 ROUND, KEY = "return -(-nbytes // 512) * 512", "kept[storage.data_ptr()] = storage"
@@ -97,8 +97,12 @@ def made(case: dict[str, Any]) -> tuple[nn.Module, list[Tensor]]:
     return model, [torch.randn(case["rows"], 20, dtype=dtype), torch.randint(7, (case["rows"],))]
 
 
-def play(case: dict[str, Any], account: Callable[..., Any]) -> dict[str, Any]:
-    """Twice, for two optimizers: what is kept from the first time shows."""
+@exercise(OFFICIAL, CASES, title="Account for a step", difficulty=2, minutes=20)
+def account(case: dict[str, Any], account: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``account(model, inputs, loss, state)``, the bytes of a step on a GPU.
+
+    Twice, for two optimizers: what is kept from the first time shows.
+    """
     (model, inputs), found = made(case), dict[str, Any]()
     *_, last = model.parameters()
     last.grad = torch.ones_like(last)  # of the step before: it is nobody's to throw away

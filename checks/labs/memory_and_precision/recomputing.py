@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 import simgpu
-from checks.engine import Reference, gpus, refuse
+from checks.engine import Reference, exercise, gpus, refuse
 from checks.engine.plain import kind_of
 
 APPLY, SAVE = "return Again.apply(function, *tensors)", "ctx.save_for_backward(*tensors)"
@@ -68,7 +68,9 @@ class Piece(nn.Module):
         return x + self.down(torch.sigmoid(inner))
 
 
-def play(case: dict[str, Any], checkpointed: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, CASES, title="Compute it again", difficulty=3, minutes=30)
+def checkpointed(case: dict[str, Any], checkpointed: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``checkpointed(function, *tensors)``, which keeps only the tensors."""
     gc.freeze()  # what is there now need not be looked through again
     simgpu.cluster(gpus_per_node=2)
     gpu, device = case["GPU"], simgpu.device(case["GPU"])

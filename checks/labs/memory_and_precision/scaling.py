@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from checks.engine import Reference, refuse, same
+from checks.engine import Reference, exercise, refuse, same
 from checks.engine.plain import from_array, kind_of, shorten
 
 DIVIDE, FINITE = "parameter.grad /= self.now", ".isfinite().all()"
@@ -73,8 +73,12 @@ class Descent:
             one.sub_(one.grad, alpha=0.25)
 
 
-def play(case: dict[str, Any], LossScaler: Callable[..., Any]) -> dict[str, Any]:
-    """Some steps. A state is loaded a step after it was saved, and by another scaler."""
+@exercise(OFFICIAL, CASES, title="A loss scaler", difficulty=2, minutes=25)
+def scaler(case: dict[str, Any], LossScaler: Callable[..., Any]) -> dict[str, Any]:
+    """Judge the class ``LossScaler(scale, growth, backoff, interval)``.
+
+    Some steps. A state is loaded a step after it was saved, and by another scaler.
+    """
     torch.manual_seed(1)
     dtype = getattr(torch, case.get("type", "float32"))
     parameters = [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in SHAPES]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from checks.engine import Reference, refuse
+from checks.engine import Reference, exercise, refuse
 from checks.engine.plain import from_array, number, shorten
 
 BLOCK, SCORES, HEAD = "matrices * width * inner", "2 * length * width", 'width * model["vocabulary"]'
@@ -55,7 +55,9 @@ CASES = [  # measured on an H200 (benchmarks/measured/h200.json, 2026) and on 8 
 ]
 
 
-def play(case: dict[str, Any], utilization: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, CASES, title="What share of the GPU", difficulty=2, minutes=20)
+def utilization(case: dict[str, Any], utilization: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``utilization(model, sequences, length, again, gpus, seconds, peak)``, a pair of MFU and HFU."""
     names = "sequences", "length", "again", "gpus", "seconds", "peak"
     told = from_array(utilization(dict(MODELS[case["model"]]), *(case[name] for name in names)))
     fine = isinstance(told, tuple | list) and len(told) == 2

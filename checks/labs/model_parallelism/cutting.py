@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 import simgpu
-from checks.engine import Reference, gpus, leaves, refuse
+from checks.engine import Reference, exercise, gpus, judge, leaves, refuse
 from checks.engine.plain import from_array, kind_of, number, shorten
+from checks.points import passed
 
 BEST, SUM = "    best = []\n", "sum(costs[begin:end])"
 COST = "sum(parameter.nbytes for parameter in piece.parameters())"
@@ -111,3 +112,11 @@ def _placed(case: dict[str, Any], make_stages: Callable[..., Any]) -> dict[str, 
     words = "run one after the other, the stages give another result than the model"
     refuse(not torch.allclose(result.cpu(), expected), words)
     return {"bytes of the largest stage": f"{max(sum(one.nbytes for one in stage.parameters()) for stage in made):,}"}
+
+
+@exercise(title="Balanced stages", difficulty=1, minutes=15, parts={"balance": 1, "make_stages": 1}, official=OFFICIAL)
+def balanced_stages(balance: Any, make_stages: Any) -> dict[str, Any]:
+    """Judge ``balance(costs, p)``, pieces for each stage, and ``make_stages(pieces, p)``, which uses it."""
+    judge(OFFICIAL, play, COSTS, balance, make_stages)
+    passed("balance")
+    return judge(OFFICIAL, play, MODELS, balance, make_stages)

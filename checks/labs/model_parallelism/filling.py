@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from checks.engine import Reference
+from checks.engine import Reference, exercise
 from checks.labs.model_parallelism import steps
 
 SHARE, BACK, EACH = (
@@ -43,5 +43,7 @@ WAITS = (
 )
 
 
-def play(case: dict[str, Any], gpipe_step: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, steps.CASES, title="A GPipe step", difficulty=2, minutes=20)
+def gpipe(case: dict[str, Any], gpipe_step: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``gpipe_step(stages, batch, targets, loss_fn, micro_batches)``."""
     return steps.play(case, gpipe_step, lambda stage, p, m: "F" * m + "B" * m, WAITS, most=math.inf)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from checks.engine import Reference, refuse
+from checks.engine import Reference, exercise, refuse
 from checks.engine.plain import kind_of, shorten
 
 WARM, COOL = "min(p - 1 - stage, m)", "range(m - warm_up, m)"
@@ -30,7 +30,9 @@ _SIZES = [(2, 3), (3, 4), (4, 8), (4, 2), (5, 5), (3, 11), (1, 3), (9, 30)]
 CASES = [{"stage": stage, "p": p, "m": m} for p, m in _SIZES for stage in range(p)]
 
 
-def play(case: dict[str, Any], schedule_1f1b: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, CASES, title="The order of 1F1B", difficulty=1, minutes=10)
+def order_1f1b(case: dict[str, Any], schedule_1f1b: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``schedule_1f1b(stage, p, m)``: a list such as ["F0", "F1", "B0", "F2", "B1", "B2"]."""
     m = case["m"]
     items = schedule_1f1b(case["stage"], case["p"], m)
     texts = isinstance(items, list | tuple) and all(isinstance(item, str) for item in items)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from checks.engine import Reference, leaves, refuse, same, watched
+from checks.engine import Reference, exercise, leaves, refuse, same, watched
 from checks.engine.watching import waits
 from checks.labs.model_parallelism.order import OFFICIAL as ORDER
 
@@ -75,7 +75,9 @@ class Stage(nn.Module):
         self.most_saved = max(self.most_saved, sum(not one.expired() for one in self.saved))
 
 
-def play(case: dict[str, Any], pipeline_step: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, CASES, title="A pipeline on real ranks", difficulty=3, minutes=30, ranks=(2, 3, 4))
+def on_real_ranks(case: dict[str, Any], pipeline_step: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``pipeline_step(stage, shape, batch, targets, loss_fn, micro_batches)``, called on all ranks."""
     rank, p, m, samples = dist.get_rank(), dist.get_world_size(), case["micro_batches"], case["samples"]
     dtype, middle = getattr(torch, case["dtype"]), [3] * (case["dimensions"] - 2)
     torch.manual_seed(samples)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from checks.engine import Reference
+from checks.engine import Reference, exercise
 from checks.labs.model_parallelism import steps
 from checks.labs.model_parallelism.order import OFFICIAL as ORDER
 
@@ -30,7 +30,9 @@ WAITS = (
 )
 
 
-def play(case: dict[str, Any], one_f_one_b_step: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, steps.CASES, title="A 1F1B step", difficulty=3, minutes=25)
+def one_f_one_b(case: dict[str, Any], one_f_one_b_step: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``one_f_one_b_step(stages, batch, targets, loss_fn, micro_batches)``."""
     (schedule,) = ORDER.functions()
     most = min(case["stages"], case["micro_batches"]) + 0.9
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from checks.engine import Reference, leaves, refuse, watched
+from checks.engine import Reference, exercise, leaves, refuse, watched
 from checks.engine.inside import Outcome
 from checks.engine.watching import messages, waits
 
@@ -40,7 +40,9 @@ CASES = [
 ]
 
 
-def play(case: dict[str, Any], check_length: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, CASES, title="Agree on the length", difficulty=1, minutes=15, ranks=(4, 3, 1))
+def lengths(case: dict[str, Any], check_length: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``check_length(tensor)``, which raises ValueError on all ranks if their lengths differ."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     lengths = case["lengths"][:ranks]
     tensor = torch.arange(lengths[rank]).to(getattr(torch, case["type"]))

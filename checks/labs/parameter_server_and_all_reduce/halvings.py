@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from checks.engine import Reference, refuse
+from checks.engine import Reference, exercise, refuse
 from checks.labs.parameter_server_and_all_reduce import summing
 
 PLACE = "    buffer = tensor.new_empty(len(tensor) if extra"
@@ -47,7 +47,9 @@ OFFICIAL = Reference("parameter_server_and_all_reduce", "halving_all_reduce", {
 CASES = summing.CASES[:5] + summing.CASES[-1:]
 
 
-def play(case: dict[str, Any], halving_all_reduce: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, CASES, title="Halving and doubling", difficulty=3, minutes=30, ranks=(8, 6, 1))
+def halving(case: dict[str, Any], halving_all_reduce: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``halving_all_reduce(tensor)``: recursive halving and doubling, with ranks beyond a power of two."""
     rank, ranks, size = dist.get_rank(), dist.get_world_size(), summing.item(case)
     power, whole = 1 << (ranks.bit_length() - 1), case["length"] * size
     slack = power * size  # bytes: halves may be cut at any of P chunks

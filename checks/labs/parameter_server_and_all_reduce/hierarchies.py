@@ -8,7 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from checks.engine import Reference, refuse
+from checks.engine import Reference, exercise, refuse
 from checks.labs.parameter_server_and_all_reduce import summing
 
 SHARES = "    shares = tensor.tensor_split(per_node)\n"
@@ -38,7 +38,9 @@ _ORDER = [0, 1, 2, 3, 6, 1, 4, 5, 7, 1, 4]
 CASES = [{"nodes": n, "per_node": each, **summing.CASES[i]} for (n, each), i in zip(_SHAPES, _ORDER, strict=True)]
 
 
-def play(case: dict[str, Any], hierarchical_all_reduce: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, CASES, title="Hierarchical all-reduce", difficulty=3, minutes=30, ranks=(6, 1))
+def levels(case: dict[str, Any], hierarchical_all_reduce: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``hierarchical_all_reduce(tensor, nodes, per_node)``: a ring inside the nodes, and rings between them."""
     nodes, per_node, rank, ranks = case["nodes"], case["per_node"], dist.get_rank(), dist.get_world_size()
     if nodes * per_node != ranks:
         return {}

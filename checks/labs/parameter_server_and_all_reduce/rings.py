@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from checks.engine import Reference, refuse
+from checks.engine import Reference, exercise, refuse
 from checks.labs.parameter_server_and_all_reduce import summing
 
 CUT = "    chunks = tensor.tensor_split(size)\n    buffer = torch.empty_like(chunks[0])"
@@ -37,7 +37,9 @@ OFFICIAL = Reference("parameter_server_and_all_reduce", "ring_all_reduce", {
 CASES = summing.CASES
 
 
-def play(case: dict[str, Any], ring_all_reduce: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, CASES, title="Ring all-reduce", difficulty=2, minutes=30, ranks=(5, 2, 1))
+def ring(case: dict[str, Any], ring_all_reduce: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``ring_all_reduce(tensor)``, which works in place and by send and recv only."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     size = summing.item(case)
     chunk = -(-case["length"] // ranks) * size

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from checks.engine import Reference, leaves, refuse, same
+from checks.engine import Reference, exercise, leaves, refuse, same
 from checks.engine.plain import from_array, kind_of, number
 
 UPDATE = "        self.weights = self.weights - self.lr * gradient"
@@ -67,7 +67,9 @@ def _order(case: dict[str, Any]) -> list[int]:
     }[case["schedule"]]
 
 
-def play(case: dict[str, Any], Server: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, draw, title="A server with bounded staleness", difficulty=3, minutes=30, timeout=30)
+def server(case: dict[str, Any], Server: Callable[..., Any]) -> dict[str, Any]:
+    """Judge the class ``Server(weights, workers, bound, lr)`` with its methods ``pull`` and ``push``."""
     torch.manual_seed(case["seed"])
     players, both = [], case["schedule"] == "any order"
     for i in range(1 + both):  # the second one has other numbers

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from checks.engine import Reference, leaves, refuse
+from checks.engine import Reference, exercise, leaves, refuse
 from checks.engine.plain import from_array, number, shorten
 
 OFFICIAL = Reference("pipeline_schedules", "cut", {
@@ -43,7 +43,9 @@ def draw(rng: random.Random, number: int) -> dict[str, Any]:
     return case
 
 
-def play(case: dict[str, Any], cut: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, draw, title="Where to cut", difficulty=2, minutes=15, timeout=30)
+def cut(case: dict[str, Any], cut: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``cut(times, weights, activations, p, memory)``."""
     times, weights, activations, p = (case[name] for name in ("times", "weights", "activations", "p"))
     with leaves(times=times, weights=weights, activations=activations):
         result = from_array(cut(times, weights, activations, p, case["memory"]))

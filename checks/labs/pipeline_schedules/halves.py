@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from checks.engine import Reference, leaves, refuse
+from checks.engine import Reference, exercise, leaves, refuse
 
 OFFICIAL = Reference("pipeline_schedules", "forward backward_input backward_weight", {
     "what was in .grad before is replaced: add to it": {"else parameter.grad + new": "else new"},
@@ -35,7 +35,11 @@ def draw(rng: random.Random, number: int) -> dict[str, Any]:
             "seed": rng.randrange(2**31)}  # fmt: skip
 
 
-def play(case: dict[str, Any], forward: Callable[..., Any], input_half: Callable[..., Any], weight_half: Any) -> Any:
+@exercise(OFFICIAL, draw, title="The backward pass in two halves", difficulty=2, minutes=20, timeout=30)
+def backward_halves(
+    case: dict[str, Any], forward: Callable[..., Any], input_half: Callable[..., Any], weight_half: Any
+) -> Any:
+    """Judge ``forward(stage, x)``, ``backward_input(kept, gradient)`` and ``backward_weight(kept)``."""
     torch.manual_seed(case["seed"])
     widths = torch.randint(2, 7, (case["layers"] + 1,)).tolist()
     pieces: list[nn.Module] = []

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from checks.engine import Reference, refuse
+from checks.engine import Reference, exercise, refuse
 from checks.engine.plain import from_array, shorten
 
 OFFICIAL = Reference("pipeline_schedules", "schedule")
@@ -16,7 +16,9 @@ _SIZES = [(4, 8, 1), (4, 8, 2), (2, 2, 1), (3, 7, 1), (2, 4, 3), (3, 5, 2), (4, 
 CASES = [{"p": p, "m": m, "v": v} for p, m, v in _SIZES]
 
 
-def play(case: dict[str, Any], schedule: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, CASES, title="The order of a schedule", difficulty=3, minutes=30, timeout=30)
+def schedule(case: dict[str, Any], schedule: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``schedule(p, m, v)``."""
     p, m, v = case["p"], case["m"], case["v"]
     rows = _rows(schedule(p, m, v), p)
     for rank, row in enumerate(rows):

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from checks.engine import Reference, leaves, refuse, watched
+from checks.engine import Reference, exercise, leaves, refuse, watched
 
 SUM = "        dist.all_reduce(table.grad, group=ends)"
 OFFICIAL = Reference("pipeline_schedules", "tied_step", {
@@ -24,7 +24,9 @@ CASES = [{"micro_batches": 1, "seed": 1}, {"micro_batches": 3, "seed": 2}, {"mic
 _groups: dict[str, Any] = {}
 
 
-def play(case: dict[str, Any], tied_step: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, CASES, title="One matrix at both ends", difficulty=2, minutes=25, ranks=(3, 2, 1, 4))
+def tied_step(case: dict[str, Any], tied_step: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``tied_step(table, block, tokens, targets, micro_batches, ends)``."""
     rank, last, m = dist.get_rank(), dist.get_world_size() - 1, case["micro_batches"]
     if not _groups:
         _groups["ends"] = dist.new_group(sorted({0, last}))

@@ -7,8 +7,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from checks.engine import Reference, refuse
+from checks.engine import Reference, exercise, refuse
 from checks.engine.inside import Outcome
+from checks.engine.processes import run
 from checks.labs.ray_and_tuning import notes, rays
 from checks.labs.ray_train import team
 from checks.labs.ray_train.team import LOSSES
@@ -63,3 +64,15 @@ def _told(failure: Outcome | None) -> str:
     own = [one for one in getattr(error, "worker_failures", {}).values() if not type(one).__module__.startswith("ray.")]
     cause = own[0] if own else error
     return f": {type(cause).__name__}: {cause}".partition("\n")[0].rstrip(":. ")[:200]
+
+
+@exercise(title="Go on after an accident", difficulty=3, minutes=30, timeout=800, needs=("ray",), official=OFFICIAL)
+def goes_on(ray_train: Any) -> dict[str, Any]:
+    """Judge ``ray_train(epoch, workers, epochs, accidents, storage)`` in two calls, with an accident in each."""
+    run(train, ray_train, timeout=700)
+    return {
+        "calls": f"with {' and '.join(str(workers) for workers, _, _ in CALLS)} workers",
+        "workers killed": " and ".join(f"in epoch {accident}" for _, _, accident in CALLS),
+        "forgiven": ", ".join(str(forgiven) for _, forgiven, _ in CALLS),
+        "returned": f"the loss of epoch {len(LOSSES)}",
+    }

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
-from checks.engine import Reference, leaves, refuse, same
+from checks.engine import Reference, exercise, leaves, refuse, same
+from checks.engine.processes import run
 from checks.labs.sharded_checkpoints.slow_disk import PATIENCE, SlowDisk, others_held, soon
 
 OFFICIAL = Reference("sharded_checkpoints", "AsyncSaver")
@@ -152,3 +153,11 @@ def _two(saver: Any, disk: SlowDisk, state: Any, folder: Path, seconds: float) -
     refuse(seen[0] > 1, words)
     holds(first, one, state)
     holds(second, two, state)
+
+
+@exercise(title="A save in the background", difficulty=2, minutes=25, official=OFFICIAL)
+def in_background(AsyncSaver: Any) -> dict[str, str]:
+    """Judge the class ``AsyncSaver(write)`` with ``save(state, path)`` and ``wait()``, on a disk that waits."""
+    for case in CASES:
+        run(play, case, AsyncSaver)
+    return {"saves": "each file holds the state of its call, though the training went on at once"}

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from checks.engine import Reference, leaves, refuse, same
+from checks.engine import Reference, exercise, leaves, refuse, same
 from checks.engine.processes import run
 
 PRELOAD = "torch._dynamo", "torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp"
@@ -25,7 +25,9 @@ SETTINGS = 100_000  # bytes of a file that has Adam's settings for each paramete
 SHARDS = 3  # of each parameter: itself, and Adam's two
 
 
-def judge(save: Any, load: Any) -> dict[str, str]:
+@exercise(title="DCP, from N ranks to M", difficulty=2, minutes=25, official=OFFICIAL)
+def elsewhere(save: Any, load: Any) -> dict[str, str]:
+    """Judge ``save(model, optimizer, folder)`` on N ranks and ``load(model, optimizer, folder)`` on M."""
     for savers, loaders in CASES:
         with tempfile.TemporaryDirectory(prefix="check-") as place:
             folder = f"{place}/checkpoint"

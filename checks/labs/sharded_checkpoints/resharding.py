@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from checks.engine import Reference, refuse
+from checks.engine import Reference, exercise, refuse
 from checks.engine.plain import bits, kind_of
 from checks.labs.sharded_checkpoints.sharded_store import Reshard, cuts, make_store, share, tensors
 
@@ -52,7 +52,9 @@ CASES = [{"saved_by": Reshard(*pair)} for pair in PAIRS]
 CASES += [{"saved_by": Reshard(3, 2, seed=1)}, {"saved_by": Reshard(6, 4, seed=2)}, {"saved_by": Reshard(5, 1, seed=3)}]
 
 
-def play(case: dict[str, Any], load_rows: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, CASES, title="A resharding loader", difficulty=3, minutes=35)
+def reshard(case: dict[str, Any], load_rows: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``load_rows(store, rank, world_size)``: right rows, and no byte too many."""
     reshard, values, reads, whole = case["saved_by"], {}, {}, tensors()
     for rank in range(reshard.loaded):
         store = make_store(whole, reshard)

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from checks.engine import Reference, refuse, same
+from checks.engine import Reference, exercise, refuse, same
+from checks.engine.processes import run
 from checks.labs.sharded_checkpoints.slow_disk import SlowDisk, soon
 
 OFFICIAL = Reference("sharded_checkpoints", "AsyncSaver")
@@ -87,3 +88,10 @@ def _heard(call: Callable[[], Any]) -> BaseException | None:
     except BaseException as error:
         return error
     return None
+
+
+@exercise(title="No error is lost", difficulty=2, minutes=15, official=OFFICIAL)
+def errors(AsyncSaver: Any) -> dict[str, str]:
+    """Judge the same class with a ``write`` that fails."""
+    run(play, AsyncSaver)
+    return {"errors that came out": ", ".join(type(error).__name__ for error, _, _ in CASES)}

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from checks.engine import Reference, leaves, refuse, watched
+from checks.engine import Reference, exercise, leaves, refuse, watched
 from checks.engine.plain import kind_of, number
 from checks.engine.watching import explained
 
@@ -44,7 +44,9 @@ CASES = [
 ]
 
 
-def play(case: dict[str, Any], clip_shards: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, CASES, title="Clip by the true norm", difficulty=1, minutes=15, ranks=(3, 2, 4))
+def clip(case: dict[str, Any], clip_shards: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``clip_shards(shards, max_norm)``, which returns the norm of all ranks' shards."""
     rank, kind = dist.get_rank(), case["gradient"]
     torch.manual_seed(10 * case["seed"] + rank)
     scale = {"shorter": 1e-3, "of huge numbers": 1e25, "all zero": 0.0}.get(kind, 10.0 ** (rank % 2 - 1))

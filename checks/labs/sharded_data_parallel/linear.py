@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from checks.engine import Reference, leaves, memory, refuse, watched
+from checks.engine import Reference, exercise, leaves, memory, refuse, watched
 from checks.engine.plain import kind_of
 from checks.engine.watching import explained
 from checks.labs.sharded_data_parallel import layers
@@ -50,7 +50,9 @@ HELD = {
 }
 
 
-def play(case: dict[str, Any], sharded_linear: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, CASES, title="A linear layer that frees its weight", difficulty=3, minutes=35, ranks=(3, 2, 4))
+def sharded_linear(case: dict[str, Any], sharded_linear: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``sharded_linear(x, shard, rows)``, forward and backward."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     same, mine = (torch.Generator().manual_seed(case["seed"] + n) for n in (0, 10 + rank))
     kind = {"dtype": getattr(torch, case["type"])}

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from checks.engine import Reference, memory, refuse, watched
+from checks.engine import Reference, exercise, memory, refuse, watched
 from checks.engine.watching import explained
 from checks.labs.sharded_data_parallel import layers
 
@@ -71,7 +71,9 @@ class TwoMeans:
             one.grad = None
 
 
-def play(case: dict[str, Any], ShardedOptimizer: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, CASES, title="An optimizer that shards", difficulty=2, minutes=30, ranks=(3, 2, 4))
+def sharded_optimizer(case: dict[str, Any], ShardedOptimizer: Callable[..., Any]) -> dict[str, Any]:
+    """Judge the class ``ShardedOptimizer(parameters, make_optimizer)`` with its method ``step()``."""
     rank, ranks, seen = dist.get_rank(), dist.get_world_size(), dict[str, Any]()
     torch.manual_seed(case["seed"])
     models, made, sharded = [], [], []

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from checks.engine import Reference, leaves, refuse
+from checks.engine import Reference, exercise, leaves, refuse
 
 NEXT = "        if number + 1 < len(units):\n            work = units[number + 1].gather()\n"
 BEGIN, WAIT, COMPUTE = "    work = units[0].gather()\n", "work.wait()\n", "x = unit(x)\n"
@@ -77,7 +77,9 @@ class Unit:
         self.log.append(("free", self.number))
 
 
-def play(case: dict[str, Any], run: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, CASES, title="Prefetch", difficulty=2, minutes=20)
+def prefetch(case: dict[str, Any], run: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``run(units, x)``: in time of a simulated GPU, and in units that are gathered at once."""
     log: list[tuple[str, int]] = []
     units = [Unit(number, log) for number in range(case["units"])]
     x = torch.randn(3, generator=torch.Generator().manual_seed(case["seed"]))

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from checks.engine import Reference, leaves, memory, refuse, watched
+from checks.engine import Reference, exercise, leaves, memory, refuse, watched
 from checks.engine.plain import kind_of
 from checks.engine.watching import explained
 from checks.labs.sharded_data_parallel import layers
@@ -51,7 +51,9 @@ CASES = [
 ]
 
 
-def play(case: dict[str, Any], reduce_gradients: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, CASES, title="Reduce-scatter the gradients", difficulty=1, minutes=20, ranks=(3, 2, 4))
+def reduce_gradients(case: dict[str, Any], reduce_gradients: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``reduce_gradients(parameters)``, which returns this rank's shard of the mean gradient."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     shapes = layers.draw_shapes(case["seed"], ranks, case["padding"] == "some", case["parameters"] == "one")
     parameters = [nn.Parameter(torch.ones(shape, dtype=getattr(torch, case["type"]))) for shape in shapes]

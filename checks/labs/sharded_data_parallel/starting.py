@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from checks.engine import Reference, refuse
+from checks.engine import Reference, exercise, refuse
 from checks.engine.plain import kind_of
 from utils.ranks.recorder import record_collectives
 
@@ -56,7 +56,9 @@ class Part(nn.Module):
         return x @ self.weight.t() + self.shift.to(x.dtype)
 
 
-def play(case: dict[str, Any], start: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, CASES, title="The library's call", difficulty=2, minutes=15, ranks=(3, 2))
+def start(case: dict[str, Any], start: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``start(build)``, which returns a model that has begun on meta, sharded by ``fully_shard``."""
     devices = []
 
     def build() -> Part:

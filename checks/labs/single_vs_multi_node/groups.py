@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from checks.engine import Reference, refuse, watched
+from checks.engine import Reference, exercise, refuse, watched
 from checks.engine.inside import Outcome
 from checks.engine.plain import kind_of
 from checks.engine.verdicts import Wrong
@@ -38,7 +38,9 @@ CASES = [{"nodes": nodes, "per_node": per_node} for nodes, per_node in ((2, 3), 
 RULE = "every rank must call new_group for every group, member or not, and in the same order"
 
 
-def play(case: dict[str, Any], make_groups: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, CASES, title="Groups per node and across nodes", difficulty=2, minutes=20, ranks=(6,))
+def groups_of_nodes(case: dict[str, Any], make_groups: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``make_groups(nodes, per_node)``, which returns this rank's two process groups."""
     most = case["nodes"] + case["per_node"]
     try:
         with watched() as seen:

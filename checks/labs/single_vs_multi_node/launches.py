@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from checks.engine import Reference, leaves, refuse
+from checks.engine import Reference, exercise, leaves, refuse
 from checks.engine.plain import shorten
 
 Environment = dict[str, str]
@@ -83,7 +83,9 @@ def _fault(kind: str, one: Environment, nodes: str, rng: random.Random) -> Envir
     return {name: rng.choice(ADDRESSES) if name == "MASTER_ADDR" else str(rng.randint(0, 40)) for name in changed}
 
 
-def play(case: dict[str, Any], diagnose: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, draw, title="What is wrong with this launch", difficulty=3, minutes=25, timeout=30)
+def broken_launches(case: dict[str, Any], diagnose: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``diagnose(environments)``: which variables of which processes are wrong."""
     with leaves(environments=case["environments"]):
         found = diagnose(case["environments"])
     try:

@@ -6,8 +6,9 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from checks.engine import Reference, refuse
+from checks.engine import Reference, exercise, judge, refuse
 from checks.engine.plain import from_array, number, shorten
+from checks.points import passed
 
 RANK, BACK = "sum(counts[:node_rank]) + local_rank", "return node, local, sum(counts)"
 LOOP = "    while local >= counts[node]:\n        local -= counts[node]\n        node += 1\n"
@@ -38,6 +39,7 @@ PLACES = Reference("single_vs_multi_node", "coordinates_of", {
     "node ranks and local ranks are counted from 0, yours from 1": {BACK: "return node + 1, local + 1, sum(counts)"},
     "a node's first process is taken for one more of the node before": {"local >= counts": "local > counts"},
 })  # fmt: skip
+PARTS = {"rank_of": 1, "coordinates_of": 1}
 OFFICIAL = Reference("single_vs_multi_node", "rank_of coordinates_of", {**RANKS.mistakes, **PLACES.mistakes})
 
 
@@ -78,3 +80,11 @@ def _call(function: Callable[..., Any], *arguments: Any) -> Any:
 def _whole(one: Any, words: str, result: Any) -> None:
     words += ": // gives one, / a float" * isinstance(one, float)
     refuse(number(one, whole=True) is None, words, measured=shorten(result))
+
+
+@exercise(title="Ranks and back", difficulty=1, minutes=10, parts=PARTS, official=OFFICIAL)
+def ranks_and_back(rank_of: Any, coordinates_of: Any) -> dict[str, Any]:
+    """Judge ``rank_of(node_rank, local_rank, counts)`` and ``coordinates_of(rank, counts)``."""
+    judge(RANKS, play_ranks, draw, rank_of, timeout=30)
+    passed("rank_of")
+    return judge(PLACES, play_places, draw, coordinates_of, timeout=30)

@@ -6,8 +6,9 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from checks.engine import Reference, leaves, refuse
+from checks.engine import Reference, exercise, judge, leaves, refuse
 from checks.engine.plain import from_array, kind_of, number
+from checks.points import passed
 
 STEPS = "    steps = []\n"
 NEAR, FAR = '["GB_per_s_both_directions"] * 1e9 / 2', 'between["Gbit_per_s"] * 1e9 / 8'
@@ -67,6 +68,7 @@ HIERARCHICAL_TIME = Reference("single_vs_multi_node", "hierarchical_time", {
     "between the nodes there is a whole all-reduce, with two rounds": {TWICE: "across = (nodes - 1)"},
     "the phases come one after the other: add their times": {LEVELS: "return max(2 * scatter, across)"},
 })  # fmt: skip
+PARTS = {"ring_time": 1, "hierarchical_time": 1}
 OFFICIAL = Reference(
     "single_vs_multi_node", "ring_time hierarchical_time", {**HIERARCHICAL_TIME.mistakes, **RING_TIME.mistakes}
 )
@@ -96,3 +98,11 @@ def play(case: dict[str, Any], time: Callable[..., Any]) -> dict[str, Any]:
         result = from_array(time(*case.values()))
     refuse(number(result) is None, "the result is no number of seconds", measured=kind_of(result))
     return {"the seconds": number(result)}
+
+
+@exercise(title="Predict the time of an all-reduce", difficulty=2, minutes=20, parts=PARTS, official=OFFICIAL)
+def all_reduce_times(ring_time: Any, hierarchical_time: Any) -> dict[str, Any]:
+    """Judge two estimates in seconds, each called with (nbytes, nodes, per_node, inside, between)."""
+    judge(RING_TIME, play, draw, ring_time, timeout=30)
+    passed("ring_time")
+    return judge(HIERARCHICAL_TIME, play, draw, hierarchical_time, timeout=30)

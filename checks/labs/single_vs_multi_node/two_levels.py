@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from checks.engine import Reference, leaves, refuse, same, watched
+from checks.engine import Reference, exercise, leaves, refuse, same, watched
 
 SCATTER = "    dist.reduce_scatter_tensor(share, tensor, group=node_group)\n"
 ACROSS = "    dist.all_reduce(share, group=cross_group)\n"
@@ -39,7 +39,9 @@ WORDS = {
 }
 
 
-def play(case: dict[str, Any], all_reduce_in_levels: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, CASES, title="An all-reduce in two levels", difficulty=2, minutes=20, ranks=(6,))
+def levels_with_groups(case: dict[str, Any], all_reduce_in_levels: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``all_reduce_in_levels(tensor, node_group, cross_group)``."""
     nodes, per_node, (node, local) = case["nodes"], case["per_node"], divmod(dist.get_rank(), case["per_node"])
     lists = [[n * per_node + k for k in range(per_node)] for n in range(nodes)]
     node_group = [dist.new_group(ranks) for ranks in lists][node]

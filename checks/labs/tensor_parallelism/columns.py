@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.nn import Parameter
 
-from checks.engine import Reference
+from checks.engine import Reference, exercise
 from checks.labs.tensor_parallelism import passes
 
 COLUMNS, ROWS = "CopyToRanks.apply(x) @ weight.t() + bias", "SumOverRanks.apply(part @ weight.t()) + bias"
@@ -38,7 +38,11 @@ CASES = [
 ]
 
 
-def play(case: dict[str, Any], column_linear: Callable[..., Any], row_linear: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, CASES, title="Columns, then rows", difficulty=2, minutes=30, ranks=(3, 2))
+def linear_layers(
+    case: dict[str, Any], column_linear: Callable[..., Any], row_linear: Callable[..., Any]
+) -> dict[str, Any]:
+    """Judge ``column_linear(x, weight, bias)`` and ``row_linear(part, weight, bias)``, one behind the other."""
     rank, dtype = dist.get_rank(), getattr(torch, case["type"])
     torch.manual_seed(case["seed"])
     inputs, hidden, outputs = torch.randint(2, 6, (3,)).tolist()

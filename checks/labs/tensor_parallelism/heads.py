@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from checks.engine import Reference, leaves, memory, refuse, watched
+from checks.engine import Reference, exercise, leaves, memory, refuse, watched
 from checks.labs.tensor_parallelism import passes
 
 MINE, TOGETHER = "torch.cat([part.chunk(ranks)[rank] for part in qkv.chunk(3)])", "CopyToRanks.apply(x) @ self.qkv.t()"
@@ -48,7 +48,9 @@ CASES = [
 ]
 
 
-def play(case: dict[str, Any], ParallelAttention: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, CASES, title="Attention by heads", difficulty=2, minutes=30, ranks=(2, 3))
+def parallel_attention(case: dict[str, Any], ParallelAttention: Callable[..., Any]) -> dict[str, Any]:
+    """Judge the class ``ParallelAttention(qkv, out, heads)``, which is called with x."""
     ranks, dtype = dist.get_world_size(), getattr(torch, case["type"])
     heads = ranks * case["heads_on_each_rank"]
     torch.manual_seed(case["seed"])

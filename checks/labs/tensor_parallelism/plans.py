@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import Embedding, Linear
 
-from checks.engine import Reference, refuse, watched
+from checks.engine import Reference, exercise, refuse, watched
 from checks.labs.tensor_parallelism import passes
 from utils.training import models
 
@@ -34,7 +34,9 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-def play(case: dict[str, Any], cut: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, CASES, title="A plan for a whole Llama", difficulty=3, minutes=30, ranks=(2, 4))
+def whole_model(case: dict[str, Any], cut: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``cut(model, mesh)``, which changes the model in its place."""
     ranks, layers, length = dist.get_world_size(), case["layers"], 8
     torch.manual_seed(case["seed"])
     config = models.LlamaConfig(layers=layers, heads=8, kv_heads=4, width=32, hidden=48, vocabulary=40)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from checks.engine import Reference, refuse
+from checks.engine import Reference, exercise, refuse
 from checks.labs.tensor_parallelism import passes
 
 NORM, TURN = "rms_norm(x, weight.shape, shared, eps)", "x = x.transpose(0, 1).contiguous()"
@@ -44,7 +44,9 @@ CASES = [
 MOST = 4  # times the memory of its own tokens that a rank may keep for the backward pass
 
 
-def play(case: dict[str, Any], sequence_norm: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, CASES, title="A norm on its own part of the sequence", difficulty=3, minutes=30, ranks=(4, 2))
+def sequence_norm(case: dict[str, Any], sequence_norm: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``sequence_norm(x, weight, eps)``, forward and backward."""
     dtype, width = getattr(torch, case["type"]), case["width"]
     torch.manual_seed(case["seed"])
     weight = torch.nn.Parameter(torch.randn(width, dtype=dtype))
