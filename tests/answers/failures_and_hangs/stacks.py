@@ -72,7 +72,9 @@ def set_aside():
 
 
 wrong(
-    "its line in any thread", "is where another thread is", {FOUND: FOUND[:-5] + PLACE.replace("main", "stacks[rank]")}
+    "its line in any thread",
+    "in none of its main thread's calls",
+    {FOUND: FOUND[:-5] + PLACE.replace("main", "stacks[rank]")},
 )
 wrong("the line that began it all", "has called what is going on", {
     FOUND: FOUND[:-5] + "int(re.findall(r'train\\.py\", line (\\d+)', stacks[rank])[-1])"
