@@ -1,6 +1,6 @@
 """The exercises of this lab, and what their checks draw, for whoever wants to see where an answer went wrong.
 
-logs.py         raw_logs, with log_texts.py: what torch and torchrun print
+logs.py         raw_logs; launches.py: logs, stored and drawn
 recorders.py    flight_recorder
 standstills.py  stacks
 """

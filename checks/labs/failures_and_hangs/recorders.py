@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from checks.engine import Reference, leaves, refuse
-from checks.engine.plain import from_array, number, shorten
+from checks.engine.plain import from_array, shorten
 
 MISSING, WHOLE = 'return number, "missing", missing', 'str(entry["input_sizes"])'
 ORDER = "(call, ranks[odd[0]].get(number + 1)) == (following, usual)"
@@ -43,11 +43,8 @@ def draw(rng: random.Random, turn: int) -> dict[str, Any]:
     few = rng.sample(range(world), 2 if one_by_one else rng.randint(1, (world - 1) // 2))
     if kind == "missing" and again % 2:  # most ranks have not come
         few = [rank for rank in range(world) if rank not in few]
-    fault, loses_most, middle = (
-        _with_fault(rng, calls, kind, at, again),
-        rng.randrange(world),
-        rng.randint(1, world - 1),
-    )
+    fault = _with_fault(rng, calls, kind, at, again)
+    loses_most, middle = rng.randrange(world), rng.randint(1, world - 1)
     halves = [[_call(rng, place) for place in range(rng.choice((0, 3, 5)))] for _ in range(2)]
     dumps = []
     for rank in range(world):
@@ -103,31 +100,26 @@ def _entry(record: int, group: int, number: int, call: Call) -> dict[str, Any]:
 
 def play(case: dict[str, Any], first_difference: Callable[..., Any]) -> dict[str, Any]:
     with leaves(dumps=case["dumps"]):
-        found = first_difference(case["dumps"])
-    if found is None:
+        result = first_difference(case["dumps"])
+    if result is None:
         return {"the number": None, "what differs": None, "the ranks": None}
-    three = isinstance(found, tuple | list) and len(found) == 3
-    refuse(
-        not three, "the result is neither None nor three: a number, a word, a list of ranks", measured=shorten(found)
-    )
-    first, what, ranks = found[0], found[1], from_array(found[2])
+    three = isinstance(result, tuple | list) and len(result) == 3
+    words = "the result is neither None nor three: a number, a word, a list of ranks"
+    refuse(not three, words, measured=shorten(result))
+    number, what, ranks = (from_array(part) for part in result)
     refuse(what not in WHAT, f"what differs is one of {', '.join(WHAT)}", measured=what)
-    listed = isinstance(ranks, list | tuple | set | frozenset)
-    whole = [number(from_array(one), whole=True) for one in (first, *(ranks if listed else [None]))]
-    refuse(None in whole, "the number is a whole one, the ranks are a list of whole numbers", measured=found)
-    first, *ranks = whole[0], *sorted(whole[1:])
-    mine = [{one["collective_seq_id"]: (one["profiling_name"], str(one["input_sizes"]), str(one["input_dtypes"]))
-             for one in dump["entries"] if one["pg_id"] == 0} for dump in case["dumps"]]  # fmt: skip
-    row, begin = [one.get(first) for one in mine], max(map(min, mine))
-    refuse(
-        not any(row), f"there is no collective {first} of all ranks: look at `collective_seq_id` and `process_group`"
-    )
-    refuse(first < begin, f"some recorders have already lost collective {first}: compare from {begin}, which all have")
-    refuse(len(set(row)) == 1, f"in collective {first} of all ranks, all do the same")
-    earlier = next(n for n in range(begin, first + 1) if len({one.get(n) for one in mine}) > 1)
-    refuse(earlier < first, f"ranks differ before collective {first}", expected=earlier)
-    usual = Counter(row).most_common(1)[0][0]
+    refuse(isinstance(ranks, int | str), "the ranks are a list of whole numbers", measured=shorten(ranks))
+    calls = [{entry["collective_seq_id"]: (entry["profiling_name"], str(entry["input_sizes"] + entry["input_dtypes"]))
+              for entry in dump["entries"] if entry["pg_id"] == 0} for dump in case["dumps"]]  # fmt: skip
+    row, begin = [own.get(number) for own in calls], max(map(min, calls))
+    words = f"there is no collective {number} of all ranks: look at `collective_seq_id` and `process_group`"
+    refuse(not any(row), words)
+    words = f"some recorders have already lost collective {number}: compare from {begin}, which all have"
+    refuse(number < begin, words)
+    refuse(len(set(row)) == 1, f"in collective {number} of all ranks, all do the same")
     theirs = {row[rank] for rank in ranks if rank in range(len(row))}
-    refuse(what == "missing" and theirs - {None}, f"not all of ranks {ranks} are missing: some have collective {first}")
-    refuse(what != "missing" and usual in theirs, f"not all of ranks {ranks} are odd: some do what most do")
-    return {"the number": first, "what differs": what, "the ranks": ranks}
+    words = f"not all of ranks {ranks} are missing: some have collective {number}"
+    refuse(what == "missing" and theirs - {None}, words)
+    words = f"not all of ranks {ranks} are odd: some do what most do"
+    refuse(what != "missing" and Counter(row).most_common(1)[0][0] in theirs, words)
+    return {"the number": number, "what differs": what, "the ranks": sorted(ranks)}

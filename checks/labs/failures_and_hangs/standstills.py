@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 from checks.engine import Reference, leaves, refuse
-from checks.engine.plain import number
 from checks.engine.refusing import named
 
 PROGRAM, PYTHON = "/course/train.py", "/usr/lib/python3.11"
@@ -79,22 +78,19 @@ def _part(rng: random.Random, head: str, frames: list[Frame]) -> str:
 
 def play(case: dict[str, Any], held_up_by: Callable[..., Any]) -> dict[str, Any]:
     with leaves(stacks=case["stacks"]):
-        found = held_up_by(case["stacks"])
-    parts = [stack.partition("Current thread") for stack in case["stacks"]]
-    others, mains = ([re.findall(r'train\.py", line (\d+)', part[n]) for part in parts] for n in (0, 2))
-    places = [lines[0] for lines in mains]
-    if found is None:
+        result = held_up_by(case["stacks"])
+    if result is None:
         return {"the rank and its line": None}
-    rank, line = (number(one, whole=True) for one in named(found, "two", ("rank", "line")).values())
-    refuse(None in (rank, line), "rank and line are whole numbers", measured=found)
-    refuse(not 0 <= rank < len(places), f"there is no rank {rank}")
-    place = str(line)
+    rank, line = named(result, "two", ("rank", "line")).values()
+    mains = [stack.partition("Current thread")[2] for stack in case["stacks"]]
+    own = [re.findall(r'train\.py", line (\d+)', main) for main in mains]
+    places, waits = [lines[0] for lines in own], [bool(re.search(WAITS, main)) for main in mains]
+    refuse(rank not in range(len(places)), f"there is no rank {rank}")
     refuse(len(set(places)) == 1, "all ranks wait in the same line, and none of them holds up the others: return None")
     refuse(places.count(places[rank]) > 1, f"rank {rank} waits where other ranks wait too: it is held up itself")
-    waits = [bool(re.search(WAITS, part[2])) for part in parts]
     refuse(waits[rank] and not all(waits), f"rank {rank} waits, and another one is in no collective: that one is late")
-    refuse(place in mains[rank][1:], f"rank {rank} it is; line {line} has called what is going on in another line")
-    refuse(place in others[rank] and place != places[rank],
-           f"rank {rank} it is; line {line} is where another thread is, and the main thread trains")  # fmt: skip
-    refuse(place not in mains[rank], f"rank {rank} it is; no line {line} of train.py is in its stack")
+    words = f"rank {rank} it is; line {line} has called what is going on in another line"
+    refuse(str(line) in own[rank][1:], words)
+    words = f"rank {rank} it is; line {line} of train.py is in none of its main thread's calls: others do not train"
+    refuse(str(line) not in own[rank], words)
     return {"the rank and its line": (rank, line)}

@@ -11,12 +11,6 @@ right("all hidden values are gathered, buffers get a new value", {
     TOTAL: "parallel.module.total = parallel.module.total + sums.sum(0)",
     ROWS: "parallel.module.rows = parallel.module.rows + len(sums)",
 })  # fmt: skip
-right("a dict, detached at the end, every GPU counts its rows", {
-    OUT: 'return {"y": self.head(hidden), "sums": hidden.sum(0)[None], "rows": len(x) * torch.ones_like(hidden[:1, 0])}',
-    CALL: "out = parallel(x)\n    logits = out['y']",
-    TOTAL: "parallel.module.total += out['sums'].detach().sum(0)",
-    ROWS: "parallel.module.rows += out['rows'].sum()",
-})  # fmt: skip
 right("a list that all replicas share", {
     'self.register_buffer("rows", torch.zeros(()))': 'self.register_buffer("rows", torch.zeros(()))\n        self.seen = []',
     OUT: "self.seen.append(hidden.detach().sum(0))\n        return self.head(hidden)",

@@ -27,20 +27,8 @@ right("narrowed, a zero-sized reminder of a part", {
     SPLIT: "edges = [sum(ctx.rows[:index]) for index in range(len(ctx.rows))]\n"
     "        parts = [gradient.narrow(0, edge, rows) for edge, rows in zip(edges, ctx.rows, strict=True)]",
 })  # fmt: skip
-wrong("gathered where part 0 is", "not where it belongs", {CAT: CAT.replace("to(device)", "to(parts[0].device)")})
 wrong("a list", "returns no tensor", {CAT: "return tuple(part.to(device) for part in parts)"})
 wrong("over the host", "go through the host", {CAT: CAT.replace("part.to(device)", "part.cpu().to(device)")})
-wrong("all by way of another GPU", "bytes that move in the forward of Gather", {
-    CAT: "return torch.cat([part.to(parts[1 % len(parts)].device) for part in parts]).to(device)"
-})  # fmt: skip
 wrong("equal shares", "the backward of Gather ended with", {SPLIT: "parts = gradient.chunk(len(ctx.rows))"})
-wrong("all gradients to all parts", "the backward of Gather ended", {GIVE: GIVE.replace("part.to", "gradient.to")})
-wrong("gradients over the host", "in the backward of Gather tensors go through the host", {
-    GIVE: GIVE.replace("part.to(device)", "part.cpu().to(device)")
-})  # fmt: skip
 wrong("the parts are kept", "Gather keeps a tensor alive", {KEEP: KEEP + "\n        ctx.parts = parts"})
-wrong("what was made is kept", "Gather keeps a tensor alive", {
-    CAT: CAT.replace("return ", "ctx.made = ") + "\n        return ctx.made"
-})  # fmt: skip
-wrong("changes what it gets", "changes a gradient that it gets", {SPLIT: "parts = gradient.mul_(1.5).split(ctx.rows)"})
 wrong("sizes are kept in the class", "the backward of Gather ended with", {"ctx.rows": "Gather.rows"})

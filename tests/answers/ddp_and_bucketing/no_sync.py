@@ -73,34 +73,6 @@ def one_vector():
     return (Accumulating,)
 
 
-@right("a stack of blocks, waits from the last to the first, the mean before")
-def stack_of_blocks():
-    class Accumulating:
-        def __init__(self, model):
-            self.gradients = lambda: [p.grad for p in model.parameters() if p.grad is not None]
-            self.blocks = []
-
-        @contextlib.contextmanager
-        def no_sync(self):
-            token = object()
-            self.blocks.append(token)
-            try:
-                yield self
-            finally:
-                self.blocks.remove(token)
-
-        def finish(self):
-            if self.blocks:
-                return
-            gradients = self.gradients()
-            torch._foreach_mul_(gradients, 1 / dist.get_world_size())
-            works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]
-            while works:
-                works.pop().wait()
-
-    return (Accumulating,)
-
-
 @right("the context is a class in the class, and what was is kept in it")
 def class_in_the_class():
     class Accumulating:
@@ -134,46 +106,12 @@ def class_in_the_class():
     return (Accumulating,)
 
 
-@right("hooks collect gradients until they may travel")
-def hooks_collect():
-    class Accumulating:
-        def __init__(self, model):
-            self.waiting, self.quiet = {}, 0
-            for parameter in model.parameters():
-                if parameter.requires_grad:
-                    parameter.register_post_accumulate_grad_hook(self.collect)
-
-        def collect(self, parameter):
-            self.waiting[parameter] = parameter.grad
-
-        @contextlib.contextmanager
-        def no_sync(self):
-            self.quiet += 1
-            try:
-                yield
-            finally:
-                self.quiet -= 1
-
-        def finish(self):
-            if not self.quiet:
-                for gradient in self.waiting.values():
-                    dist.all_reduce(gradient)
-                    gradient /= dist.get_world_size()
-                self.waiting.clear()
-
-    return (Accumulating,)
-
-
 wrong("never waits", "never waits for all_reduce", {SUM: SUM.replace("grad)", "grad, async_op=True)")})
 wrong("divides what travels", "changes a tensor while all_reduce is still using it", {
     SUM + MEAN: SUM.replace("dist.", "work = dist.").replace("grad)", "grad, async_op=True)") + MEAN
     + "                    work.wait()\n"
 })  # fmt: skip
 wrong("no context manager", "does not support the context manager protocol", {"    @contextlib.contextmanager\n": ""})
-wrong("all_gather", "calls all_gather, and all_reduce is all", {
-    SUM + MEAN: "                    every = [torch.empty_like(parameter) for _ in range(dist.get_world_size())]\n"
-    "                    dist.all_gather(every, parameter.grad)\n                    parameter.grad = sum(every) / len(every)\n"
-})  # fmt: skip
 wrong("every micro-batch travels, later", "the gradient of", {
     "        if self.synchronise:\n            for": "        self.late = [*getattr(self, 'late', []), "
     "[p.grad for p in self.model.parameters()]]\n        if not self.synchronise:\n            self.model.zero_grad()\n"

@@ -4,7 +4,6 @@ import torch
 import torch.distributed as dist
 from known_answers import right, wrong
 
-USED = "    used = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.int32)\n"
 ASK = "    dist.all_reduce(used)\n"
 SKIP = "        if by_how_many == 0:\n            continue\n"
 ZEROS = "        if parameter.grad is None:\n            parameter.grad = torch.zeros_like(parameter)\n"
@@ -25,21 +24,6 @@ def everything_travels():
             work.wait()
         for parameter, unused in zip(parameters, nobody, strict=True):
             parameter.grad = None if unused else parameter.grad / dist.get_world_size()
-
-    return (average_used,)
-
-
-@right("gradients, zeros and flags in one vector")
-def one_vector():
-    def average_used(model):
-        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        parts = [torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in parameters]
-        flags = torch.tensor([float(parameter.grad is not None) for parameter in parameters], dtype=parts[0].dtype)
-        vector = torch.cat([*parts, flags])
-        dist.all_reduce(vector)
-        *parts, flags = vector.split([len(part) for part in (*parts, flags)])
-        for parameter, part, users in zip(parameters, parts, flags, strict=True):
-            parameter.grad = part.view_as(parameter) / dist.get_world_size() if users > 0 else None
 
     return (average_used,)
 
@@ -84,24 +68,10 @@ def used_in_one_vector():
 
 wrong("no thought of it", "raised TypeError", {ASK: "", SKIP: "", ZEROS: ""})
 wrong("skips what is None", ALONE, {ASK: "", ZEROS: ""})
-wrong("flags of what this rank has used", "flags what anybody has used", {
-    "if parameter.requires_grad]": "if parameter.grad is not None]"
-})  # fmt: skip
 wrong("flags only where something is missing", "the ranks do not call the same collectives", {
     ASK: "    if not used.all():\n        dist.all_reduce(used)\n    else:\n        used *= dist.get_world_size()\n"
 })  # fmt: skip
 wrong("flags that overflow", "with 256 ranks the sum is 0 again", {"torch.int32": "torch.uint8"})
-wrong("flags that are True and are added", "with 256 ranks the sum is 0 again", {"torch.int32": "torch.bool"})
-wrong("rank 0 decides", "calls broadcast, and all_reduce is all", {ASK: "    dist.broadcast(used, 0)\n"})
 wrong("one flag at a time", "and one for all flags together", {
     ASK: "    for flag in used.split(1):\n        dist.all_reduce(flag)\n"
-})  # fmt: skip
-wrong("flags are the bits of one number", "raised ValueError: Overflow", {
-    USED + ASK: "    mine = sum(1 << i for i, parameter in enumerate(parameters) if parameter.grad is not None)\n"
-    "    used = torch.tensor([mine])\n    dist.all_reduce(used, op=dist.ReduceOp.BOR)\n"
-    "    used = torch.tensor([used.item() >> i & 1 for i in range(len(parameters))])\n"
-})  # fmt: skip
-wrong("flags for frozen ones, too", "frozen ones need none", {
-    USED + ASK: "    every = list(model.parameters())\n    used = torch.tensor([p.grad is not None for p in every]).long()\n" + ASK
-    + "    used = used[torch.tensor([p.requires_grad for p in every])]\n"
 })  # fmt: skip

@@ -5,10 +5,6 @@ from collections import defaultdict
 from known_answers import right, wrong
 
 MISSING, FIRST = 'return number, "missing", missing', "max(map(min, ranks))"
-DUMPS = "    for dump in dumps:\n"
-right("numpy's numbers and arrays", {
-    "import re\n": "import re\nimport numpy\n", MISSING: 'return numpy.int64(number), "missing", numpy.array(missing)'
-})  # fmt: skip
 right("the numbers of groups", {'["process_group"][1] == "default_pg"': '["pg_id"] == 0', MISSING: "return [number, 'missing', missing]"})  # fmt: skip
 
 
@@ -71,21 +67,10 @@ def columns():
 
 wrong("all groups", "already lost collective", {'entry["process_group"][1] == "default_pg"': "True"})
 wrong("from the oldest", "already lost collective", {FIRST: "min(map(min, ranks))"})
-wrong("from behind the first", "ranks differ before collective", {FIRST: FIRST + " + 1"})
 wrong("rank 0 is always right", "some do what most do", {
     "usual = Counter(calls[number] for calls in ranks).most_common(1)[0][0]": "usual = ranks[0][number]"
 })  # fmt: skip
 wrong("the ranks that are there", "are missing: some have collective", {
     MISSING: MISSING[:-7] + "[rank for rank in range(len(ranks)) if rank not in missing]"
 })  # fmt: skip
-wrong("all that will be missing", "are missing: some have collective", {
-    MISSING: MISSING[:-7] + "[rank for rank, calls in enumerate(ranks) if max(calls) < last]"
-})  # fmt: skip
-wrong("by place in the list", "look at `collective_seq_id`", {'calls[entry["collective_seq_id"]]': "calls[len(calls)]"})
-wrong("other words", "is one of missing, order", {'"operation", "size", "type"': '"op", "shape", "dtype"'})
 wrong("never None", "all do the same", {"    return None": "    return last, 'missing', []"})
-wrong("a dict", "neither None nor three", {MISSING: 'return {"number": number}'})
-wrong("ranks as text", "a list of whole numbers", {MISSING: 'return number, "missing", list(map(str, missing))'})
-wrong("takes the other groups out", "changes `dumps`", {
-    DUMPS: DUMPS + '        dump["entries"] = [one for one in dump["entries"] if one["pg_id"] == 0]\n'
-})  # fmt: skip

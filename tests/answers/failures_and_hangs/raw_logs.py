@@ -102,12 +102,6 @@ wrong("signals first", "rank 2 has come to the collective", {
     "            return rank, killed[0]\n    if calls:\n"
 })  # fmt: skip
 wrong("closed connections are no sign", "is a witness", {WITNESS: '"Timed out"'})
-wrong("reset is forgotten", "is a witness", {WITNESS: '"Timed out|Connection closed"'})
-wrong("killed means out of memory", "does not stand in this log", {"return rank, killed[0]": 'return rank, "SIGKILL"'})
-wrong("who is silent was killed", "does not stand in this log", {SILENT: SILENT.replace("missing", "SIGKILL")})
 wrong("missing is the one that was stopped", "is a witness", {
     SILENT: 'return max(rank for rank, end in ends.items() if "SIGTERM" in end), "missing"'
 })  # fmt: skip
-wrong("a dict", "not a pair", {"return rank, name": 'return {"rank": rank, "what": name}'})
-wrong("the rank as text", "not a pair", {"return rank, name": "return str(rank), name"})
-wrong("the whole line", "give the name alone", {"return rank, name": 'return rank, f"{name}: {words}"'})

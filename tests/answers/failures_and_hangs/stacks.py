@@ -10,9 +10,6 @@ FOUND, USUAL = "return rank, place", "usual = Counter(places).most_common(1)[0][
 PLACE = "int(re.search(r'train\\.py\", line (\\d+)', main)[1])"
 WAITS = 're.search("distributed_c10d|_pre_forward|_engine_run_backward", main)'
 NO_LATE = "    for rank, place in enumerate(places):\n        if not waits[rank]:\n            return rank, place\n"
-right("numpy's numbers, in an array", {
-    "import re\n": "import re\nimport numpy\n", PLACE: f"numpy.int64({PLACE})", FOUND: "return numpy.array([rank, place])"
-})  # fmt: skip
 
 
 @right("frame by frame")
@@ -74,23 +71,14 @@ def set_aside():
     return (held_up_by,)
 
 
-MAIN = "stack.partition('Current thread')[2]"
 wrong(
-    "its line in any thread", "is where another thread is", {FOUND: FOUND[:-5] + PLACE.replace("main", "stacks[rank]")}
+    "its line in any thread",
+    "in none of its main thread's calls",
+    {FOUND: FOUND[:-5] + PLACE.replace("main", "stacks[rank]")},
 )
 wrong("the line that began it all", "has called what is going on", {
     FOUND: FOUND[:-5] + "int(re.findall(r'train\\.py\", line (\\d+)', stacks[rank])[-1])"
 })  # fmt: skip
-wrong("the innermost line of any file", "of train.py is in its stack", {
-    FOUND: FOUND[:-5] + f"int(re.search(r'line (\\d+)', {MAIN.replace('stack', 'stacks[rank]', 1)})[1])"
-})  # fmt: skip
 wrong("looks for the odd line only", "another one is in no collective", {NO_LATE: ""})
-wrong("there is always one", "all ranks wait in the same line", {"    return None": "    return 0, places[0]"})
-wrong("text instead of a number", "whole numbers", {PLACE: PLACE[4:-1]})
-wrong("only the rank", "the result is not two numbers", {FOUND: "return rank"})
-wrong("changes the list", "changes `stacks`", {"waits.append(": "stacks[len(waits)] = main\n        waits.append("})
 wrong("signs in any thread", "another one is in no collective", {WAITS: WAITS.replace("main)", "stack)")})
-wrong("collectives that train.py calls", "all ranks wait in the same line", {WAITS: '"distributed_c10d.py" in main'})
-wrong("any file of torch.distributed", "all ranks wait in the same line", {WAITS: '"torch/distributed" in main'})
 wrong("rank 0 is where all are", "it is held up itself", {USUAL: "usual = places[0]"})
-wrong("lines have two digits", "of train.py is in its stack", {PLACE: PLACE.replace("\\d+", "\\d\\d")})

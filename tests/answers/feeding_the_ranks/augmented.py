@@ -1,7 +1,6 @@
 """Exercise 5 of the lab on feeding the ranks: the data set's epoch reaches its workers. What is not here is in the official solution."""
 
 import random
-from multiprocessing import Manager, Value
 
 import torch
 import torch.distributed as dist
@@ -52,59 +51,6 @@ def shared_memory():
     return (train_augmented,)
 
 
-@right("a Value")
-def with_a_value():
-    def train_augmented(dataset, epochs, step):
-        train_by_value(dataset, epochs, step, Value("q", 0))
-
-    return (train_augmented,)
-
-
-@right("a Manager's Value")
-def with_a_manager():
-    def train_augmented(dataset, epochs, step):
-        with Manager() as manager:
-            train_by_value(dataset, epochs, step, manager.Value("q", 0))
-
-    return (train_augmented,)
-
-
-@right("the epoch travels with the indices")
-def with_the_indices():
-    class Told(Dataset):
-        def __init__(self, dataset):
-            self.dataset = dataset
-
-        def __len__(self):
-            return len(self.dataset)
-
-        def __getitem__(self, asked):
-            epoch, index = asked
-            self.dataset.set_epoch(epoch)
-            return self.dataset[index]
-
-    def train_augmented(dataset, epochs, step):
-        sampler = DistributedSampler(dataset, shuffle=True)
-
-        class Asked:
-            epoch = 0
-
-            def __iter__(self):
-                sampler.set_epoch(self.epoch)
-                return ((self.epoch, index) for index in sampler)
-
-            def __len__(self):
-                return len(sampler)
-
-        asked = Asked()
-        loader = DataLoader(Told(dataset), 4, sampler=asked, num_workers=2, persistent_workers=True)
-        for asked.epoch in range(epochs):
-            for batch in loader:
-                step(asked.epoch, batch)
-
-    return (train_augmented,)
-
-
 @right("each worker is told when it starts, an order of one's own")
 def told_at_the_start():
     def train_augmented(dataset, epochs, step):
@@ -128,14 +74,5 @@ wrong("told when workers start", "the workers keep the data set of the first epo
     "num_workers=1)": "num_workers=1, persistent_workers=True, "
     "worker_init_fn=lambda _: get_worker_info().dataset.set_epoch(now['epoch']))",
 })  # fmt: skip
-wrong("told after the iterator", "the data set is one epoch late", {
-    TELL_DATA: "        batches = iter(loader)\n" + TELL_DATA, "for batch in loader": "for batch in batches"
-})  # fmt: skip
 wrong("the sampler is lost on the way", "every rank trains on all samples", {"sampler=sampler": "shuffle=True"})
 wrong("without workers", "read by the training process itself", {", num_workers=1)": ")"})
-wrong("batches of another size", "these are not batches of 4", {"batch_size=4": "batch_size=12"})
-wrong(
-    "the last rows are dropped",
-    "a part of the samples is left out",
-    {"num_workers=1)": "num_workers=1, drop_last=True)"},
-)

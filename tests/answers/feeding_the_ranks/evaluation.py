@@ -7,7 +7,6 @@ from known_answers import right, wrong
 
 INDICES, ALL = "        self.indices = range(rank, len(dataset), world_size)\n", "range(rank, len(dataset), world_size)"
 COUNTS, SUM = "    counts = torch.tensor([correct, seen])\n", "    dist.all_reduce(counts)\n"
-RESULT = "    return (counts[0] / counts[1]).item()"
 
 
 @right("neighbouring samples, the first ranks have one more; counts gathered")
@@ -30,27 +29,6 @@ def blocks_and_all_gather():
         dist.all_gather(everyone, mine)
         right, count = torch.stack(everyone).sum(0).tolist()
         return right / count
-
-    return EvaluationSampler, accuracy
-
-
-@right("even parts, as torch cuts them; right and wrong ones in float64")
-def even_parts():
-    class EvaluationSampler:
-        def __init__(self, dataset, world_size, rank):
-            self.part = torch.arange(len(dataset)).tensor_split(world_size)[rank]
-
-        def __len__(self):
-            return self.part.numel()
-
-        def __iter__(self):
-            return iter(self.part.tolist())
-
-    def accuracy(correct, seen):
-        mine = torch.tensor([[correct, seen - correct]], dtype=torch.float64)
-        dist.all_reduce(mine, op=dist.ReduceOp.SUM)
-        right, wrong = mine.flatten().tolist()
-        return right / (right + wrong)
 
     return EvaluationSampler, accuracy
 
@@ -95,50 +73,15 @@ def into_one_tensor():
     return EvaluationSampler, accuracy
 
 
-@right("all bytes are gathered")
-def all_bytes():
-    def accuracy(correct, seen):
-        mine = torch.tensor([correct, seen]).view(torch.uint8)
-        everyone = torch.empty(dist.get_world_size() * 16, dtype=torch.uint8)
-        dist.all_gather_single(everyone, mine)
-        correct, seen = everyone.view(torch.int64).view(-1, 2).sum(0).tolist()
-        return correct / seen
-
-    return (accuracy,)
-
-
 wrong("from one", "there is no sample 4", {ALL: "range(rank + 1, len(dataset) + 1, world_size)"})
 wrong("DistributedSampler", "evaluated more than once", {
     INDICES: "        self.indices = list(DistributedSampler(dataset, world_size, rank, shuffle=False))\n"
 })  # fmt: skip
-wrong("shuffled", "an evaluation needs no shuffling", {
-    INDICES: "        order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0)).tolist()\n"
-    "        self.indices = order[rank::world_size]\n"
-})  # fmt: skip
 wrong("used up", "__iter__ begins anew", {
     INDICES: INDICES + "        self.iterator = iter(self.indices)\n", "return iter(self.indices)": "return self.iterator"
 })  # fmt: skip
-wrong("is its own iterator", "two iterators of one sampler disturb each other", {
-    "        return iter(self.indices)": "        self.at = iter(self.indices)\n        return self\n\n"
-    "    def __next__(self):\n        return next(self.at)"
-})  # fmt: skip
-wrong("the samples are read", "reads samples of the data set", {"len(dataset)": "len(list(dataset))"})
-wrong("a tensor", "the result is no plain float", {RESULT: RESULT.replace(".item()", "")})
 wrong("two collectives", "two numbers need one collective", {
     COUNTS + SUM: "    counts = torch.tensor(correct), torch.tensor(seen)\n"
     "    dist.all_reduce(counts[0])\n    dist.all_reduce(counts[1])\n"
 })  # fmt: skip
-wrong("objects", "two numbers need one collective", {
-    COUNTS + SUM: "    every = [None] * dist.get_world_size()\n    dist.all_gather_object(every, (correct, seen))\n"
-    "    counts = torch.tensor(every).sum(0)\n"
-})  # fmt: skip
-wrong("divides by nothing", "raised ZeroDivisionError", {
-    COUNTS: "    counts = torch.tensor([correct / seen * seen, seen], dtype=torch.float64)\n"
-})  # fmt: skip
-wrong("reduced to rank 0", "calls reduce", {SUM: "    dist.reduce(counts, 0)\n"})
-wrong("none elsewhere", "the result is no plain float", {
-    RESULT: RESULT.replace("    return", "    if dist.get_rank() == 0:\n        return")
-})  # fmt: skip
 wrong("in float32", "travel as float32", {"[correct, seen])": "[correct, seen], dtype=torch.float32)"})
-wrong("never waits", "never waits for all_reduce", {SUM: "    dist.all_reduce(counts, async_op=True)\n"})
-wrong("only ranks that have seen something", "do not call the same", {SUM: "    if seen:\n    " + SUM})

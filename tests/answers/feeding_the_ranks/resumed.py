@@ -2,20 +2,14 @@
 
 import threading
 
-import torch
-import torch.distributed as dist
 from known_answers import right, wrong
-from torch.utils.data import DataLoader, DistributedSampler, Subset
+from torch.utils.data import DataLoader, DistributedSampler
 
 FIRST = "    sampler.set_epoch(first)\n"
 LOOP, NEXT = "    for epoch in range(first, epochs):\n", "        sampler.set_epoch(epoch + 1)\n"
 EARLY = "        batches = iter(loader)  # its workers start while we evaluate\n"
 EVALUATE = "        evaluate(epoch)"
 right("persistent workers", {"num_workers=1)": "num_workers=1, persistent_workers=True)"})
-right("a thread that is waited for", {
-    EVALUATE: "        import threading\n        thread = threading.Thread(target=evaluate, args=(epoch,))\n"
-    "        thread.start()\n        thread.join()"
-})  # fmt: skip
 
 
 @right("a function that starts an epoch, two workers")
@@ -31,29 +25,6 @@ def starts():
                 step(epoch, batch)
             if epoch + 1 < epochs:
                 coming = start(epoch + 1)
-            evaluate(epoch)
-
-    return (train_resumed,)
-
-
-@right("a generator that is one epoch ahead, an order of one's own, a small prefetch")
-def generator():
-    def train_resumed(dataset, first, epochs, step, evaluate):
-        rank, ranks, length = dist.get_rank(), dist.get_world_size(), len(dataset)
-        share = -(-length // ranks)
-
-        def started():
-            for epoch in range(first, epochs):
-                order = torch.randperm(length, generator=torch.Generator().manual_seed(7 * epoch)).repeat(ranks)
-                mine = Subset(dataset, order[rank * share : (rank + 1) * share].tolist())
-                yield iter(DataLoader(mine, 4, num_workers=1, prefetch_factor=1))
-
-        coming = started()
-        batches = next(coming)
-        for epoch in range(first, epochs):
-            while (batch := next(batches, None)) is not None:
-                step(epoch, batch)
-            batches = next(coming, None)
             evaluate(epoch)
 
     return (train_resumed,)
@@ -82,7 +53,6 @@ def thread():
     return (train_resumed,)
 
 
-wrong("the seed of the rank", "the ranks shuffle differently", {"(dataset)\n": "(dataset, seed=dist.get_rank())\n"})
 wrong(
     "begins anew",
     "evaluate(epoch) is called once after each epoch",
@@ -93,7 +63,4 @@ wrong("evaluates first", "no worker reads for the next epoch while epoch 0", {
 })  # fmt: skip
 wrong("all is read before the evaluation", "no worker reads", {EARLY: "        batches = list(loader)\n"})
 wrong("without workers", "no worker reads for the next epoch while epoch 0", {", num_workers=1)": ")"})
-wrong("the global generator is seeded", "seeds a global generator", {FIRST: FIRST + "    torch.manual_seed(first)\n"})
-wrong("never evaluates", "is called once after each epoch", {EVALUATE: ""})
-wrong("the last one is not evaluated", "is called once", {EVALUATE: "        if epoch + 1 < epochs:\n    " + EVALUATE})
 wrong("evaluates too early", "is called once after each epoch", {EVALUATE: "", LOOP: LOOP + EVALUATE + "\n"})

@@ -11,7 +11,6 @@ BATCHES, COUNT = "    batches = iter(batches)\n", "        count = torch.tensor(
 ASK = "        dist.all_reduce(count)\n"
 ZEROS = "            if parameter.grad is None:\n                parameter.grad = torch.zeros_like(parameter)\n"
 SUM = "            dist.all_reduce(parameter.grad)\n"
-STEP = "        optimizer.step()\n        steps += 1"
 
 
 @right("gradients and the number of samples travel together")
@@ -57,36 +56,6 @@ def one_ahead():
                 work.wait()
             optimizer.step()
             steps += 1
-
-    return (train_uneven,)
-
-
-@right("counts are gathered, a try around next, gradients of float64")
-def gathered():
-    def train_uneven(model, optimizer, batches):
-        steps, ranks = 0, dist.get_world_size()
-        while True:
-            try:
-                x, y = next(batches)
-                mine = y.numel()
-            except StopIteration:
-                mine = 0
-            counts = torch.empty(ranks, dtype=torch.int32)
-            dist.all_gather_into_tensor(counts, torch.tensor([mine], dtype=torch.int32))
-            total = counts.sum().item()
-            if total == 0:
-                break
-            optimizer.zero_grad()
-            if mine:
-                functional.cross_entropy(model(x), y).mul(mine).backward()
-            with torch.no_grad():
-                for _, parameter in reversed(list(model.named_parameters())):
-                    gradient = parameter.new_zeros(parameter.shape) if parameter.grad is None else parameter.grad
-                    dist.all_reduce(gradient, op=dist.ReduceOp.SUM, group=dist.group.WORLD)
-                    parameter.grad = gradient / total
-            optimizer.step()
-            steps = steps + 1
-        return steps
 
     return (train_uneven,)
 
@@ -143,27 +112,7 @@ wrong("the number of batches", "raised TypeError", {BATCHES: BATCHES + "    most
 wrong("only where there is a gradient", "parameters have no gradient", {
     ZEROS + SUM: "            if parameter.grad is not None:\n    " + SUM
 })  # fmt: skip
-wrong("no gradient at all", "raised TypeError", {ZEROS: ""})
-wrong("never waits", "never waits for all_reduce", {SUM: SUM.replace("grad)", "grad, async_op=True)")})
 wrong("rank 0 is asked", "more collectives than needed", {
     ASK: "        more = count.clone()\n        dist.broadcast(more, 0)\n" + ASK,
     "if count == 0:": "if more == 0:",
-})  # fmt: skip
-wrong("barriers", "more collectives than needed", {STEP: "        dist.barrier()\n" + STEP})
-wrong("objects", "more collectives than needed", {
-    COUNT + ASK: "        counts = [0] * dist.get_world_size()\n        dist.all_gather_object(counts, len(y))\n"
-    "        count = sum(counts)\n"
-})  # fmt: skip
-wrong("all gradients of all ranks", "more bytes than needed", {
-    SUM: "            every = torch.zeros(dist.get_world_size(), *parameter.shape)\n"
-    "            every[dist.get_rank()] = parameter.grad\n            dist.all_reduce(every)\n"
-    "            parameter.grad = every.sum(0)\n"
-})  # fmt: skip
-wrong("nothing comes back", "returns the number of steps", {"return steps": "return"})
-wrong("train", "changes modes of the model", {BATCHES: BATCHES + "    model.train()\n"})
-wrong("the batch is normalised in place", "changes a batch", {
-    "        if len(y):\n": "        if len(y):\n            x -= x.mean()\n"
-})  # fmt: skip
-wrong("the learning rate is scaled", "the weights after each step", {
-    BATCHES: BATCHES + "    optimizer.param_groups[0]['lr'] *= dist.get_world_size()\n"
 })  # fmt: skip

@@ -3,7 +3,6 @@
 import itertools
 import statistics
 
-import torch
 from known_answers import right, wrong
 
 MOST = "    most = min(cores // ranks, free_bytes // (ranks * worker_bytes))\n"
@@ -58,24 +57,8 @@ def while_it_fits():
     return (choose_workers,)
 
 
-@right("tensors, and two measurements of each")
-def two_measurements():
-    def choose_workers(measure, cores, ranks, worker_bytes, free_bytes):
-        most = int(min(cores / ranks, free_bytes / ranks / worker_bytes))
-        means = torch.zeros(most + 1, dtype=torch.float64)
-        for workers in reversed(range(most + 1)):
-            for _ in range(2):
-                seconds = torch.tensor(measure(workers, 14 * max(workers, 1)), dtype=torch.float64)
-                means[workers] += seconds[4 * max(workers, 1) :].mean() / 2
-        return int((means <= 1.05 * means.min()).nonzero()[0])
-
-    return (choose_workers,)
-
-
-wrong("half a batch", "is no number of batches", {"24 * rounds": "48 * rounds / 2"})
 wrong("measures for ever", "measuring takes longer than it saves", {"24 * rounds": "400 * rounds"})
 wrong("memory ignored", "do not fit into memory", {MOST: "    most = cores // ranks\n"})
 wrong("the memory of one rank", "do not fit into memory", {"(ranks * worker_bytes)": "worker_bytes"})
-wrong("returns seconds", "returns a whole number of workers", {CHOSEN: "    return min(seconds)"})
 wrong("returns a float", "returns a whole number of workers", {CHOSEN: CHOSEN.replace("return ", "return 1.0 * ")})
 wrong("more than there are cores", "the cores are shared", {MOST: "    return cores + 1\n"})

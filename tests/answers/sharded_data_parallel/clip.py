@@ -65,9 +65,4 @@ wrong(
 wrong("float32 is sent", "less is sent than one number in float64", {
     SEND: "    squares = squares.float()\n" + SEND + "    squares = squares.double()\n"
 })  # fmt: skip
-wrong("None", "is not the norm", {RESULT: "return None"})
-wrong("a text", "is not the norm", {RESULT: "return f'{norm:.9f}'"})
-wrong("the empty list gets a shard", "the list of shards has changed", {
-    SEND: "    if not shards:\n        shards.append(squares)\n" + SEND
-})  # fmt: skip
 wrong("who has no shard stays away", "Also a rank without a shard takes part", {SEND: "    if shards:\n    " + SEND})

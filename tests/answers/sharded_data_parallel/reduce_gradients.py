@@ -63,10 +63,6 @@ wrong("a view into the whole tensor", "a view into a larger tensor", {
     "    shard = whole.new_empty(whole.numel() // ranks)\n":
     "    shard = whole.new_empty(2 * whole.numel())[: whole.numel() // ranks]\n"
 })  # fmt: skip
-wrong("nothing returned", "return this rank's shard", {"    return shard\n": "    return None\n"})
-wrong("the parameters are changed", "the parameters", {
-    "    return shard\n": "    for parameter in parameters:\n        parameter.data.mul_(0.9)\n    return shard\n"
-})  # fmt: skip
 wrong("needs two parameters", "raised IndexError", {"flat[0].new_zeros": "flat[1].new_zeros"})
 wrong("zeros are left out", "All ranks hand in all gradients, also of zeros", {
     "for parameter in parameters]": "for parameter in parameters if parameter.grad.any()]"
@@ -74,8 +70,3 @@ wrong("zeros are left out", "All ranks hand in all gradients, also of zeros", {
 wrong("the gradients themselves are kept", "the gradients are still held", {
     "    flat = [parameter": "    reduce_gradients.kept = [parameter.grad for parameter in parameters]\n    flat = [parameter"
 })  # fmt: skip
-wrong(
-    "the list is emptied",
-    "the list of parameters has changed",
-    {"    return shard\n": "    parameters.clear()\n    return shard\n"},
-)

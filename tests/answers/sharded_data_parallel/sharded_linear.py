@@ -3,7 +3,6 @@
 import torch
 import torch.distributed as dist
 from known_answers import right, wrong
-from torch.utils.checkpoint import checkpoint
 
 DERIVED = "    @staticmethod\n    def backward"
 GATHERED = "        return x @ gathered(shard, rows, x.shape[1]).t()\n"
@@ -11,33 +10,6 @@ GATHERED = "        return x @ gathered(shard, rows, x.shape[1]).t()\n"
 right("with torch's own decorator", {
     DERIVED: "    @staticmethod\n    @torch.autograd.function.once_differentiable\n    def backward"
 })  # fmt: skip
-right("a few numbers are noted down for the backward pass", {
-    "        ctx.rows = rows\n": "        ctx.rows = rows\n        ctx.noted = [1 / dist.get_world_size(), rows / 2, rows / 3]\n"
-})  # fmt: skip
-
-
-@right("torch's checkpointing, which makes a folder for torch's compiler, gathers again")
-def by_checkpointing():
-    class Gather(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, shard):
-            flat = shard.new_empty(shard.numel() * dist.get_world_size())
-            dist.all_gather_single(flat, shard.detach())
-            return flat
-
-        @staticmethod
-        def backward(ctx, upstream):
-            mine = upstream.new_empty(upstream.numel() // dist.get_world_size())
-            dist.reduce_scatter_single(mine, upstream.contiguous(), dist.ReduceOp.AVG)
-            return mine
-
-    def sharded_linear(x, shard, rows):
-        def layer(x, shard):
-            return x @ Gather.apply(shard)[: rows * x.shape[1]].view(rows, -1).t()
-
-        return checkpoint(layer, x, shard, use_reentrant=False)
-
-    return (sharded_linear,)
 
 
 @right("lists of shards, and the product in pieces")
@@ -66,39 +38,6 @@ def in_pieces():
         parts = [torch.empty_like(shard) for _ in range(dist.get_world_size())]
         dist.all_gather(parts, shard.detach())
         return torch.cat(parts)
-
-    def sharded_linear(x, shard, rows):
-        return Layer.apply(x, shard, rows)
-
-    return (sharded_linear,)
-
-
-@right("the storage is emptied and filled again")
-def emptied_storage():
-    class Layer(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x, shard, rows):
-            ctx.whole = shard.new_empty(shard.numel() * dist.get_world_size())
-            ctx.rows, ctx.x, ctx.shard = rows, x.detach(), shard.detach()
-            dist.all_gather_single(ctx.whole, ctx.shard)
-            y = ctx.x @ ctx.whole[: rows * x.shape[1]].view(rows, -1).t()
-            ctx.size = ctx.whole.untyped_storage().nbytes()
-            ctx.whole.untyped_storage().resize_(0)
-            return y
-
-        @staticmethod
-        def backward(ctx, upstream):
-            ctx.whole.untyped_storage().resize_(ctx.size)
-            dist.all_gather_single(ctx.whole, ctx.shard)
-            count = ctx.rows * ctx.x.shape[1]
-            weight = ctx.whole[:count].view(ctx.rows, -1)
-            dx = upstream @ weight
-            ctx.whole.zero_()
-            weight.copy_(upstream.t() @ ctx.x)
-            mine = torch.empty_like(ctx.shard)
-            dist.reduce_scatter_single(mine, ctx.whole)
-            ctx.whole.untyped_storage().resize_(0)
-            return dx, mine / dist.get_world_size(), None
 
     def sharded_linear(x, shard, rows):
         return Layer.apply(x, shard, rows)
@@ -154,30 +93,9 @@ wrong("the weight is saved", "the gathered weight is still held", {
     GATHERED: "        ctx.weight = gathered(shard, rows, x.shape[1])\n        return x @ ctx.weight.t()\n",
     "upstream @ gathered(shard, ctx.rows, x.shape[1])": "upstream @ ctx.weight",
 })  # fmt: skip
-wrong("the weight stays in a global", "the gathered weight is still held", {
-    "    return flat[: rows * columns].view(rows, columns)\n":
-    "    gathered.last = flat\n    return flat[: rows * columns].view(rows, columns)\n"
-})  # fmt: skip
-wrong("the shard's gradient is a view of something as large as the weight", "its whole gradient, is still held", {
-    "        dshard = torch.empty_like(shard)\n":
-    "        dshard = shard.new_empty(dist.get_world_size() * len(shard))[: len(shard)]\n"
-})  # fmt: skip
 wrong("no way back", "has lost its way back", {"return ShardedLinear.apply(x, shard, rows)":
     "return ShardedLinear.apply(x.detach(), shard.detach(), rows)"})  # fmt: skip
 wrong("gathering is not waited for", "never waits for", {"shard.detach())": "shard.detach(), async_op=True)"})
-wrong("the reduce-scatter is not waited for", "never waits for", {
-    "torch.cat([dw, dw.new_zeros(padding)]), dist.ReduceOp.AVG)":
-    "torch.cat([dw, dw.new_zeros(padding)]), dist.ReduceOp.AVG, async_op=True)"
-})  # fmt: skip
-wrong("the shard is scaled", "changes `shard`", {
-    "        return dx, dshard, None\n": "        shard.data.mul_(0.9)\n        return dx, dshard, None\n"
-})  # fmt: skip
 wrong("what backward needs lies in the class, not in the context", "RuntimeError", {
     "        ctx.rows = rows\n": "        ShardedLinear.rows = rows\n", "ctx.rows, x": "ShardedLinear.rows, x"
-})  # fmt: skip
-wrong("takes the gradient's memory as it lies", "the gradient of", {
-    "        dx = upstream @": "        upstream = upstream.as_strided(upstream.shape, (upstream.shape[1], 1))\n        dx = upstream @"
-})  # fmt: skip
-wrong("as many columns as the shards have room for", "RuntimeError", {
-    "gathered(shard, rows, x.shape[1]).t()": "gathered(shard, rows, shard.numel() * dist.get_world_size() // rows).t()"
 })  # fmt: skip

@@ -4,8 +4,6 @@ import torch
 import torch.distributed as dist
 from known_answers import right, wrong
 
-GATHER = "        dist.all_gather_single(whole, self.shard.detach())\n"
-
 right("makes its optimizer when the first step comes", {
     "        self.optimizer = make_optimizer([self.shard])\n": "        self.make, self.optimizer = make_optimizer, None\n",
     "        self.optimizer.step()\n": "        self.optimizer = self.optimizer or self.make([self.shard])\n        self.optimizer.step()\n",
@@ -74,48 +72,6 @@ def lists():
     return (ShardedOptimizer,)
 
 
-@right("asynchronous, a shard of each kind that lives as long as the object")
-def kept_shards():
-    class ShardedOptimizer:
-        def __init__(self, parameters, make_optimizer):
-            ranks = dist.get_world_size()
-            self.parameters = parameters
-            length = -(-sum(one.numel() for one in parameters) // ranks)
-            self.places, start = [], 0
-            for one in parameters:
-                self.places.append(slice(start, start + one.numel()))
-                start += one.numel()
-            self.length = length * ranks
-            self.shard = self.whole([one.detach() for one in parameters]).view(ranks, -1)[dist.get_rank()].clone()
-            self.shard.grad = torch.zeros_like(self.shard)
-            self.optimizer = make_optimizer([self.shard])
-
-        def whole(self, tensors):
-            whole = torch.zeros(self.length, dtype=tensors[0].dtype)
-            for place, one in zip(self.places, tensors, strict=True):
-                whole[place] = one.reshape(-1)
-            return whole
-
-        def step(self):
-            gradient = self.whole([one.grad for one in self.parameters])
-            work = dist.reduce_scatter_single(self.shard.grad, gradient, async_op=True)
-            for one in self.parameters:
-                one.grad = None
-            work.wait()
-            self.shard.grad.div_(dist.get_world_size())
-            self.optimizer.step()
-            work = dist.all_gather_single(gradient, self.shard, async_op=True)
-            work.wait()
-            for place, one in zip(self.places, self.parameters, strict=True):
-                one.data.copy_(gradient[place].view_as(one))
-
-    return (ShardedOptimizer,)
-
-
-wrong("state for everything", "so it is not sharded, but replicated", {
-    "make_optimizer([self.shard])":
-    "make_optimizer([torch.nn.Parameter(p.detach().clone()) for p in self.parameters] + [self.shard])",
-})  # fmt: skip
 wrong("a replicated optimizer", "so it is not sharded, but replicated", {
     "        self.shard = torch.nn.Parameter(mine[dist.get_rank()].clone())\n":
     "        self.all = torch.nn.Parameter(torch.cat(mine))\n        self.shard = self.all.detach().chunk(dist.get_world_size())[dist.get_rank()]\n",
@@ -128,19 +84,11 @@ wrong("flat gradients are kept", "more is held beside the parameters", {
     "        self.shard.grad = gradient\n":
     "        self.shard.grad = gradient\n        self.kept = self.flat(one.grad for one in self.parameters)\n"
 })  # fmt: skip
-wrong("both whole tensors are kept", "more is held beside the parameters", {
-    GATHER: GATHER + "        self.kept = whole, whole.clone()\n"
-})  # fmt: skip
-wrong("an optimizer of its own", "no optimizer of make_optimizer", {
-    "self.optimizer = make_optimizer([self.shard])": "self.optimizer = self",
-    "        self.optimizer.step()\n": "        self.shard -= 0.1 * self.shard.grad\n",
-})  # fmt: skip
 wrong(
     "all optimizers have one shard",
     "RuntimeError",
     {"self.shard": "ShardedOptimizer.shard"},
 )
-wrong("all objects have the sizes of the last one", "RuntimeError", {"self.sizes": "type(self).sizes"})
 wrong("an optimizer for each step", "that has done a step is kept", {
     "self.optimizer = make_optimizer([self.shard])": "self.make = make_optimizer",
     "self.optimizer.step()": "self.make([self.shard]).step()",

@@ -66,30 +66,6 @@ def on_a_mesh():
     return (start,)
 
 
-@right("all blocks by a list, and names of parameters")
-def in_a_list():
-    def start(build):
-        with torch.device("meta"):
-            model = build()
-        assert all(one.is_meta for one in model.parameters())
-        policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
-        blocks = [*model]
-        while blocks:
-            fully_shard(blocks.pop(), mp_policy=policy)
-        model = fully_shard(model, mp_policy=policy)
-        model.to_empty(device="cpu")
-        for name, _ in list(model.named_modules()):
-            part = model.get_submodule(name)
-            try:
-                reset = part.reset_parameters
-            except AttributeError:
-                continue
-            reset()
-        return model
-
-    return (start,)
-
-
 wrong("None", "the result is not the model", {"    return model": "    return None"})
 wrong(
     "never on meta", "build() is called once, with meta as the device", {'torch.device("meta")': 'torch.device("cpu")'}
