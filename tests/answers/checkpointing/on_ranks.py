@@ -13,15 +13,11 @@ import torch
 import torch.distributed as dist
 from known_answers import right, wrong
 
+WAIT = "            dist.barrier()\n"
 CHECKED = """            with zipfile.ZipFile(f"{folder}/step-{step}.pt") as archive:
                 if archive.testzip() is None:
                     good.add(step)
 """
-AGREE = "    dist.all_gather_object(good, good_steps(folder))  # numbers travel, and no states\n"
-OWN = "    good = [good_steps(folder)]\n"
-SAVE = '                save({"parts": states, "random": random_numbers}, f"{folder}/step-{number + 1}.pt")\n'
-TIDY = '                for step in steps_in(folder)[:-3]:\n                    os.unlink(f"{folder}/step-{step}.pt")\n'
-WAIT = "            dist.barrier()\n"
 
 
 @right("rank 0 alone reads, and gives all to the others")
@@ -122,69 +118,18 @@ def own_checksum():
     return (train_on_ranks,)
 
 
-right("an all_reduce in place of the barrier", {WAIT: "            dist.all_reduce(torch.zeros(1))\n"})
-
-
-right("old ones go before the new one comes", {
-    SAVE + TIDY: TIDY.replace("[:-3]", "[:-2]") + SAVE
-})  # fmt: skip  # fmt: skip
-
-
 right("the barrier is before the next step, and at the end", {
     WAIT: "", "        task.step(number, parts)\n": "        dist.barrier()\n        task.step(number, parts)\n",
     "    return parts": "    dist.barrier()\n    return parts",
-})  # fmt: skip  # fmt: skip
+})  # fmt: skip
 
 
-right("a group of its own, given back", {
-    AGREE: AGREE + "    group = dist.new_group(backend='gloo')\n", "dist.barrier()": "dist.barrier(group)",
-    # (With nothing left to do, one rank would end the group while the other still connects: gloo fails then.)
-    "    return parts": "    dist.barrier(group)\n    dist.destroy_process_group(group)\n    return parts",
-})  # fmt: skip  # fmt: skip
-
-
-wrong("all are kept", "old checkpoints stay", {TIDY: ""})
-wrong("one is kept", "one checkpoint is none", {"[:-3]": "[:-1]"})
-wrong("the barrier is inside the if", "stands still", {WAIT: "    " + WAIT})
-wrong(
-    "begins again if damaged",
-    "newest good checkpoint",
-    {"for step in steps_in(folder):": "for step in steps_in(folder)[-1:]:"},
-)
 wrong("each rank for itself", "different checkpoints", {
-    "    good = [None] * dist.get_world_size()\n" + AGREE: OWN
+    "    dist.all_gather_object(good, good_steps(folder))": "    good = [good_steps(folder)]"
 })  # fmt: skip
-wrong("only rank 0 loads", "different checkpoints", {
-    "    good = [None] * dist.get_world_size()\n" + AGREE: "    good = [good_steps(folder) if rank == 0 else set()]\n"
+wrong("no checksum", "is that checkpoint good?", {
+    CHECKED: '            torch.load(f"{folder}/step-{step}.pt")\n            good.add(step)\n'
 })  # fmt: skip
-wrong(
-    "every rank writes", "rank 1 writes files as well", {"            if rank == 0:\n": "            if rank >= 0:\n"}
-)
-wrong("new names for halves", "half-written", {"{path}.tmp": "{path}.{os.getpid()}"})
-wrong("the newest although it is damaged", "raised", {
-    "        try:\n" + CHECKED + "        except Exception:\n            pass  # cut off, or empty\n": "        good.add(step)\n"
-})  # fmt: skip
-wrong(
-    "no checksum",
-    "goes on from it all the same",
-    {CHECKED: '            torch.load(f"{folder}/step-{step}.pt")\n            good.add(step)\n'},
-)
-wrong("no barrier", "let all wait at a barrier", {WAIT: ""})
-wrong(
-    "a sleep in place of a barrier",
-    "let all wait at a barrier",
-    {WAIT: "            if rank:\n                import time\n                time.sleep(0.1)\n"},
-)
+wrong("no barrier", "at a barrier", {WAIT: ""})
 wrong("the random numbers of rank 0", "on rank 1", {'["random"][rank]': '["random"][0]'})
-wrong(
-    "names from one",
-    "named by the steps",
-    {'f"{folder}/step-{number + 1}.pt")': 'f"{folder}/checkpoint-{number + 1}.pt")'},
-)
-wrong("old ones go in the order of texts", "order of their numbers", {
-    "for step in steps_in(folder)[:-3]:": "for step in sorted(map(str, steps_in(folder)))[:-3]:"
-})  # fmt: skip
-wrong("what a kill has kept from going stays", "old checkpoints stay", {
-    TIDY: "                old = f'{folder}/step-{number + 1 - 3 * task.every}.pt'\n"
-    "                if os.path.exists(old):\n                    os.unlink(old)\n"
-})  # fmt: skip
+wrong("all are kept", "and nothing else", {"[:-3]": "[:0]"})

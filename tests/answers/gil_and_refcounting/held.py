@@ -1,8 +1,6 @@
 """Exercise 6 of the lab on the GIL and reference counts: how long a launch holds the GIL. What is not here is in the official
 solution."""
 
-from fractions import Fraction
-
 import numpy
 from known_answers import right, wrong
 
@@ -18,19 +16,6 @@ def lines():
         slope = {threads: numpy.polyfit(*zip(*some, strict=True), 1)[0] for threads, some in points.items()}
         waiting = [slope[n] / n for n in slope if not numpy.isclose(slope[n], slope[1])]
         return slope[1], (numpy.median(waiting) if waiting else None)
-
-    return (launch_and_held,)
-
-
-@right("fractions, and a list")
-def with_fractions():
-    def launch_and_held(runs):
-        slopes = {}
-        for threads in {n for n, _ in runs}:
-            some = sorted((k, Fraction(t)) for (n, k), t in runs.items() if n == threads)
-            slopes[threads] = (some[1][1] - some[0][1]) / (some[1][0] - some[0][0])
-        grown = [slope / n for n, slope in slopes.items() if slope > slopes[1]]
-        return [slopes[1], grown[0] if grown else None]
 
     return (launch_and_held,)
 

@@ -2,8 +2,6 @@
 
 import bisect
 import heapq
-from fractions import Fraction
-from itertools import accumulate, pairwise
 
 from known_answers import right, wrong
 
@@ -38,39 +36,6 @@ def a_queue():
         return sorted(ends)[-1]
 
     return (step_time,)
-
-
-right("numpy's numbers", {
-    "    return max(done)": "    return __import__('numpy').max(done)", "return size": "return __import__('numpy').int64(size)"
-})  # fmt: skip
-
-
-@right("fractions")
-def with_fractions():
-    def step_time(kernels, launch, held, gpus):
-        kernels, launch, held = list(map(Fraction, kernels)), Fraction(launch), Fraction(held)
-        turn = max(launch, gpus * held)
-        begins = [held * (gpus - 1) + launch + number * turn for number in range(len(kernels))]
-        return max(begin + sum(kernels[number:]) for number, begin in enumerate(begins))
-
-    return (step_time,)
-
-
-@right("sums up to each kernel")
-def sums():
-    step_time = the_last_thread()[0]
-
-    def smallest_graph(kernels, launch, held, gpus, slack):
-        upto = [0, *accumulate(kernels)]
-        count = len(kernels)
-
-        def seconds(size):
-            cuts = [*range(0, count, size), count]
-            return step_time([upto[b] - upto[a] for a, b in pairwise(cuts)], launch, held, gpus)
-
-        return next((m for m in range(1, count + 1) if seconds(m) <= slack * upto[-1]), None)
-
-    return (smallest_graph,)
 
 
 @right("bisection: larger graphs are never slower")

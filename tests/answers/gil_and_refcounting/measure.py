@@ -12,13 +12,6 @@ BEFORE, CALL, AFTER = (
 right("in one line", {
     BEFORE + CALL + AFTER + "    del kept\n": "    return -sys.getrefcount(a) + (situation(a), sys.getrefcount(a))[1]\n"
 })  # fmt: skip
-right("the collector before, and off meanwhile", {
-    BEFORE: "    import gc\n\n    gc.collect()\n    gc.disable()\n" + BEFORE, "    del kept\n": "    gc.enable()\n"
-})  # fmt: skip
-right(
-    "numpy's whole number",
-    {"after - before": "__import__('numpy').int64(after - before)", "(a)\n    a": "(*[a])\n    a"},
-)
 
 
 @right("a helper, and a list that keeps")
@@ -31,19 +24,6 @@ def with_a_helper():
         first = count_of(a)
         kept = [situation(a)]
         return count_of(a) - first + 0 * len(kept)
-
-    return (added_references,)
-
-
-@right("two steps, one of which does nothing")
-def two_steps():
-    def added_references(situation):
-        counts, kept = [], []
-        a = torch.ones(2)
-        for step in (lambda x: None, situation):
-            kept.append(step(a))
-            counts.append(sys.getrefcount(a))
-        return counts[1] - counts[0]
 
     return (added_references,)
 
@@ -67,7 +47,3 @@ wrong("a pair", "returns one whole number", {"after - before": "(before, after)"
 wrong("one tensor for all calls", "is still there when added_references has returned", {
     "    a = torch.zeros(3)\n": "    a = MINE\n", "def added": "MINE = torch.zeros(3)\n\n\ndef added"
 })  # fmt: skip
-wrong("a cycle of its own", "is still there when added_references has returned", {
-    "    del kept\n": "    box = [a]\n    box.append(box)\n"
-})  # fmt: skip
-wrong("both after", "every situation seems to add nothing", {BEFORE: "", AFTER: BEFORE + AFTER})

@@ -36,7 +36,4 @@ wrong("a cycle is freed", "7 of 8 are right. cycle adds 1, not 0", {'"cycle": 1'
 wrong("the counts themselves", "every number is one too large", {
     ": 3": ": 4", ": 2": ": 3", ": 1": ": 2", ": 0": ": 1"
 })  # fmt: skip
-wrong("nothing", "returns a dict", {"return {": "{"})
 wrong("one is missing", "cycle has no prediction", {'        "cycle": 1,\n': ""})
-wrong("the functions as keys", "use the functions' names as keys", {'"cycle"': "predictions"})
-wrong("a text", "needs a whole number", {'"error_kept": 2': '"error_kept": "2"'})

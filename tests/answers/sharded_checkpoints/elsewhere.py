@@ -72,42 +72,8 @@ wrong("rank 0 collects", "save brings a rank what the others have", {
     GOT: f"    {OPTIONS}    options = Options(full_state_dict=True, cpu_offload=True)\n"
     + GOT.replace("optimizer)", "optimizer, options=options)")
 })  # fmt: skip
-wrong("whole on every rank", "save brings a rank what the others have", {
-    GOT: f"    {OPTIONS}" + GOT.replace("optimizer)", "optimizer, options=Options(full_state_dict=True))")
-})  # fmt: skip
 wrong("only rank 0 saves", "does a rank wait for another", {
     SAVE: "    if torch.distributed.get_rank() == 0:\n    " + SAVE
 })  # fmt: skip
-wrong("each rank a checkpoint of its own", "one checkpoint", {
-    f"{line[:-2]}": line[:-2].replace("folder", f"{ALONE}, no_dist=True") for line in (SAVE, LOAD)
-})  # fmt: skip
-wrong(
-    "nobody waits for it",
-    "save returns while a thread still writes",
-    {SAVE: SAVE.replace("dcp.save", "dcp.async_save")},
-)
 wrong("the optimizer is forgotten", "Adam's exp_avg", {', "optimizer": adam}': "}"})
 wrong("loaded, and not put back", "the learning rate of group 0", {SET: ""})
-wrong("the learning rate is not saved", "the learning rate", {
-    SAVE: '    adam = {"state": adam["state"]}\n' + SAVE,
-    LOAD: LOAD.replace("adam}", '{"state": adam["state"]}}'),
-})  # fmt: skip
-wrong("buffers are left out", "model seen", {
-    SAVE: "    del parameters['seen']\n" + SAVE, LOAD: "    del parameters['seen']\n" + LOAD,
-    SET: f"    {OPTIONS}" + SET.replace(")\n", ", options=Options(strict=False))\n"),
-})  # fmt: skip
-wrong("eval mode while it is saved", "and changes the mode of a module", {SAVE: "    model.eval()\n" + SAVE})
-wrong(
-    "load puts the whole model in train mode",
-    "the state that it loads, and changes the mode",
-    {SET: SET + "    model.train()\n"},
-)
-wrong("each rank reads everything", "load fills a tensor with all rows of a parameter", {
-    LOAD: "    everything = {name: torch.empty(one.shape, dtype=one.dtype) for name, one in parameters.items()}\n"
-    + LOAD.replace('"model": parameters', '"model": everything')
-    + "    for name, one in parameters.items():\n"
-    "        if hasattr(one, 'to_local'):\n"
-    "            rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()\n"
-    "            [one.to_local().copy_(rows) for rows in everything[name].chunk(size)[rank :][:1]]\n"
-    "        else:\n            one.copy_(everything[name])\n"
-})  # fmt: skip

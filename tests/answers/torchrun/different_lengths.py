@@ -13,11 +13,6 @@ EMPTY = "    lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(world_s
 ALL = EMPTY + LENGTHS + PADDED + PARTS + RETURN
 OBJECTS = "    parts = [None] * world_size\n    dist.all_gather_object(parts, predictions{})\n    return "
 right("objects", {ALL: OBJECTS.format("") + "torch.cat(parts)"})
-right("objects that are lists", {ALL: OBJECTS.format(".tolist()") + "torch.tensor(sum(parts, []), dtype=torch.int64)"})
-right("bytes, and numpy", {
-    ALL: "    import numpy as np\n\n" + OBJECTS.format(".numpy().tobytes()")
-         + "torch.from_numpy(np.frombuffer(b''.join(parts), dtype=np.int64).copy())"
-})  # fmt: skip
 right("one matrix, and a mask", {
     ALL: "    lengths = torch.empty(world_size, dtype=torch.int64)\n"
          "    dist.all_gather_into_tensor(lengths, torch.tensor([len(predictions)]))\n    longest = int(lengths.max())\n"
@@ -25,12 +20,6 @@ right("one matrix, and a mask", {
          "    mine = torch.nn.functional.pad(predictions, (0, longest - len(predictions)))\n"
          "    dist.all_gather_into_tensor(rows, mine)\n"
          "    return rows.view(world_size, longest)[torch.arange(longest) < lengths[:, None]]"
-})  # fmt: skip
-right("in the background", {GATHER: "    dist.all_gather(parts, padded, async_op=True).wait()\n"})
-right("a copy that is resized, and narrow", {
-    PADDED: "    longest = int(max(lengths))\n    padded = predictions.clone().resize_(longest)\n",
-    RETURN: "    out = torch.empty(int(sum(lengths)), dtype=torch.int64)\n    return torch.cat([part.narrow(0, 0, int(n)) "
-            "for part, n in zip(parts, lengths)], out=out)",
 })  # fmt: skip
 
 
@@ -60,10 +49,4 @@ wrong("room for a thousand", "is given more bytes than a gather needs", {"zeros(
 wrong("not waited for", "never waits for", {GATHER: GATHER.replace("padded)", "padded, async_op=True)")})
 wrong("only ranks that have some", "gloo itself gives up", {
     LENGTHS: "    if not len(predictions):\n        return predictions\n" + LENGTHS
-})  # fmt: skip
-wrong("room for all parts", "is given more bytes than a gather needs", {
-    PADDED + PARTS + RETURN: "    me, lengths = dist.get_rank(), [int(one) for one in lengths]\n"
-    "    everyone = torch.zeros(sum(lengths), dtype=torch.int64)\n"
-    "    everyone[sum(lengths[:me]) : sum(lengths[: me + 1])] = predictions\n"
-    "    dist.all_reduce(everyone)\n    return everyone",
 })  # fmt: skip

@@ -24,59 +24,6 @@ right("two collectives", {
             "        if not count:\n            continue\n        dist.all_reduce(mine)\n",
     UPDATE: "        update(mine.div_(count))",
 })  # fmt: skip
-right("else, the count first, a work, and the batches by number", {
-    FOR: "    for number in range(len(batches)):\n        batch = batches[number]\n",
-    TRY + CAUGHT + REDUCE + UPDATE:
-        "        try:\n            mine = gradient(batch)\n        except ValueError:\n"
-        "            table = torch.zeros(features + 1)\n        else:\n            table = torch.cat((torch.ones(1), mine))\n"
-        "        work = dist.all_reduce(table, op=dist.ReduceOp.SUM, async_op=True)\n        work.wait()\n"
-        "        count, *_ = table.tolist()\n        if count:\n            update(table[1:] * (1 / count))",
-})  # fmt: skip
-right("takes part before a mistake comes out", {
-    FOR: FOR + "        mistake = None\n",
-    CAUGHT: CAUGHT + "        except Exception as error:\n            mistake = error\n",
-    REDUCE: REDUCE + "        if mistake is not None:\n            raise mistake\n",
-})  # fmt: skip
-
-
-@right("objects; a mistake is told to all ranks, and raised on each")
-def told_to_all():
-    def train_epoch(batches, gradient, features, update):
-        for batch in batches:
-            found = None
-            try:
-                found = gradient(batch).tolist()
-            except ValueError:
-                pass
-            except Exception as error:
-                found = error
-            everyone = [None] * dist.get_world_size()
-            dist.all_gather_object(everyone, found)
-            if errors := [one for one in everyone if isinstance(one, Exception)]:
-                raise errors[0]
-            good = torch.tensor([one for one in everyone if one is not None])
-            if len(good):
-                update(good.mean(dim=0))
-
-    return (train_epoch,)
-
-
-@right("a generator")
-def a_generator():
-    def train_epoch(batches, gradient, features, update):
-        def tables():
-            for batch in batches:
-                try:
-                    yield torch.cat([gradient(batch), torch.ones(1)])
-                except ValueError:
-                    yield torch.zeros(features + 1)
-
-        for table in tables():
-            dist.all_reduce(table)
-            if table[-1]:
-                update(table[:-1].div(table[-1]))
-
-    return (train_epoch,)
 
 
 @right("suppressed, and two works at a time")
@@ -97,11 +44,9 @@ def suppressed():
 
 
 wrong("alone", "this rank's gradient alone", {REDUCE: ""})
-wrong("a bare except", "a KeyError of gradient is taken for a broken batch", {"except ValueError": "except"})
 wrong(
     "asked twice", "not called once for each batch", {"        try:\n": "        try:\n            gradient(batch)\n"}
 )
 wrong("three collectives", "more than 2 collectives a step", {REDUCE: "        dist.barrier()\n" * 2 + REDUCE})
 wrong("not waited for", "never waits for", {REDUCE: REDUCE.replace("count)", "count, async_op=True)")})
-wrong("used up", "changes `batches`", {FOR: "    while batches:\n        batch = batches.pop(0)\n"})
 wrong("stops at a broken batch", "still takes part", {"            pass  # zeros take part": "            break"})

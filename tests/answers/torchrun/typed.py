@@ -10,17 +10,12 @@ right("the module of torch, other spellings, lines and a comment", {
     '"torchrun --nnodes=$NODES': '"# on each node\\ncd . && python -m torch.distributed.run --nnodes ${NODES}',
     "nproc-per-node=$GPUS ": "nproc_per_node $GPUS \\\\\\n",
 })  # fmt: skip
-right("a separator, and exec", {'"torchrun ': '"exec torchrun ', ' "$@"': ' -- "$@"'})
 right("one node alone in another way", {
     '"torchrun ': '"if [ $NODES = 1 ]; then exec torchrun --standalone --nproc-per-node=$GPUS --max-restarts=1 \\"$@\\"; fi\\n'
     'torchrun '
 })  # fmt: skip
-wrong("not as a text", "as one text", {"return (": "return ([", "    )": "    ].copy())"})
-wrong("no such option", "unrecognized arguments", {"max-restarts": "restarts"})
 wrong("both are node 0", "So who is it?", {RANK: "--node-rank=0"})
-wrong("a port for each node", "the agents do not meet", {"$PORT": "$((PORT + NODE))"})
 wrong("torchrun's own port", "torchrun's usual port", {STORE: ""})
 wrong("each alone", "all workers of all nodes are one world", {RANK + STORE: "--standalone", "--nnodes=$NODES ": ""})
-wrong("for two nodes", "waits for more nodes than there are", {"$NODES": "2"})
 wrong("without quotes", "each word for itself", {'"$@"': "$@"})
 wrong("not started anew", "nothing is started anew", {" --max-restarts=1": ""})
