@@ -62,7 +62,7 @@ class Message:
         self._issue = issue = Issue("send" if sends else "recv", self._direction, *moved, cluster.link_free[self._link])
         if sends:  # what this rank does next has to wait so long at least
             cluster.link_free[self._link] = issue.ready + self._seconds
-        self.order = issue.order
+        self.order = issue.work.order
         self._direction.issued[tag] += 1
         number = self._direction.issued[tag]
         self._waits: list = []

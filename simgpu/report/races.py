@@ -23,7 +23,7 @@ import linecache
 import os
 import sys
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +35,7 @@ from simgpu.time import happens_before
 from simgpu.time.accesses import Access, Extent, History, Place, place_now, users_frame
 from simgpu.time.happens_before import Order, Ordering, joined
 from simgpu.time.phases import BACKWARD, FORWARD, in_backward, phase_now
-from simgpu.time.work import Timeline
+from simgpu.time.work import Timeline, Work
 
 HOST = -1
 """In place of a GPU's number: memory of the host."""
@@ -198,21 +198,20 @@ class Races:
 
     def launched(
         self,
-        name: str,
-        queues: Sequence[Timeline],
+        work: Work,
         reads: Iterable[Any],
         writes: Iterable[Any],
         *,
         after: Iterable[Timeline] = (),
-        followers: Sequence[Timeline] = (),
-        host_waits: bool = False,
+        host_waits: bool | None = None,
         waited: str = "stream",
         pinned: torch.Tensor | None = None,
     ) -> Order:
-        """Some work has joined its streams; what it reads and writes. The arguments are those of ``Clock.launch``.
+        """Some work has joined its streams; what it reads and writes.
 
         Args:
             after: streams for which it waits besides.
+            host_waits: the host surely waits for it. None: if the work says so.
             waited: see ``Access``.
             pinned: the tensor on the host that a copy reads or writes while the host goes on.
 
@@ -220,7 +219,8 @@ class Races:
             What comes before those who wait for it.
         """
         with self.order.lock:
-            number, before = self.order.begin((*queues, *followers, *after))
+            name, queues = work.name, work.queues
+            number, before = self.order.begin((*queues, *work.followers, *after))
             place, races = place_now(), len(self.found)
             phase = phase_now()
             made: list[tuple[History, Access]] = []
@@ -238,8 +238,8 @@ class Races:
                 self._check(history, access, before)
             for history, access in made:
                 history.add(access, before)
-            order = self.order.end(number, before, queues, followers)
-            if host_waits:
+            order = self.order.end(number, before, queues, work.followers)
+            if work.host_waits if host_waits is None else host_waits:
                 self.order.host_waits(order)
         self._maybe_stop(races)
         return order

@@ -112,9 +112,7 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
     if to_host:
         return out
     if "out" in raw_kwargs:
-        for tensor in inputs:
-            if tensor.raw.shape != tensor.shape:
-                take_over_shape(tensor)
+        _take_over_shapes(inputs)
     result = _wrap(out, inputs, gpu)
     if guess is None and all(tensor.allocation.provisional is not None for tensor in inputs):
         guess = inputs[0].allocation.provisional  # made of guesses only: no surer than they are
@@ -134,6 +132,12 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
     if in_backward() and operator.name in ("detach", "clone", "add_", "copy_"):
         _label_gradient(result)
     return result
+
+
+def _take_over_shapes(tensors: list[SimTensor]) -> None:
+    for tensor in tensors:
+        if tensor.raw.shape != tensor.shape:
+            take_over_shape(tensor)
 
 
 def _label_gradient(result: Any) -> None:
