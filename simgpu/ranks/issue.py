@@ -122,9 +122,9 @@ def meet(group: Any, sizes: Sizes, ready: float, seconds: float, moves: bool = T
     meeting, there = cluster.meeting_of(group), cluster.members_of(group).processes
     if len(there) == 1:
         return ready, seconds, moves
-    mine = [ready, seconds, not moves, zlib.crc32(sizes.same.encode()), sizes.balance]
-    rows = torch.zeros(len(there), len(mine), dtype=torch.float64, device="cpu")
-    rows[there.index(cluster.rank)] = torch.tensor(mine, dtype=torch.float64, device="cpu")
+    row = [ready, seconds, not moves, zlib.crc32(sizes.same.encode()), sizes.balance]
+    rows = torch.zeros(len(there), len(row), dtype=torch.float64, device="cpu")
+    rows[there.index(cluster.rank)] = torch.tensor(row, dtype=torch.float64, device="cpu")
     meeting.allreduce([rows], ReduceOp.SUM).wait()  # faster than an all-gather, and as exact: x + 0 is x
     times, durations, stays, marks, balances = rows.t().tolist()
     if len(set(marks)) > 1:
@@ -140,9 +140,9 @@ def meet(group: Any, sizes: Sizes, ready: float, seconds: float, moves: bool = T
 
 
 def _who_does_what(meeting: Any, there: Sequence[int], what: str) -> str:
-    mine = torch.tensor(list(what.encode()[:_LONGEST].ljust(_LONGEST)), dtype=torch.uint8, device="cpu")
-    all_ = [torch.empty_like(mine) for _ in there]
-    meeting.allgather([all_], [mine]).wait()
+    text = torch.tensor(list(what.encode()[:_LONGEST].ljust(_LONGEST)), dtype=torch.uint8, device="cpu")
+    all_ = [torch.empty_like(text) for _ in there]
+    meeting.allgather([all_], [text]).wait()
     does: dict[str, list[int]] = {}
     for rank, text in zip(there, all_, strict=True):
         does.setdefault(bytes(text.tolist()).decode(errors="replace").strip(), []).append(rank)
