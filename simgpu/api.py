@@ -99,9 +99,8 @@ def cluster(
         numbers,
         Clock(launch_s, gil_s, backward_launch_s),
         Stream.of_gpu,
-        uninstall,
     )
-    made.sharing = sharing
+    made.sharing, made.close = sharing, uninstall
     make_current(made)
     return made
 

@@ -69,11 +69,11 @@ class Cluster:
         way_to_numbers: for who has shapes only, and needs numbers.
         as_cuda: the program says "cuda" for its GPUs (``simgpu.redirect``).
         unknown: what a program reads of a number that nobody knows. None: an error.
+        close: called at the end of ``with simgpu.cluster(...)``.
         sharing: collectives take a part of the GPU from the kernels beside them (``simgpu.time.sharing``).
 
     Args:
         new_stream: makes a ``streams.Stream`` of a GPU, from its number.
-        close: called at the end of ``with simgpu.cluster(...)``.
     """
 
     between_ranks = False
@@ -83,6 +83,7 @@ class Cluster:
     unknown: float | None = None
     rank_number = 0
     prefix = ""
+    close: Callable[[], None]
 
     def __init__(
         self,
@@ -94,7 +95,6 @@ class Cluster:
         numbers: bool,
         clock: Clock,
         new_stream: Callable[[int], Any],
-        close: Callable[[], None],
     ) -> None:
         self.nodes = nodes
         self.gpus_per_node = len(models) // nodes
@@ -115,7 +115,6 @@ class Cluster:
         self.first = 0
         """The GPU that "simgpu" without a number means in a new thread."""
         self._local = threading.local()
-        self._close = close
 
     @property
     def own(self) -> list[SimulatedGPU]:
@@ -128,7 +127,7 @@ class Cluster:
     def __exit__(self, *exc: object) -> None:
         """No simulated GPUs any more, unless another cluster has replaced this one."""
         if _current is self:
-            self._close()
+            self.close()
 
     def __len__(self) -> int:
         return len(self.gpus)

@@ -166,8 +166,8 @@ def _change_tensors() -> None:
     registry = _torch.PACKAGES
     known = list(registry)
     torch.serialization.register_package(*saving.PACKAGE)
-    mine = [each for each in registry if each not in known]
-    _undo.extend(functools.partial(registry.remove, each) for each in mine)
+    added = [each for each in registry if each not in known]
+    _undo.extend(functools.partial(registry.remove, each) for each in added)
 
 
 def _change_data_parallel() -> None:
@@ -185,7 +185,7 @@ def _change_data_parallel() -> None:
     replace(nn.parallel, "data_parallel", parallel.where_its_module_is)
 
 
-_TYPES = {one for one in vars(torch).values() if isinstance(one, torch.dtype)}
+_TYPES = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 _OF_THE_SAME_NAME = [
     "device_count", "current_stream", "set_stream", "synchronize", "memory_allocated", "max_memory_allocated",
     "memory_reserved", "max_memory_reserved", "memory_stats", "reset_peak_memory_stats",

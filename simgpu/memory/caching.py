@@ -92,11 +92,11 @@ class CachingAllocator:
             pool.add(start, size)
         small = nbytes <= SMALL
         pool = self._pools.setdefault((stream, small), _Pool())
-        found = pool.best(nbytes)
-        while found is None:
+        block = pool.best(nbytes)
+        while block is None:
             self._grow(pool, nbytes, small)
-            found = pool.best(nbytes)
-        start, size = found
+            block = pool.best(nbytes)
+        start, size = block
         if size - nbytes >= (512 if small else SMALL + 1):
             pool.add(start + nbytes, size - nbytes)
             size = nbytes

@@ -108,22 +108,22 @@ def picture(kind: str, recorded: list[dict[str, Any] | None]) -> Any:
     from utils import draw
     from utils.draw.timeline import Span
 
-    ranks = [one for one in recorded if one is not None]
-    if not any(one["spans"] for one in ranks):
+    ranks = [rank for rank in recorded if rank is not None]
+    if not any(rank["spans"] for rank in ranks):
         raise ValueError("the last cell did nothing on the simulated GPUs, so there is nothing to draw")
-    zero = min(one["began"] for one in ranks)
-    shifts = {one["name"]: one["began"] - zero for one in ranks}
+    zero = min(rank["began"] for rank in ranks)
+    shifts = {rank["name"]: rank["began"] - zero for rank in ranks}
     caption = f"simulated: {ranks[0]['caption']}" if "simulated" not in ranks[0]["caption"] else ranks[0]["caption"]
     if kind == "memory":
         series = []
-        for one in ranks:
-            times, by_kind = one["memory"]
-            series.append(MemorySeries(one["name"], [time + shifts[one["name"]] for time in times], by_kind))
+        for rank in ranks:
+            times, by_kind = rank["memory"]
+            series.append(MemorySeries(rank["name"], [time + shifts[rank["name"]] for time in times], by_kind))
         return memory_over_time(series, caption=caption)
     spans = [
         Span(lane, start + shifts[lane], end + shifts[lane], role, label)
-        for one in ranks
-        for lane, start, end, role, label in one["spans"]
+        for rank in ranks
+        for lane, start, end, role, label in rank["spans"]
     ]
-    until = max(one["elapsed"] + shifts[one["name"]] for one in ranks)
+    until = max(rank["elapsed"] + shifts[rank["name"]] for rank in ranks)
     return draw.timeline(spans, caption=caption, lanes=list(shifts), start=0.0, end=until)

@@ -125,14 +125,14 @@ class RankCluster(Cluster):
 
     def members_of(self, group: Any) -> Members:
         """The ranks of a group, and the nodes on which they are."""
-        found = self._members.get(group.group_name)
-        if found is None or found.size != group.size():
+        members = self._members.get(group.group_name)
+        if members is None or members.size != group.size():
             ranks = tuple(get_process_group_ranks(group))
             nodes = len({self.node_of(rank) for rank in ranks})
             cards, place = self._cards(ranks, nodes), ranks.index(self.rank)
-            found = Members(ranks, len(ranks), nodes, cards, place, self.processes_among(ranks))
-            self._members[group.group_name] = found
-        return found
+            members = Members(ranks, len(ranks), nodes, cards, place, self.processes_among(ranks))
+            self._members[group.group_name] = members
+        return members
 
     def meeting_of(self, group: Any) -> Any:
         """Over what the processes of a group talk: the group itself, if all members are some. None: here is one."""
@@ -159,14 +159,14 @@ class RankCluster(Cluster):
 
     def _cards(self, ranks: tuple[int, ...], nodes: int) -> float:
         """How many network cards of its node a group has, where other groups may use them too."""
-        mine = self._cards_here(ranks)
-        users = dict.fromkeys(mine, 1)
+        cards = self._cards_here(ranks)
+        users = dict.fromkeys(cards, 1)
         taken = set(ranks)
         for other in self.groups:
             alike = len(other) == len(ranks) and len({self.node_of(rank) for rank in other}) == nodes
             if nodes > 1 and alike and taken.isdisjoint(other):
                 taken.update(other)
-                for card in mine & self._cards_here(other):
+                for card in cards & self._cards_here(other):
                     users[card] += 1
         return sum(1 / count for count in users.values())
 

@@ -42,14 +42,14 @@ def one_of_each_kind(plain: Callable[..., Any]) -> Callable[..., Any]:
             {name: _picked(arg, firsts, len(kinds)) for name, arg in schema.kwargs_schema.items()},
             schema_info=schema.schema_info,
         )
-        found = plain(self, few)
-        if found.needs_redistribute:
+        sharding = plain(self, few)
+        if sharding.needs_redistribute:
             return plain(self, schema)
-        output: Any = found.output_spec
+        output: Any = sharding.output_spec
         if isinstance(output, Sequence):
             same_type: Any = type(output)
             output = same_type(output[kind] for kind in kinds)
-        return type(found)(output, schema)
+        return type(sharding)(output, schema)
 
     return propagate
 
@@ -66,7 +66,7 @@ def _kinds(schema: Any) -> list[int] | None:
     known: dict[Any, int] = {}
     kinds = []
     for together in zip(*lists, strict=True):
-        key = tuple(one if hasattr(one, "placements") else type(one) for one in together)
+        key = tuple(argument if hasattr(argument, "placements") else type(argument) for argument in together)
         kinds.append(known.setdefault(key, len(known)))
     return kinds if len(known) < len(kinds) else None
 
@@ -106,14 +106,14 @@ class _Part:
     def __init__(self, spec: Any, options: dict) -> None:
         self.whole, self.options = tuple(spec.shape), options
         places = torch.arange(math.prod(self.whole), device="cpu").view(self.whole)
-        for size, mine, placement in zip(spec.mesh.shape, spec.mesh.get_coordinate(), spec.placements, strict=True):
+        for size, part, placement in zip(spec.mesh.shape, spec.mesh.get_coordinate(), spec.placements, strict=True):
             if not (placement.is_replicate() or placement.is_partial()):
-                places = split_by(placement)(places, size, with_padding=False)[0][mine]
+                places = split_by(placement)(places, size, with_padding=False)[0][part]
         self.places = places
 
     def __call__(self, func: Any, args: Any, kwargs: dict) -> Any:
         out = func(*tree_map(self._grown, args, is_leaf=self._is_shape), **kwargs, **self.options)
-        out = tree_map_only(torch.Tensor, lambda one: one.flatten()[self.places], out)
+        out = tree_map_only(torch.Tensor, lambda tensor: tensor.flatten()[self.places], out)
         return args[0].copy_(out) if schema_of(func).is_mutable else out
 
     def _is_shape(self, arg: Any) -> bool:

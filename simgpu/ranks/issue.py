@@ -45,27 +45,35 @@ class Issue:
         after: float = 0.0,
     ) -> None:
         cluster = here()
-        clock = cluster.clock
+        clock, current = cluster.clock, cluster.current_stream()
         install.name_stages()
         clock.settle()  # one thread works here, so everything before this has its time now
-        self.name, self.stream, self.lane = name, stream, clock.lane(cluster.first)
-        self.launch_s = clock.backward_launch_s if in_backward() else clock.launch_s
-        self.launched = self.lane.time = self.lane.time + self.launch_s
-        self.region = self.lane.region
-        self.dtype = next((str(tensor.dtype).removeprefix("torch.") for tensor in (*reads, *writes)), "")
+        lane = clock.lane(cluster.first)
+        launch_s = clock.backward_launch_s if in_backward() else clock.launch_s
+        lane.time += launch_s
+        self.work = Work(
+            name=name,
+            phase=COMMUNICATION,
+            place="",
+            seconds=0.0,
+            gpus=(cluster.first,),
+            queues=(stream,),
+            dtype=next((str(tensor.dtype).removeprefix("torch.") for tensor in (*reads, *writes)), ""),
+            lane=lane.name,
+            region=lane.region,
+            launch_s=launch_s,
+            launched=lane.time,
+        )
         written = [work for tensor in (*reads, *writes) if (work := tensor.allocation.last_write) is not None]
-        before = [stream.time, cluster.current_stream().time, *(work.end for work in written)]
+        before = [stream.time, current.time, *(work.end for work in written)]
         self.until = 0.0  # when all of what it sends is there
         if cluster.overlap is not None and written:
             self.until = max(work.end for work in written)
-            mine = 0.0 if stream is cluster.current_stream() else stream.time
-            before = [mine, *map(cluster.overlap.first, written)]
-        self.ready = max(self.launched, after, *before)
-        self.order = None
-        if (watching := happens_before.watching) is not None:
-            here_ = cluster.current_stream()
-            waited = "stream" if stream is here_ else "wait()"
-            self.order = watching.launched(name, (stream,), reads, writes, after=(here_,), waited=waited)
+            own = 0.0 if stream is current else stream.time
+            before = [own, *map(cluster.overlap.first, written)]
+        self.ready = self.work.ready = max(lane.time, after, *before)
+        waited = "stream" if stream is current else "wait()"
+        happens_before.launched(self.work, reads, writes, after=(current,), waited=waited)
 
     def lasting(self, seconds: float) -> float:
         """``seconds``, or longer if it waits for the last part of what it sends."""
@@ -83,32 +91,16 @@ class Issue:
         share: Share | None = None,
     ) -> Work:
         """Put it on the timeline, where ``start`` is what all ranks have agreed on, and ``share`` what it takes."""
-        cluster = here()
+        cluster, work = here(), self.work
         if share is not None and cluster.overlap is None:
             cluster.own[0].sharing.take(start, start + seconds, share)
-        work = Work(
-            name=self.name,
-            phase=COMMUNICATION,
-            place=place,
-            seconds=seconds,
-            gpus=(cluster.first,),
-            queues=(self.stream,),
-            nbytes=nbytes,
-            dtype=self.dtype,
-            how=how,
-            lane=self.lane.name,
-            region=self.region,
-            launch_s=self.launch_s,
-            launched=self.launched,
-            start=start,
-            end=start + seconds,
-            ready=self.ready,
-            order=self.order,
-        )
-        if cluster.overlap is not None and self.stream is cluster.current_stream():
-            cluster.overlap.wait(self.stream, work)
+        work.start, work.seconds, work.end = start, seconds, start + seconds
+        work.nbytes, work.place, work.how = nbytes, place, how
+        (stream,) = work.queues
+        if cluster.overlap is not None and stream is cluster.current_stream():
+            cluster.overlap.wait(stream, work)
         else:
-            self.stream.time = max(self.stream.time, work.end)
+            stream.time = max(stream.time, work.end)
         for tensor in outputs:
             tensor.allocation.last_write = work if cluster.overlap is None else None  # (until the block ends)
         cluster.clock.record(work)
@@ -130,9 +122,9 @@ def meet(group: Any, sizes: Sizes, ready: float, seconds: float, moves: bool = T
     meeting, there = cluster.meeting_of(group), cluster.members_of(group).processes
     if len(there) == 1:
         return ready, seconds, moves
-    mine = [ready, seconds, not moves, zlib.crc32(sizes.same.encode()), sizes.balance]
-    rows = torch.zeros(len(there), len(mine), dtype=torch.float64, device="cpu")
-    rows[there.index(cluster.rank)] = torch.tensor(mine, dtype=torch.float64, device="cpu")
+    row = [ready, seconds, not moves, zlib.crc32(sizes.same.encode()), sizes.balance]
+    rows = torch.zeros(len(there), len(row), dtype=torch.float64, device="cpu")
+    rows[there.index(cluster.rank)] = torch.tensor(row, dtype=torch.float64, device="cpu")
     meeting.allreduce([rows], ReduceOp.SUM).wait()  # faster than an all-gather, and as exact: x + 0 is x
     times, durations, stays, marks, balances = rows.t().tolist()
     if len(set(marks)) > 1:
@@ -148,9 +140,9 @@ def meet(group: Any, sizes: Sizes, ready: float, seconds: float, moves: bool = T
 
 
 def _who_does_what(meeting: Any, there: Sequence[int], what: str) -> str:
-    mine = torch.tensor(list(what.encode()[:_LONGEST].ljust(_LONGEST)), dtype=torch.uint8, device="cpu")
-    all_ = [torch.empty_like(mine) for _ in there]
-    meeting.allgather([all_], [mine]).wait()
+    text = torch.tensor(list(what.encode()[:_LONGEST].ljust(_LONGEST)), dtype=torch.uint8, device="cpu")
+    all_ = [torch.empty_like(text) for _ in there]
+    meeting.allgather([all_], [text]).wait()
     does: dict[str, list[int]] = {}
     for rank, text in zip(there, all_, strict=True):
         does.setdefault(bytes(text.tolist()).decode(errors="replace").strip(), []).append(rank)

@@ -44,7 +44,7 @@ def join(
         RuntimeError: nobody says which rank this is.
         ValueError: the ranks cannot be shared out, or a name is unknown.
     """
-    told = False  # by torchrun, which rank this is
+    by_torchrun = False  # it says which rank this is
     if rank is None or world_size is None:
         if "RANK" not in os.environ:
             raise RuntimeError(
@@ -52,10 +52,10 @@ def join(
                 "or use simgpu.cluster(gpus_per_node=4), which simulates several GPUs in one process"
             )
         rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        told = True
+        by_torchrun = True
     nodes = int(os.environ.get("GROUP_WORLD_SIZE", 1)) if nodes is None else nodes
     cluster = made(gpu, nodes, rank, world_size, numbers=numbers, network=network, **options)
-    if told:
+    if by_torchrun:
         _tell_of_nodes(cluster)
     return cluster
 

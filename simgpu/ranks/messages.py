@@ -62,7 +62,7 @@ class Message:
         self._issue = issue = Issue("send" if sends else "recv", self._direction, *moved, cluster.link_free[self._link])
         if sends:  # what this rank does next has to wait so long at least
             cluster.link_free[self._link] = issue.ready + self._seconds
-        self.order = issue.order
+        self.order = issue.work.order
         self._direction.issued[tag] += 1
         number = self._direction.issued[tag]
         self._waits: list = []
@@ -119,10 +119,10 @@ def _exchange(sends: bool, tensor: SimTensor, group: Any, peer: int, tag: int, n
     """
     own_tag = hash((tag, number, tensor.nbytes)) % _FROM_SENDER  # (Python's hash of numbers is always the same)
     has = here().numbers or known.values(tensor) is not None
-    mine = torch.tensor([ready, has, tensor.nbytes], dtype=torch.float64, device="cpu")
+    own = torch.tensor([ready, has, tensor.nbytes], dtype=torch.float64, device="cpu")
     theirs = torch.zeros(3, dtype=torch.float64, device="cpu")
     tags = (tag + _FROM_SENDER, tag + _FROM_RECEIVER)[:: 1 if sends else -1]
-    told, heard = group.send([mine], peer, tags[0]), group.recv([theirs], peer, tags[1])
+    said, heard = group.send([own], peer, tags[0]), group.recv([theirs], peer, tags[1])
     travel: Any = None
     plain: Any = None
     target: torch.Tensor | None = None
@@ -136,9 +136,9 @@ def _exchange(sends: bool, tensor: SimTensor, group: Any, peer: int, tag: int, n
 
     def times() -> float:
         heard.wait()
-        told.wait()
-        if theirs[2] != mine[2]:
-            sent, expected = (mine, theirs) if sends else (theirs, mine)
+        said.wait()
+        if theirs[2] != own[2]:
+            sent, expected = (own, theirs) if sends else (theirs, own)
             raise RuntimeError(
                 f"a message of {sent[2]:,.0f} bytes meets a recv of {expected[2]:,.0f} bytes, which would fail on real "
                 "GPUs: sender and receiver need tensors of the same size"

@@ -161,8 +161,8 @@ def _scatter_sum(group: Any, output: torch.Tensor, parts: list[torch.Tensor], op
     """By an all-reduce, whose sums are added in the same order on every rank."""
     whole = torch.cat([part.reshape(-1) for part in parts])
     group.allreduce([whole], options(c10d.AllreduceOptions())).wait()
-    mine = whole.split([part.numel() for part in parts])[group.rank()]
-    output.copy_(mine.view(output.shape))
+    part = whole.split([part.numel() for part in parts])[group.rank()]
+    output.copy_(part.view(output.shape))
 
 
 def all_to_all(group: Any, values: dict, _options: Options) -> None:

@@ -98,7 +98,7 @@ def collective(packet: str, values: dict[str, Any], group: ProcessGroup) -> SimW
     take_links(cluster, members, work.end)
     if outputs:
         torch.autograd.graph.increment_version([tensor for tensor in outputs if not tensor.is_inference()])
-    return SimWork(lambda: work, list(outputs), issue.order)
+    return SimWork(lambda: work, list(outputs), work.order)
 
 
 def _check(name: str, tensor: torch.Tensor) -> None:

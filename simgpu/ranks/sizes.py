@@ -143,7 +143,7 @@ def _check_tensors(name: str, tensors: list[Any], in_any_order: bool) -> str:
         raw = tensor.raw
         if in_any_order:
             raw = raw.permute(sorted(range(raw.dim()), key=raw.stride, reverse=True))
-        if not any(raw.is_contiguous(memory_format=one) for one in _FORMATS):
+        if not any(raw.is_contiguous(memory_format=layout) for layout in _FORMATS):
             raise ValueError(
                 f"{name}: tensors must be contiguous, and one of shape {tuple(tensor.shape)} has strides "
                 f"{tensor.stride()}: give its .contiguous()"

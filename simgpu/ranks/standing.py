@@ -77,8 +77,8 @@ class Standing:
 
     def alltoall_base(self, output: Tensor, source: Tensor, outs: list, ins: list, _options: Any) -> Standing:
         """Of as many rows from each as this process gives itself: all give their members what this one gives its."""
-        mine = [given.split(ins or len(source) // self._size)[self._place] for given in self._by_member(source)]
-        output.copy_(torch.cat(mine))
+        parts = [given.split(ins or len(source) // self._size)[self._place] for given in self._by_member(source)]
+        output.copy_(torch.cat(parts))
         return self
 
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], options: Any) -> Standing:

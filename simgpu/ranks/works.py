@@ -110,7 +110,7 @@ class SimWork(TorchWork):
         return True
 
     def result(self) -> list:
-        return [tensor for found in self._result if (tensor := found()) is not None]
+        return [tensor for reference in self._result if (tensor := reference()) is not None]
 
     def get_future(self) -> Future:
         """A future that is done, though in simulated time it is not: what reads the tensors waits for them.

@@ -23,7 +23,7 @@ import linecache
 import os
 import sys
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +35,7 @@ from simgpu.time import happens_before
 from simgpu.time.accesses import Access, Extent, History, Place, place_now, users_frame
 from simgpu.time.happens_before import Order, Ordering, joined
 from simgpu.time.phases import BACKWARD, FORWARD, in_backward, phase_now
-from simgpu.time.work import Timeline
+from simgpu.time.work import Timeline, Work
 
 HOST = -1
 """In place of a GPU's number: memory of the host."""
@@ -120,13 +120,13 @@ def _variable(stream: Timeline, frame: Any) -> str:
     """How the user calls a stream, from the innermost function to the outermost."""
     while frame is not None:
         names = frame.f_locals
-        found = [name for space in (names, frame.f_globals) for name, value in space.items() if value is stream]
+        called = [name for space in (names, frame.f_globals) for name, value in space.items() if value is stream]
         # Before Python 3.13 that is a copy of a function's variables, which the frame keeps, and them alive. (Unless
         # it had one already, for a call of locals().)
         if frame.f_code.co_flags & inspect.CO_OPTIMIZED and type(names) is dict and sys.getrefcount(names) <= _OURS:
             names.clear()
-        if found := [name for name in found if not name.startswith("_")]:
-            return found[0]
+        if called := [name for name in called if not name.startswith("_")]:
+            return called[0]
         frame = frame.f_back
     return ""
 
@@ -198,21 +198,20 @@ class Races:
 
     def launched(
         self,
-        name: str,
-        queues: Sequence[Timeline],
+        work: Work,
         reads: Iterable[Any],
         writes: Iterable[Any],
         *,
         after: Iterable[Timeline] = (),
-        followers: Sequence[Timeline] = (),
-        host_waits: bool = False,
+        host_waits: bool | None = None,
         waited: str = "stream",
         pinned: torch.Tensor | None = None,
     ) -> Order:
-        """Some work has joined its streams; what it reads and writes. The arguments are those of ``Clock.launch``.
+        """Some work has joined its streams; what it reads and writes.
 
         Args:
             after: streams for which it waits besides.
+            host_waits: the host surely waits for it. None: if the work says so.
             waited: see ``Access``.
             pinned: the tensor on the host that a copy reads or writes while the host goes on.
 
@@ -220,7 +219,8 @@ class Races:
             What comes before those who wait for it.
         """
         with self.order.lock:
-            number, before = self.order.begin((*queues, *followers, *after))
+            name, queues = work.name, work.queues
+            number, before = self.order.begin((*queues, *work.followers, *after))
             place, races = place_now(), len(self.found)
             phase = phase_now()
             made: list[tuple[History, Access]] = []
@@ -238,8 +238,8 @@ class Races:
                 self._check(history, access, before)
             for history, access in made:
                 history.add(access, before)
-            order = self.order.end(number, before, queues, followers)
-            if host_waits:
+            order = self.order.end(number, before, queues, work.followers)
+            if work.host_waits if host_waits is None else host_waits:
                 self.order.host_waits(order)
         self._maybe_stop(races)
         return order
@@ -272,8 +272,9 @@ class Races:
         if access.writes:
             return False
         kept = [old, *(other for other in history.accesses if not other.writes and other.number > old.number)]
-        kept = [one for one in kept if one.phase == FORWARD and one.waited == "stream" and one.name not in _COPIES]
-        self._where_forward_ran.update(one.stream for one in kept)
+        forward = [access for access in kept if access.phase == FORWARD and access.waited == "stream"]
+        kept = [access for access in forward if access.name not in _COPIES]
+        self._where_forward_ran.update(access.stream for access in kept)
         return bool(kept)
 
     def after_backward(self, streams: Iterable[Timeline]) -> None:
@@ -312,12 +313,12 @@ class Races:
         with self.order.lock:
             order = self.order.of(history.home)
             used = [
-                one
-                for one in (*history.accesses, *history.before)
-                if one.stream is not history.home
-                and one.stream not in history.recorded
-                and one.waited != "wait()"
-                and not one.after(order)
+                access
+                for access in (*history.accesses, *history.before)
+                if access.stream is not history.home
+                and access.stream not in history.recorded
+                and access.waited != "wait()"
+                and not access.after(order)
             ]
             if used:
                 self._freed.setdefault((history.home, allocation.nbytes), []).append(used)
@@ -375,13 +376,13 @@ class _HostAccesses(TorchDispatchMode):
 
     def _look(self, func: Any, args: tuple, kwargs: dict) -> None:
         name = packet_of(func).__name__
-        tensors = [(one, i) for i, arg in enumerate(args) for one in _tensors(arg)]
-        if name == "is_pinned" or any(one.device.type == "simgpu" for one, _ in tensors):
+        tensors = [(tensor, i) for i, arg in enumerate(args) for tensor in _tensors(arg)]
+        if name == "is_pinned" or any(tensor.device.type == "simgpu" for tensor, _ in tensors):
             return
         writes = {i for i, each in enumerate(schema_of(func).arguments) if each.alias_info and each.alias_info.is_write}
-        for one, i in tensors:
-            if one.device.type == "cpu" and type(one) in (torch.Tensor, torch.nn.Parameter):
-                self._races.host_uses(one, name, i in writes)
+        for tensor, i in tensors:
+            if tensor.device.type == "cpu" and type(tensor) in (torch.Tensor, torch.nn.Parameter):
+                self._races.host_uses(tensor, name, i in writes)
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

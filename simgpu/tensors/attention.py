@@ -88,7 +88,7 @@ def flash_backward(func: Any, args: tuple, kwargs: dict) -> tuple:
     asked = tuple(values[name] for name in names)
     query, key, value = asked[1:4]
     if 0 in (*query.shape, *key.shape):
-        return tuple(torch.zeros_like(one) for one in (query, key, value))
+        return tuple(torch.zeros_like(tensor) for tensor in (query, key, value))
     if _as_on_the_cpu(query, key, value):
         return run(fused.flash_backward.default, (*asked, 0.0, values["is_causal"]), {"scale": values.get("scale")})
     scale = values.get("scale") or query.shape[-1] ** -0.5

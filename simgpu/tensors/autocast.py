@@ -50,8 +50,8 @@ WIDEST = [
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:
     if isinstance(value, torch.Tensor):
-        mine = value.is_floating_point() and value.dtype is not torch.float64 and value.device.type == "simgpu"
-        return value.to(dtype) if mine else value
+        lowered = value.is_floating_point() and value.dtype is not torch.float64 and value.device.type == "simgpu"
+        return value.to(dtype) if lowered else value
     if isinstance(value, (list, tuple)):
         return type(value)(_cast(each, dtype) for each in value)
     return value

@@ -56,7 +56,7 @@ def watched(engine: Callable[..., Any]) -> Callable[..., Any]:
         if not exists():
             return engine(*args, **kwargs)
         _check_gradients(*args)
-        gpu = next((one.get_device() for one in args[0] if isinstance(one, SimTensor)), current().first)
+        gpu = next((tensor.get_device() for tensor in args[0] if isinstance(tensor, SimTensor)), current().first)
         try:
             with current().own_selection(gpu), current().clock.backward(), set_multithreading_enabled(False):
                 return engine(*args, **kwargs)
@@ -83,7 +83,7 @@ def refusing_real_gpus(engine: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def run_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if any(str(getattr(one, "device", "")).startswith("cuda") for one in tensors):  # (edges of a graph have none)
+        if any(str(getattr(tensor, "device", "")).startswith("cuda") for tensor in tensors):  # (a graph's edges: none)
             raise RuntimeError(
                 "torch's autograd works for one kind of GPU in a process, and this one has made simulated GPUs: train "
                 "on real GPUs in another process (restart the kernel, and make no simulated cluster before)."
@@ -100,7 +100,7 @@ def on_its_gpu(apply: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def apply_there(self: Any, *gradients: Any) -> Any:
-        gpu = next((one.get_device() for one in gradients if isinstance(one, SimTensor)), None)
+        gpu = next((gradient.get_device() for gradient in gradients if isinstance(gradient, SimTensor)), None)
         if gpu is None:
             return apply(self, *gradients)
         before = current().current_index()

@@ -19,8 +19,8 @@ flash_backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
 def _alike(query: torch.Tensor, *pairs: torch.Tensor) -> list[torch.Tensor]:
     """Keys, values and the like for every head of the queries, as wide as these."""
     times, width = query.shape[1] // pairs[0].shape[1], max(query.shape[-1], pairs[-1].shape[-1])
-    repeated = [one.repeat_interleave(times, 1) for one in pairs]
-    return [pad(one, (0, width - one.shape[-1])) for one in (query, *repeated)]
+    repeated = [tensor.repeat_interleave(times, 1) for tensor in pairs]
+    return [pad(tensor, (0, width - tensor.shape[-1])) for tensor in (query, *repeated)]
 
 
 def _narrowed(wide: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -47,7 +47,7 @@ def flash_attention_backward(
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     wide = _alike(query, key, value)
-    grad, out = (pad(one, (0, wide[0].shape[-1] - one.shape[-1])) for one in (grad, out))
+    grad, out = (pad(tensor, (0, wide[0].shape[-1] - tensor.shape[-1])) for tensor in (grad, out))
     grads = flash_backward(grad, *wide, out, sums, 0.0, is_causal, scale=scale)
     return _narrowed(grads[0], query), _narrowed(grads[1], key), _narrowed(grads[2], value)
 

@@ -47,9 +47,10 @@ def check(func: Any, args: Any, kwargs: dict, gpu: SimulatedGPU) -> None:
     with contextlib.suppress(Exception):  # of an operator that is called wrongly, or has no shapes without numbers
         meta, options = tree_map_only(torch.Tensor, _on_meta, (list(args), kwargs))
         out, _ = shapes.compute(func, meta, {**options, "device": "meta"} if "device" in kwargs else options)
-        made = {address_of(one): rounded(one.nbytes()) for one in map(torch.Tensor.untyped_storage, tensors_in(out))}
-        for one in map(torch.Tensor.untyped_storage, tensors_in([*meta, *options.values()])):
-            made.pop(address_of(one), None)
+        storages = map(torch.Tensor.untyped_storage, tensors_in(out))
+        made = {address_of(storage): rounded(storage.nbytes()) for storage in storages}
+        for storage in map(torch.Tensor.untyped_storage, tensors_in([*meta, *options.values()])):
+            made.pop(address_of(storage), None)
     nbytes = 0
     for size in made.values():
         gpu.memory.require(size, nbytes)
@@ -112,9 +113,7 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
     if to_host:
         return out
     if "out" in raw_kwargs:
-        for tensor in inputs:
-            if tensor.raw.shape != tensor.shape:
-                take_over_shape(tensor)
+        _take_over_shapes(inputs)
     result = _wrap(out, inputs, gpu)
     if guess is None and all(tensor.allocation.provisional is not None for tensor in inputs):
         guess = inputs[0].allocation.provisional  # made of guesses only: no surer than they are
@@ -134,6 +133,12 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
     if in_backward() and operator.name in ("detach", "clone", "add_", "copy_"):
         _label_gradient(result)
     return result
+
+
+def _take_over_shapes(tensors: list[SimTensor]) -> None:
+    for tensor in tensors:
+        if tensor.raw.shape != tensor.shape:
+            take_over_shape(tensor)
 
 
 def _label_gradient(result: Any) -> None:
@@ -201,29 +206,29 @@ def _wrap(out: Any, inputs: list[SimTensor], gpu: SimulatedGPU) -> Any:
     return _wrap_one(out, inputs, gpu, themselves, owners)
 
 
-def _wrap_one(one: Any, inputs: list[SimTensor], gpu: SimulatedGPU, themselves: dict, owners: dict) -> Any:
+def _wrap_one(out: Any, inputs: list[SimTensor], gpu: SimulatedGPU, themselves: dict, owners: dict) -> Any:
     # Not a function inside _wrap: one that calls itself is a reference cycle, which would keep the tensors alive.
-    if isinstance(one, (list, tuple)):
-        wrapped = _parts(one, inputs)
+    if isinstance(out, (list, tuple)):
+        wrapped = _parts(out, inputs)
         if wrapped is None:
-            homes = _homes(one, inputs, gpu)
-            wrapped = [_wrap_one(each, inputs, home, themselves, owners) for each, home in zip(one, homes, strict=True)]
-        return type(one)(wrapped) if type(one) in (list, tuple) else tuple(wrapped)
-    if not isinstance(one, torch.Tensor):
-        return one
-    if id(one) in themselves:
-        return themselves[id(one)]
-    if one.layout is not torch.strided or one.is_nested:
+            homes = _homes(out, inputs, gpu)
+            wrapped = [_wrap_one(each, inputs, home, themselves, owners) for each, home in zip(out, homes, strict=True)]
+        return type(out)(wrapped) if type(out) in (list, tuple) else tuple(wrapped)
+    if not isinstance(out, torch.Tensor):
+        return out
+    if id(out) in themselves:
+        return themselves[id(out)]
+    if out.layout is not torch.strided or out.is_nested:
         raise NotImplementedError("a simulated GPU cannot hold sparse or nested tensors: keep them on the CPU")
-    storage = one.untyped_storage()
+    storage = out.untyped_storage()
     owner = owners.get(address_of(storage))
     if owner is None:
         owner = owners[address_of(storage)] = Allocation(gpu.memory, storage, memory.kind_now())
-        return SimTensor(one, owner)
-    if torch.is_inference_mode_enabled() and not one.is_inference():  # a view of an ordinary tensor is one, too
+        return SimTensor(out, owner)
+    if torch.is_inference_mode_enabled() and not out.is_inference():  # a view of an ordinary tensor is one, too
         with torch.inference_mode(False):
-            return SimTensor(one, owner)
-    return _same_storage([SimTensor(one, owner)], inputs)[0]
+            return SimTensor(out, owner)
+    return _same_storage([SimTensor(out, owner)], inputs)[0]
 
 
 def _parts(outputs: Any, inputs: list[SimTensor]) -> list[SimTensor] | None:
@@ -231,10 +236,10 @@ def _parts(outputs: Any, inputs: list[SimTensor]) -> list[SimTensor] | None:
     if len(inputs) != 1 or torch.is_inference_mode_enabled():
         return None
     raw, owner = inputs[0].raw, inputs[0].allocation
-    for one in outputs:
-        if one is raw or not isinstance(one, torch.Tensor) or address_of(one.untyped_storage()) != owner.address:
+    for out in outputs:
+        if out is raw or not isinstance(out, torch.Tensor) or address_of(out.untyped_storage()) != owner.address:
             return None
-    return _same_storage([SimTensor(one, owner) for one in outputs], inputs)
+    return _same_storage([SimTensor(out, owner) for out in outputs], inputs)
 
 
 def _same_storage(views: list[SimTensor], inputs: list[SimTensor]) -> list[SimTensor]:

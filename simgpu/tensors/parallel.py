@@ -43,12 +43,12 @@ def broadcast_coalesced(
     for chunk in take_tensors(tensors, buffer_size):
         flat = flatten_dense(chunk)
         work = collectives.launch_collective(cluster, "broadcast", [flat.gpu, *gpus[1:]], flat.nbytes, [flat], [])
-        for mine, gpu in zip(copies, gpus[1:], strict=True):
+        for copied, gpu in zip(copies, gpus[1:], strict=True):
             buffer = new(flat.raw.clone(), cluster.gpus[gpu], memory.PARAMETERS)
             buffer.allocation.last_write = work
             happens_before.launched(work, [], [buffer])
             for original, part in zip(chunk, _unflattened(buffer, chunk), strict=True):
-                mine[places[id(original)]] = part
+                copied[places[id(original)]] = part
     return [list(tensors), *copies]
 
 
@@ -70,8 +70,8 @@ def broadcast(tensor: torch.Tensor, gpus: Sequence[int]) -> list[torch.Tensor]:
 
 def into(tensor: torch.Tensor, out: Sequence[torch.Tensor], dim: int | None = None, *_: Any) -> Sequence[torch.Tensor]:
     """A tensor, or its parts along ``dim``, into tensors that are there."""
-    parts = [tensor] * len(out) if dim is None else tensor.split([one.shape[dim] for one in out], dim)
-    return [one.copy_(part) for one, part in zip(out, parts, strict=True)]
+    parts = [tensor] * len(out) if dim is None else tensor.split([target.shape[dim] for target in out], dim)
+    return [target.copy_(part) for target, part in zip(out, parts, strict=True)]
 
 
 broadcast_out = scatter_out = into
@@ -79,8 +79,8 @@ broadcast_out = scatter_out = into
 
 def gather_out(tensors: Sequence[torch.Tensor], out: torch.Tensor, dim: int) -> torch.Tensor:
     """Tensors into the parts of one along ``dim``."""
-    for part, one in zip(out.split([one.shape[dim] for one in tensors], dim), tensors, strict=True):
-        part.copy_(one)
+    for part, source in zip(out.split([source.shape[dim] for source in tensors], dim), tensors, strict=True):
+        part.copy_(source)
     return out
 
 
@@ -144,7 +144,7 @@ def where_its_module_is(original: Callable[..., Any]) -> Callable[..., Any]:
             module = getattr(first, "module", None) or kwargs.get("module", next(iter(args), None))
         tensors = itertools.chain(module.parameters(), module.buffers()) if isinstance(module, nn.Module) else ()
         before = getattr(_local, "real", False)
-        _local.real = any(one.device.type not in ("simgpu", "cpu", "meta") for one in tensors)
+        _local.real = any(tensor.device.type not in ("simgpu", "cpu", "meta") for tensor in tensors)
         try:
             return original(first, *args, **kwargs)
         finally:
@@ -252,9 +252,9 @@ def grouping(original: Callable[..., Any]) -> Callable[..., Any]:
         for i, tensor in enumerate(tensorlists[0]):
             key = (tensor.device, tensor.dtype) if tensor is not None else (None, None)
             lists, indices = groups.setdefault(key, ([[] for _ in tensorlists], []))
-            for mine, theirs in zip(lists, tensorlists, strict=True):
+            for grouped, theirs in zip(lists, tensorlists, strict=True):
                 if theirs:
-                    mine.append(theirs[i])
+                    grouped.append(theirs[i])
             if with_indices:
                 indices.append(i)
         return groups

@@ -73,8 +73,8 @@ def _check_types(func: Any, args: list[Any]) -> None:
         return
     if len(types := list(dict.fromkeys(str(tensor.dtype) for tensor in tensors))) > 1:
         name = packet_of(func).__name__
-        words = "Expected all tensors to have the same dtype, but found"
-        raise RuntimeError(f"{words} {' and '.join(types)}! (in {name}; convert one of them with .to(...))")
+        sentence = "Expected all tensors to have the same dtype, but found"
+        raise RuntimeError(f"{sentence} {' and '.join(types)}! (in {name}; convert one of them with .to(...))")
 
 
 def _number_on_meta(func: Any, args: Any) -> Any:
@@ -92,7 +92,7 @@ def _in_layout_of_cudnn(func: Any, args: Any, out: Any) -> Any:
 
 
 def _layout(maps: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:
-    formats = {suggest_memory_format(one) for one in (maps, weight)}
+    formats = {suggest_memory_format(tensor) for tensor in (maps, weight)}
     return (formats - {torch.contiguous_format} or {torch.contiguous_format}).pop()
 
 
@@ -126,7 +126,7 @@ def _describe(out: Any, args: Any) -> Any:
             return None
         return (out.shape, out.stride(), out.dtype)
     if type(out) in (list, tuple):
-        each = [_describe(one, ()) if not _storages(one) & _storages(args) else None for one in out]
+        each = [_describe(part, ()) if not _storages(part) & _storages(args) else None for part in out]
         return None if None in each else [type(out), *each]
     return None
 
@@ -136,7 +136,7 @@ def _again(known: Any, args: Any) -> Any:
         return args[0]
     if type(known) is list:
         kind, *each = known
-        return kind(_again(one, ()) for one in each)
+        return kind(_again(part, ()) for part in each)
     if len(known) == 1:
         return None
     shape, stride, dtype = known

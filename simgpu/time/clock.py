@@ -260,9 +260,9 @@ class Clock:
             if needed.end > start:
                 start = needed.end
         if work.ports:
-            found = -1.0
-            while found != start:  # until all of them are free at the same time
-                found = start
+            tried = -1.0
+            while tried != start:  # until all of them are free at the same time
+                tried = start
                 for port in work.ports:
                     start = port.free_from(start, work.seconds)
             for port in work.ports:

@@ -78,8 +78,7 @@ watching: Any = None
 def launched(work: Work, reads: Iterable[Any], writes: Iterable[Any], **how: Any) -> None:
     """Some work has been launched; the simulated tensors that it reads and writes. ``how``: see ``Races.launched``."""
     if watching is not None:
-        how = {"followers": work.followers, "host_waits": work.host_waits} | how
-        work.order = watching.launched(work.name, work.queues, reads, writes, **how)
+        work.order = watching.launched(work, reads, writes, **how)
 
 
 def recorded(stream: Timeline) -> Order | None:

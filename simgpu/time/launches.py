@@ -84,4 +84,4 @@ def launch_foreach(call: Call) -> None:
         for tensor in written:
             tensor.allocation.last_write = work
         if happens_before.watching is not None:
-            _note(work, call._replace(kwargs={}, inputs=read), written)
+            _note(work, Call(call.operator, call.args, {}, read), written)

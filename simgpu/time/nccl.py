@@ -69,8 +69,8 @@ def choose(
         network: what ONE network card does. (Of both, the bandwidths that rings reach: ``Link.for_collectives``.)
         cards: network cards of a node that take part, at least one (perhaps shared with others: ``Link.shared_by``).
     """
-    found = ways(collective, nbytes, nodes, per_node, inside, network, cards)
-    best = min(found, key=lambda choice: choice.seconds)
+    choices = ways(collective, nbytes, nodes, per_node, inside, network, cards)
+    best = min(choices, key=lambda choice: choice.seconds)
     fill = 0.0
     if nodes > 1 and best.algorithm != "ring":
         hops = 2 * (1 + math.log2(nodes))
@@ -85,9 +85,9 @@ def ways(
     """Every algorithm with every protocol; the arguments are those of ``choose``. (Without what it takes to begin.)"""
     between = cards * network.bytes_per_s
     bus = min([inside.bytes_per_s] * (per_node > 1) + [between] * (nodes > 1))
-    found = [_ring(collective, nbytes, nodes, per_node, inside, network, bus, i) for i in range(3)]
+    choices = [_ring(collective, nbytes, nodes, per_node, inside, network, bus, i) for i in range(3)]
     if collective != "all-reduce":
-        return found
+        return choices
     # A node of two sends a tensor once, half of it up one tree and half down another; in the middle of many, twice.
     crossing = 0.0 if nodes == 1 else (1 if nodes == 2 else 2) * nbytes / between
     inner = 0.0 if per_node == 1 else 2 * nbytes / inside.bytes_per_s
@@ -96,14 +96,14 @@ def ways(
         latency = _BASE_US["tree"][i] + 2 * (per_node - 1) * _STEP_US[inside.family]["tree"][i]
         latency += 2 * hops * _network_step_us("tree", network, i) if hops else 0
         moved = max(crossing, inner) / _BANDWIDTH["tree"][i]
-        found.append(Choice("tree", _PROTOCOLS[i], latency * 1e-6 + moved))
+        choices.append(Choice("tree", _PROTOCOLS[i], latency * 1e-6 + moved))
     if per_node > 4 and inside.switch_bytes_per_s:
         latency = (
             _BASE_US["ring"][2] + _SWITCH_STEP_US + (2 * hops * _network_step_us("tree", network, 2) if hops else 0)
         )
         moved = max(crossing, nbytes / inside.switch_bytes_per_s)
-        found.append(Choice("switch", "Simple", latency * 1e-6 + moved))
-    return found
+        choices.append(Choice("switch", "Simple", latency * 1e-6 + moved))
+    return choices
 
 
 def channels(algorithm: str, nbytes: float, nodes: int, inside: Link, network: Link, cards: float) -> int:

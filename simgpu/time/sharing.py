@@ -42,7 +42,7 @@ class Sharing:
         """When a kernel ends that begins at ``start``."""
         if start >= self._last:
             return start + kernel.seconds
-        taken = [one for one in self._taken if one[1] > start]
+        taken = [interval for interval in self._taken if interval[1] > start]
         changes = sorted({moment for begin, end, _ in taken for moment in (begin, end) if moment > start})
         left = 1.0
         for until in changes:
