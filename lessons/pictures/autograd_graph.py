@@ -85,19 +85,17 @@ def autograd_graph(output: Tensor, model: nn.Module, title: str = "What backward
     gathers = [node for node in nodes if hasattr(node.function, "input_gpus")]
     if len(gathers) != 1:
         raise ValueError(f"the graph has {len(gathers)} GatherBackward, and 1 is needed: was it made by DataParallel?")
-    gather = gathers[0]
-    gpus = gather.function.input_gpus
+    (gather,) = gathers
     for i, (root, _) in enumerate(gather.function.next_functions):
         _mark(next(node for node in nodes if node.function is root), i)
     above = [node for node in nodes if not node.branches and node is not gather]
-    columns = [[node for node in nodes if node.branches == {i}] for i in range(len(gpus))]
-    shared = [node for node in nodes if len(node.branches) > 1]
-    joints = [node for node in shared if not hasattr(node.function, "variable")]
-    leaves = [node for joint in joints for node in joint.children if hasattr(node.function, "variable")]
+    columns = [[node for node in nodes if node.branches == {i}] for i in range(len(gather.function.input_gpus))]
+    joints = [node for node in nodes if len(node.branches) > 1 and not hasattr(node.function, "variable")]
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    named = [(names.get(id(leaf.function.variable), "?"), leaf.function.variable) for leaf in leaves]
-    alt = _alt_text(title, gather, columns, joints[0], named)
-    return _Drawing(above, gather, columns, joints[0], named, names).draw(title, alt)
+    below = (node.function for joint in joints for node in joint.children)
+    ends = [function.variable for function in below if hasattr(function, "variable")]
+    leaves = [(names.get(id(parameter), "?"), parameter) for parameter in ends]
+    return _Drawing(above, gather, columns, joints[0], leaves, names).draw(title)
 
 
 def _mark(node: Node, branch: int) -> None:
@@ -105,23 +103,6 @@ def _mark(node: Node, branch: int) -> None:
         node.branches.add(branch)
         for child in node.children:
             _mark(child, branch)
-
-
-def _rows_text(gather: Node) -> str:
-    return " + ".join(map(str, gather.function.input_sizes))
-
-
-def _alt_text(title: str, gather: Node, columns: list[list[Node]], joint: Node, leaves: list) -> str:
-    replicas = "; ".join(
-        f"GPU {gpu}: {', '.join(node.name for node in column)}"
-        for gpu, column in zip(gather.function.input_gpus, columns, strict=True)
-    )
-    ends = ", ".join(f"{name} {list(parameter.shape)}" for name, parameter in leaves)
-    return (
-        f"{title}. {gather.name} cuts the gradient of the output into {_rows_text(gather)} rows, one part for each GPU."
-        f" Each part goes down through its replica. {replicas}. All replicas end in one {joint.name}, which adds up "
-        f"their gradients, and from there it goes to the {len(leaves)} parameters of the model: {ends}."
-    )
 
 
 @dataclass
@@ -135,26 +116,37 @@ class _Drawing:
     leaves: list[tuple[str, Any]]
     names: dict[int, str]
 
-    def draw(self, title: str, alt: str) -> Picture:
+    def draw(self, title: str) -> Picture:
         rows = max(node.depth for column in self.columns for node in column) - self.gather.depth
         self.top = 48 + len(self.above) * ROW
         self.first = self.top + BOX + 52  # top of the replicas' first row
         self.bottom = self.first + rows * ROW + 10  # top of the broadcast
         self.column = (WIDTH - 2 * MARGIN - (len(self.columns) - 1) * GAP) / len(self.columns)
-        self.canvas = Canvas(WIDTH, self.bottom + BOX + 126, title, alt)
-        self._boxes()
-        return self.canvas.picture()
-
-    def _boxes(self) -> None:
-        canvas, middle = self.canvas, WIDTH / 2
+        canvas = self.canvas = Canvas(WIDTH, self.bottom + BOX + 126, title, f"{title}. {self._words()}")
+        middle = WIDTH / 2
         for i, node in enumerate(self.above):
             canvas.box(middle - 90, 48 + i * ROW, 180, BOX, node.name, size=12, mono=True)
             canvas.line([(middle, 48 + i * ROW + BOX), (middle, 48 + (i + 1) * ROW)], arrow="end")
-        self._bar(self.top, f"{self.gather.name}: hands out the gradient's rows, {_rows_text(self.gather)}")
+        self._bar(self.top, f"{self.gather.name}: hands out the gradient's rows, {self._rows()}")
         for i, column in enumerate(self.columns):
             self._replica(i, column)
         self._bar(self.bottom, f"{self.joint.name}: adds up the gradients of the replicas")
         self._leaves()
+        return canvas.picture()
+
+    def _rows(self) -> str:
+        return " + ".join(map(str, self.gather.function.input_sizes))
+
+    def _words(self) -> str:
+        gpus = zip(self.gather.function.input_gpus, self.columns, strict=True)
+        replicas = "; ".join(f"GPU {gpu}: {', '.join(node.name for node in column)}" for gpu, column in gpus)
+        ends = ", ".join(f"{name} {list(parameter.shape)}" for name, parameter in self.leaves)
+        return (
+            f"{self.gather.name} cuts the gradient of the output into {self._rows()} rows, one part for each GPU. "
+            f"Each part goes down through its replica. {replicas}. All replicas end in one {self.joint.name}, "
+            f"which adds up their gradients, and from there it goes to the {len(self.leaves)} parameters of the model: "
+            f"{ends}."
+        )
 
     def _bar(self, y: float, words: str) -> None:
         """A node that all GPUs share: communication, so green, and without a hatch under its words."""
