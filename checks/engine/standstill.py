@@ -188,7 +188,7 @@ def _has_stood_still(first: list[Any], states: list[Any]) -> bool:
     waiting = [state for state in states if state and state["state"] == "waits"]
     if not waiting or not all(state and state["state"] != "runs" for state in states):
         return False
-    sure = all(state["call"] or ".wait(" in (state["code"] or "") for state in waiting)
+    sure = all(state["call"] or ".wait()" in (state["code"] or "") for state in waiting)
     sure = sure and not any(state["threads"] for state in states)
     # (An old note of a rank that does not look any more proves nothing: the looks of each are counted.)
     looks = min(now["looks"] - before["looks"] for now, before in zip(states, first, strict=True))

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 POLLING = 0.005  # seconds of a core that a wait may use in a tenth of a second, as that for workers in a TCPStore does
 COMPUTING = 0.1  # of a core, by all threads together: who waits uses less, also if it asks a file again and again
@@ -43,34 +44,43 @@ def _seconds_of_core(thread: int) -> float:
 
 
 class Work:
-    """What all threads of this process do, but for gloo's messengers and the thread that asks."""
+    """What all threads of this process do, but for the one that asks."""
 
     def __init__(self) -> None:
         self._own = threading.get_native_id()
-        self._asked, self._used = time.monotonic(), 0.0
+        self._asked, self._used, self._carried = time.monotonic(), 0.0, 0.0
 
     def goes_on(self) -> bool:
         """Whether, since the last question, a thread has computed; or one is about to, reads a disk, or has a child
-        process, which may have news."""
+        process, which may have news. Gloo's messengers may compute; one that waits for a core may hold a message."""
+        now, carried = time.monotonic(), 0.0
         if _TASKS.exists():
             threads = list(_threads(but=self._own))
-            busy = any(state != "S" or children for state, _, children in threads)
-            used = sum(seconds for _, seconds, _ in threads)
+            carried = sum(thread.seconds for thread in threads if thread.carries)
+            used = sum(thread.seconds for thread in threads if not thread.carries)
+            idle = carried == self._carried
+            busy = any(thread.busy and (idle or not thread.carries) for thread in threads)
         else:
             busy, used = False, time.process_time() - time.thread_time()
-        now = time.monotonic()
         elapsed, computed = now - self._asked, abs(used - self._used)  # (less than before: a thread has ended)
-        self._asked, self._used = now, used
+        self._asked, self._used, self._carried = now, used, carried
         return busy or computed > COMPUTING * max(elapsed, 0.1)
 
 
-def _threads(but: int) -> Iterator[tuple[str, float, str]]:
-    """State, seconds computed and children of each thread, as Linux knows them."""
+class _Thread(NamedTuple):
+    carries: bool  # messages of gloo
+    busy: bool
+    seconds: float  # computed so far
+
+
+def _threads(but: int) -> Iterator[_Thread]:
+    """The threads of this process, as Linux knows them."""
     for folder in _TASKS.iterdir():
         try:
             name, _, numbers = (folder / "stat").read_text().partition("(")[2].rpartition(")")
-            if int(folder.name) != but and not name.startswith(MESSENGERS):
-                seconds = int((folder / "schedstat").read_text().split()[0]) / 1e9
-                yield numbers.split()[0], seconds, (folder / "children").read_text().strip()
+            seconds = int((folder / "schedstat").read_text().split()[0]) / 1e9
+            busy = numbers.split()[0] != "S" or bool((folder / "children").read_text().strip())
+            if int(folder.name) != but:
+                yield _Thread(name.startswith(MESSENGERS), busy, seconds)
         except (OSError, ValueError, IndexError):
-            yield "ended", 0.0, ""  # a thread that has ended meanwhile
+            yield _Thread(False, True, 0.0)  # it has ended meanwhile
