@@ -53,15 +53,15 @@ class Notes:
                 file.writelines(f"{json.dumps(note)}\n" for note in notes[known:])
 
     def read(self) -> list[dict[str, Any]]:
-        """All notes; or the first thing that was refused.
+        """All notes.
 
         Raises:
-            Wrong: something was.
+            Wrong: the first thing that was refused.
         """
         with self.open() as notes:
-            refused = next((note["refused"] for note in notes if "refused" in note), "")
-        if refused:
-            raise Wrong(refused)
+            for note in notes:
+                if "refused" in note:
+                    raise Wrong(note["refused"])
         return notes
 
 
@@ -95,26 +95,21 @@ class Training:
         Returns:
             The loss after these epochs, and a checkpoint to go on from.
         """
-        epochs = from_array(epochs)
         if isinstance(config, dict):
             config = {name: from_array(value) for name, value in config.items()}
         with self.notes.open() as notes:
-            made = {note["checkpoint"]: note for note in notes if "checkpoint" in note}
             if not is_config(config):
                 misused(notes, f"a configuration is a dict with lr and batch_size, two numbers, not {str(config)[:80]}")
-            if not isinstance(epochs, int) or epochs < 1:
-                misused(notes, f"epochs is a whole number of at least 1, not {str(epochs)[:20]}")
-            if checkpoint is not None and checkpoint not in made:
-                misused(notes, "the checkpoint is none that train has returned")
-            before = made[checkpoint] if checkpoint else {"trial": uuid.uuid4().hex[:8], "config": config, "total": 0}
+            before = {"trial": uuid.uuid4().hex[:8], "config": config, "total": 0, "checkpoint": None}
+            before = next((note for note in [before, *notes] if note["checkpoint"] == checkpoint), {"config": None})
             if before["config"] != config:
                 misused(notes, f"{config} was given the checkpoint of another configuration: trials begin without")
-            trial, total = before["trial"], before["total"] + epochs
+            trial, total = before["trial"], before["total"] + int(epochs)
             if total > ENDLESS * self.most_epochs or len(notes) > MANY:
                 misused(notes, f"{total} epochs and more, where {self.most_epochs} are enough: does each trial end?")
             loss = math.nan if len(notes) < self.diverging else curve(config, total)
             checkpoint = f"trial {trial} after {total} epochs"
-            call = {"trial": trial, "config": config, "epochs": epochs, "total": total, "loss": loss}
+            call = {"trial": trial, "config": config, "epochs": int(epochs), "total": total, "loss": loss}
             notes.append(call | {"pid": os.getpid(), "checkpoint": checkpoint})
         return loss, checkpoint
 

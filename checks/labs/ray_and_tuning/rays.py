@@ -15,12 +15,17 @@ from checks.engine import refuse
 from checks.engine.inside import Outcome
 from checks.engine.verdicts import Wrong
 
-CPUS = 2
+SETTINGS = {
+    "RAY_TQDM_PATCH_PRINT": "0",  # Ray Train replaces Python's print
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "0",  # get_dataframe() reads their files
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.05",  # how soon Ray Train sees reports and deaths
+}
 
 
 @contextlib.contextmanager
 def running(answer: Any, *modules: ModuleType) -> Iterator[str]:
-    """In a fresh process: a Ray, connected, and a folder for experiments. Not for an answer that is not begun.
+    """In a fresh process: a Ray with two cores, connected, and a folder for experiments. Not for an answer that is not
+    begun.
 
     Args:
         modules: of what the answer is given. Workers get them by value: an import of all checks would cost seconds.
@@ -30,20 +35,17 @@ def running(answer: Any, *modules: ModuleType) -> Iterator[str]:
 
     environment = processes.clean_environment() | ray_here.SETTINGS  # without what says that this is a rank
     os.environ.clear()
-    os.environ.update(environment)
-    os.environ["RAY_TQDM_PATCH_PRINT"] = "0"  # Ray Train replaces Python's print
+    os.environ.update(environment | SETTINGS)
     try:
         with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
             import ray
 
-            here = ray_here.start(CPUS)
+            here = ray_here.start(cpus=2)
     except (OSError, RuntimeError):
         raise Wrong("Ray did not start here, so nothing was judged: run the check again") from None
     for module in modules:
         ray.cloudpickle.register_pickle_by_value(module)
-    os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "0"  # get_dataframe() reads their files
-    os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = "0.05"  # how soon Ray Train sees reports and deaths
-    os.environ["HOME"] = str(here.storage / "home")  # where Tune writes to if it is given no storage_path
+    os.environ |= SETTINGS | {"HOME": str(here.storage / "home")}  # where Tune writes to if it gets no storage_path
     try:
         with contextlib.chdir(here.storage):
             yield str(here.storage)
@@ -62,12 +64,11 @@ def _begun(answer: Any) -> None:
                 raise
 
 
-def still_running(name: str) -> None:
+def still_running() -> None:
     """Behind a call: whether the Ray of the check is still there."""
     import ray
 
-    words = "is shut down by your function, and does not go on behind it: leave it running"
-    refuse(not ray.is_initialized(), f"the Ray that has run before {name} {words}")
+    refuse(not ray.is_initialized(), "Ray has run before your function, and is shut down by it: leave it running")
 
 
 def first_error(folder: str) -> str:

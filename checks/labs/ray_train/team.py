@@ -37,17 +37,10 @@ class Epoch:
     own: int
 
     def __call__(self, state: str | None = None) -> tuple[float, str]:
-        """Train one epoch, together with all other workers.
-
-        Args:
-            state: what the epoch before has returned; None in the first one.
-
-        Returns:
-            The loss, and the state to go on from, the same on all workers.
-        """
+        """Train one epoch, together with all other workers: its loss, and the state to go on from."""
         with self.notes.open() as notes:
             group = sum("killed" in note for note in notes)
-            if words := self._refusal(notes, group, state):
+            if words := self.refusal(notes, group, state):
                 misused(notes, words)
             done = STATES.index(state)
             notes.append({"group": group, "done": done, "pid": os.getpid()})
@@ -55,37 +48,32 @@ class Epoch:
         return LOSSES[done], STATES[done + 1]
 
     def done(self, notes: list[dict[str, Any]]) -> int:
-        """How many epochs are finished by now."""
+        """How many epochs are finished by now: all workers came to them, and none was killed."""
         came = [(note["group"], note["done"]) for note in notes if "done" in note]
         lost = [(note["killed"], self.accident - 1) for note in notes if "killed" in note]
-        return max(
-            [self.finished, *(one[1] + 1 for one in came if came.count(one) == self.workers and one not in lost)]
-        )
+        whole = [one[1] + 1 for one in came if came.count(one) == self.workers and one not in lost]
+        return max([self.finished, *whole])
 
-    def _refusal(self, notes: list[dict[str, Any]], group: int, state: Any) -> str:
+    def refusal(self, notes: list[dict[str, Any]], group: int, state: Any) -> str:
         """Why this worker does not train this epoch; "" if it does."""
-        came = [note for note in notes if note.get("group") == group]
-        pids, pid, finished = {note["pid"] for note in came}, os.getpid(), self.done(notes)
-        done = STATES.index(state) if state in STATES else -1
+        came, pid = [note for note in notes if note.get("group") == group], os.getpid()
+        own, finished = [note["done"] + 1 for note in came if note["pid"] == pid], self.done(notes)
         if pid == self.own:
             return "an epoch runs in your function's own process: let Ray Train's workers call it"
-        if done < 0:
-            return f"epoch is given {str(state)[:60]!r}, which is none of the states that it has returned"
-        if done == len(LOSSES):
-            return f"there are more than the {done} epochs that were asked for"
-        if pid in pids:
-            last = max(note["done"] for note in came if note["pid"] == pid) + 1
-            words = f"a worker hands in the state after epoch {done} where epoch {last} was the last one"
-            return "" if done == last else words
-        if len(pids) == self.workers:
+        if state not in STATES[:-1]:
+            return f"epoch is given {str(state)[:60]!r}: that is no state from which an epoch that is asked for begins"
+        done = STATES.index(state)
+        if own:
+            words = f"a worker hands in the state after epoch {done} where epoch {max(own)} was the last one"
+            return "" if done == max(own) else words
+        if len({note["pid"] for note in came}) == self.workers:
             return f"there are more workers than the {self.workers} that were asked for"
         if not came and done < finished - 1:
             when = "after the accident" if group else "called again with the same storage"
             lost = f"{finished} epochs were finished, and the workers begin after {done}"
             return f"{when}, epochs are trained again that had been finished: {lost}"
         if came and done != came[0]["done"]:
-            begun = came[0]["done"]
-            return f"one worker begins after {begun} epochs, another after {done}: all get the same state"
+            return f"one worker begins after {came[0]['done']} epochs, another after {done}: all get the same state"
         return ""
 
     def _meet(self, group: int, done: int) -> None:
@@ -103,11 +91,8 @@ class Epoch:
                 if not accident:
                     return
                 if here[0] == os.getpid():
-                    self._die(group)
+                    time.sleep(BEFORE_ACCIDENT)
+                    with self.notes.open() as notes:
+                        notes.append({"killed": group})
+                    os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(0.02)
-
-    def _die(self, group: int) -> None:
-        time.sleep(BEFORE_ACCIDENT)
-        with self.notes.open() as notes:
-            notes.append({"killed": group})
-        os.kill(os.getpid(), signal.SIGKILL)

@@ -32,38 +32,30 @@ def train(ray_train: Any) -> None:
                 returned = ray_train(epoch, workers, len(LOSSES), accidents, folder)
             except Outcome as outcome:
                 failure = outcome
-            found = noted.read()
-            finished = epoch.done(found)
-            rays.still_running("ray_train")
-            _judge_end(accidents, found, finished, failure)
+            seen = noted.read()
+            finished, why = epoch.done(seen), _raised(failure)
+            rays.still_running()
+            refuse(not seen, f"epoch is never called in a worker{why}")
+            figures = {"measured": finished, "expected": len(LOSSES)}
+            killed = any("killed" in note for note in seen)
+            refuse(not killed, f"it ends before its epochs are trained{why}", **figures)
+            words = f"a worker is killed, no accident is to be forgiven, and no error comes out: {FORGIVE}"
+            refuse(not accidents and not failure, words)
+            words = f"a worker is killed, {accidents} accident is to be forgiven, and an error comes out: {FORGIVE}"
+            refuse(accidents and failure, f"{words}{why}", **figures)
+            refuse(accidents and finished < len(LOSSES), "it ends before its epochs are trained", **figures)
             words = "Ray Train's record of the run must be in storage: let it run the workers, with "
             refuse(not any(Path(folder).rglob(MARK)), f"{words}RunConfig(storage_path=storage)")
         words = "what it returns is not the loss of the last epoch"
         refuse(returned != LOSSES[-1], words, measured=str(returned)[:60], expected=LOSSES[-1])
 
 
-def _judge_end(accidents: int, found: list[dict[str, Any]], finished: int, failure: Outcome | None) -> None:
-    why, figures = _told(failure), {"measured": finished, "expected": len(LOSSES)}
-    refuse(not found, f"epoch is never called in a worker{why}")
-    killed = any("killed" in note for note in found)
-    refuse(not killed, f"it ends before its epochs are trained{why}", **figures)
-    words = f"a worker is killed, no such accident is to be forgiven, and no error comes out: {FORGIVE}"
-    refuse(not accidents and not failure, words)
-    if accidents:
-        words = f"a worker is killed, 1 such accident is to be forgiven, and an error comes out all the same: {FORGIVE}"
-        refuse(failure and finished < len(LOSSES), f"{words}{why}")
-        refuse(finished < len(LOSSES), "it ends before its epochs are trained", **figures)
-        refuse(failure, f"all epochs are trained, and then an error comes out{why}")
-
-
-def _told(failure: Outcome | None) -> str:
-    """A line for what has come out: the exception of a worker's own code, if it is one."""
-    if not failure:
-        return ""
-    error = failure.__cause__ or failure
+def _raised(failure: Outcome | None) -> str:
+    """The exception that has come out, in a line: of a worker's own code, if it is one."""
+    error: Any = failure and (failure.__cause__ or failure)
     own = [one for one in getattr(error, "worker_failures", {}).values() if not type(one).__module__.startswith("ray.")]
-    cause = own[0] if own else error
-    return f": {type(cause).__name__}: {cause}".partition("\n")[0].rstrip(":. ")[:200]
+    error = own[0] if own else error
+    return f": {type(error).__name__}: {error}".partition("\n")[0].rstrip(":. ")[:200] if error else ""
 
 
 @exercise(title="Go on after an accident", difficulty=3, minutes=30, timeout=800, needs=("ray",), official=OFFICIAL)
