@@ -6,17 +6,15 @@ A new lab adds files only: its solution, its module of checks, its wrong and rig
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import labs_support as support
 import pytest
 from kernel_support import Kernel
+from known_answers import Known
 
 from checks import exercise
-from checks.engine.exercises import all_exercises, lab_modules
+from checks.engine.exercises import Exercise, all_exercises, lab_modules
 from course import outline
 from course.build import differences
 
@@ -30,24 +28,24 @@ each_lab = pytest.mark.parametrize("lab", LABS)
 
 
 ALL = bool(os.environ.get("COURSE_ALL_ANSWERS"))
-"""`make answers`, in a workflow each night. Else: of each exercise the official answer, in its executed solution, and a
-wrong one; of each lab's first exercise also a right one that is written differently, which is one of the `extras`."""
+"""`make answers`, in a workflow each night. Else two answers a lab: the first right one to its first exercise that is
+written differently, and the first wrong one to its last. (nbval judges the official ones, in executed solutions.)"""
 
 
-def _dealt(item: Any, kind: str, answers: Sequence[Any], name: Callable[[Any], str]) -> list[Any]:
-    """Parameters of a test: answers of a kind to an exercise."""
+def _judged(lab: str, kind: str) -> list[tuple[Known, Exercise]]:
+    """Answers of a kind to a lab's exercises: all, or the one that is judged at each push."""
+    exercises = [exercise for exercise in EXERCISES if exercise.lab == lab]
     if not ALL:
-        first = next(one for one in EXERCISES if one.lab == item.lab)
-        others = [answer for answer in answers if name(answer) != "right"]
-        answers = others[:1] if kind == "wrong" or item is first else []
-    marks = [pytest.mark.extras] * (kind == "right")
-    return [pytest.param(answer, item, id=f"{item.lab}-{item.name}-{name(answer)}", marks=marks) for answer in answers]
+        exercises = exercises[:1] if kind == "right" else exercises[-1:]
+    known = [(answer, exercise) for exercise in exercises for answer in support.answers_in(ANSWERS, exercise)]
+    known = [(answer, exercise) for answer, exercise in known if answer.kind == kind]
+    return known if ALL else [pair for pair in known if pair[0].name != "right"][:1]
 
 
 def each_known_answer(kind: str) -> pytest.MarkDecorator:
-    known = [(item, [one for one in support.answers_in(ANSWERS, item) if one.kind == kind]) for item in EXERCISES]
-    dealt = [_dealt(item, kind, answers, lambda one: one.name) for item, answers in known]
-    return pytest.mark.parametrize(("known", "exercise"), list(chain.from_iterable(dealt)))
+    pairs = [pair for lab in LABS for pair in _judged(lab, kind)]
+    ids = [f"{exercise.lab}-{exercise.name}-{known.name}" for known, exercise in pairs]
+    return pytest.mark.parametrize(("known", "exercise"), pairs, ids=ids)
 
 
 @pytest.fixture(autouse=True)
@@ -116,6 +114,14 @@ def kernel(tmp_path_factory):
         yield kernel
 
 
+@each_lab
+def test_the_unsolved_lab_gives_its_checks_what_is_not_written_yet(lab, monkeypatch):
+    """In this process, and no check judges: the next test proves each night what they say."""
+    given = support.given_to_checks(outline.notebook(lab, "labs"), monkeypatch)
+    assert given == {exercise.name: "not written" for exercise in EXERCISES if exercise.lab == lab}
+
+
+@pytest.mark.nightly
 @each_lab
 def test_the_unsolved_lab_runs_and_every_exercise_is_not_started(lab, kernel):
     """Also that no cell fails, unless it is meant to. So nbval need not run labs as well."""

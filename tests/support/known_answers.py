@@ -116,9 +116,10 @@ def right_text(path: Path) -> str:
     return "\n\n\n".join(parts) + "\n"
 
 
-def run(text: str, file: str) -> dict[str, Any]:
-    """The names that a text of Python defines, its lines known to tracebacks."""
+def run(text: str, file: str, names: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The names that a text of Python defines, beside those that are there; its lines known to tracebacks."""
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)  # for lines in sentences
-    names: dict[str, Any] = {"__name__": "answers"}
+    names = {} if names is None else names
+    names.setdefault("__name__", "answers")  # no module of that name: its functions are pickled by value
     exec(compile(text, file, "exec"), names)
     return names

@@ -12,15 +12,18 @@ from typing import Any
 
 import known_answers
 import nbformat
+import pytest
 from kernel_support import Kernel, as_text
 from known_answers import Known
 
+from checks.engine.answers import Answer
 from checks.engine.exercises import Exercise
 from checks.engine.judging import SEED
+from course.build import CHECK_CALL, INVITATION
 
 ANSWERS = Path(__file__).resolve().parents[1] / "answers"
 WRONG_AT_LEAST = 5
-RIGHT_DIFFERENTLY = 3  # beside the right answer itself
+RIGHT_DIFFERENTLY = 2  # beside the right answer itself
 
 
 def answers_file(folder: Path, exercise: Exercise) -> Path:
@@ -68,8 +71,6 @@ def assert_enough_answers(folder: Path, exercise: Exercise) -> None:
 
 def shown_verdicts(notebook: Path | Any) -> dict[str, str]:
     """By exercise, the text that the cell with its check shows in an executed notebook."""
-    from course.build import CHECK_CALL
-
     if isinstance(notebook, Path):
         notebook = nbformat.read(notebook, as_version=4)
     shown = {}
@@ -94,3 +95,27 @@ def run_notebook(path: Path, kernel: Kernel, timeout: float = 120) -> Any:
             failed = any(output.output_type == "error" for output in cell.outputs)
             assert not failed or "raises-exception" in cell.metadata.get("tags", ()), as_text(cell.outputs)
     return notebook
+
+
+def given_to_checks(path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Execute a lab's cells in this process; by exercise, whether all that its check gets is still to be written.
+
+    Raises:
+        AssertionError: a check gets another number of functions than it takes.
+    """
+    given = {}
+
+    def note(exercise: Exercise, *functions: Any) -> None:
+        assert len(functions) == len(exercise.parameters), f"check.{exercise.name} takes {exercise.parameters}"
+        cells = [Answer.of(function, exercise.name).sources.values() for function in functions]
+        unwritten = all(any(INVITATION in text for text in texts) for texts in cells)
+        given[exercise.name] = "not written" if unwritten else "written"
+
+    monkeypatch.setattr(Exercise, "__call__", note)
+    monkeypatch.chdir(path.parent)
+    names: dict[str, Any] = {}
+    for number, cell in enumerate(nbformat.read(path, as_version=4).cells):
+        if cell.cell_type == "code":
+            source = "\n".join(line for line in cell.source.splitlines() if not line.startswith("%"))
+            known_answers.run(source, f"{path.stem}:{number}", names)
+    return given

@@ -12,52 +12,6 @@ FINISH = "        for bucket, flat, work in self.travelling:\n"
 WAIT = FINISH + "            work.wait()\n"
 
 
-@right("numbers in place of lists, hooks of the nodes, the last bucket is waited for first")
-def bookkeeping_by_index():
-    class Bucketed:
-        def __init__(self, model, cap):
-            self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-            self.parameters.reverse()
-            self.bucket_of, filled, opened = [], [], {}
-            for index, parameter in enumerate(self.parameters):
-                number = opened.setdefault(parameter.dtype, len(filled))
-                if number == len(filled):
-                    filled.append(0)
-                self.bucket_of.append(number)
-                filled[number] += parameter.nbytes
-                if filled[number] >= cap:
-                    opened.pop(parameter.dtype)
-                node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
-                node.register_hook(lambda *_, index=index: self.ready(index))
-                setattr(self, f"node_{index}", node)
-            self.count = len(filled)
-            self.arrived, self.vectors, self.works = [False] * len(self.parameters), [], []
-
-        def members(self, number):
-            return [index for index, of in enumerate(self.bucket_of) if of == number]
-
-        def ready(self, index):
-            self.arrived[index] = True
-            for number in range(len(self.works), self.count):
-                if not all(self.arrived[one] for one in self.members(number)):
-                    return
-                gradients = [self.parameters[one].grad.reshape(-1) for one in self.members(number)]
-                self.vectors.append(torch.cat(gradients).div_(dist.get_world_size()))
-                self.works.append(dist.all_reduce(self.vectors[-1], async_op=True))
-
-        def finish(self):
-            for number in reversed(range(self.count)):
-                self.works[number].wait()
-                place = 0
-                for one in self.members(number):
-                    gradient = self.parameters[one].grad
-                    gradient.view(-1).copy_(self.vectors[number][place : place + gradient.numel()])
-                    place += gradient.numel()
-            self.arrived, self.vectors, self.works = [False] * len(self.parameters), [], []
-
-    return (Bucketed,)
-
-
 @right("gradients are views of their bucket's vector")
 def views_of_one_vector():
     class Bucketed:
@@ -148,54 +102,6 @@ def a_plan():
     return (Bucketed,)
 
 
-@right("a bucket is an object, on the side of which the parameter is found by its place")
-def objects():
-    class Bucket:
-        def __init__(self):
-            self.parameters, self.ready, self.vector, self.work = [], 0, None, None
-
-        def send(self):
-            sizes = [parameter.numel() for parameter in self.parameters]
-            self.vector = torch.empty(sum(sizes), dtype=self.parameters[0].dtype)
-            for part, parameter in zip(self.vector.split(sizes), self.parameters, strict=True):
-                torch.div(parameter.grad.reshape(-1), dist.get_world_size(), out=part)
-            self.work = dist.all_reduce(self.vector, async_op=True)
-
-        def receive(self):
-            self.work.wait()
-            sizes = [parameter.numel() for parameter in self.parameters]
-            with torch.no_grad():
-                for part, parameter in zip(self.vector.split(sizes), self.parameters, strict=True):
-                    parameter.grad.view(-1)[:] = part
-            self.ready, self.vector, self.work = 0, None, None
-
-    class Bucketed:
-        def __init__(self, model, cap):
-            self.buckets = []
-            for dtype_and_parameter in [(p.dtype, p) for p in list(model.parameters())[::-1] if p.requires_grad]:
-                dtype, parameter = dtype_and_parameter
-                fits = [b for b in self.buckets if b.parameters[0].dtype is dtype]
-                if not fits or sum(p.nbytes for p in fits[-1].parameters) >= cap:
-                    self.buckets.append(Bucket())
-                    fits.append(self.buckets[-1])
-                fits[-1].parameters.append(parameter)
-                parameter.register_post_accumulate_grad_hook(lambda _, bucket=fits[-1]: self.arrived(bucket))
-
-        def arrived(self, bucket):
-            bucket.ready += 1
-            for one in self.buckets:
-                if one.ready < len(one.parameters):
-                    break
-                if one.work is None:
-                    one.send()
-
-        def finish(self):
-            for bucket in self.buckets:
-                bucket.receive()
-
-    return (Bucketed,)
-
-
 wrong("frozen counted", "cannot register a hook", {
     "            if not parameter.requires_grad:\n                continue\n": ""
 })  # fmt: skip
@@ -218,9 +124,4 @@ wrong("the buckets are filled as gradients arrive", "the bytes of each all_reduc
     WAIT: "        for dtype in {p.dtype for p in getattr(self, 'arrived', [])}:\n"
     "            bucket = [p for p in self.arrived if p.dtype == dtype]\n" + FLAT + START
     + "        self.arrived = []\n" + WAIT,
-})  # fmt: skip
-wrong("never waits", "never waits for all_reduce", {WAIT: FINISH})
-wrong("divides what travels", "changed between the start of their all_reduce and its wait()", {
-    START: START + "            flat /= dist.get_world_size()\n",
-    WAIT + "            flat /= dist.get_world_size()\n": WAIT,
 })  # fmt: skip

@@ -14,7 +14,6 @@ FSDP = "its FSDP moves {} GB into each node"
 wrong("as on the fast network", FSDP.format(494), {PLAN: "Plan(shard=64)"})
 wrong("tensor parallelism and FSDP across", FSDP.format(494), {PLAN: "Plan(shard=8, tensor=8, micro=8)"})
 wrong("two stages", FSDP.format(159), {PLAN: 'Plan(shard=4, tensor=8, pipeline=2, saved="selective")'})
-wrong("four stages", FSDP.format(53), {PLAN: "Plan(shard=2, tensor=8, pipeline=4)"})
 wrong("a part is computed again", "it computes more of the forward pass again", {'"none"': '"selective"'})
 wrong(
     "all of a node share each matrix", "its tensor parallelism sends activations", {"context=2, tensor=4": "tensor=8"}

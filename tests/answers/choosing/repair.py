@@ -6,7 +6,6 @@ from known_answers import right, wrong
 
 from lessons.training.layouts import Plan
 
-BODY = "    plan = replace(plan, shard=plan.shard * plan.replicate, replicate=1)\n"
 right(
     "what fits is sorted", {"return min(fit, key=fit.get)": "return sorted(fit.items(), key=lambda one: one[1])[0][0]"}
 )
@@ -51,11 +50,6 @@ def replicas():
     return (lambda plan, run: replace(plan, saved="full", micro=1),)
 
 
-@wrong("another mesh", "a plan with another `tensor`: leave what is written into the layers")
-def mesh():
-    return (lambda plan, run: replace(plan, shard=32, replicate=1, context=1, tensor=2, saved="full"),)
-
-
 @wrong("everything is tried", "runs more than 12 plans")
 def everything():
     def repair(plan, run):
@@ -72,11 +66,4 @@ def everything():
     return (repair,)
 
 
-wrong(
-    "replicas are made shards without a product",
-    "GPUs are in the plan, and 64 are there",
-    {BODY: "    plan = replace(plan, replicate=1)\n"},
-)
 wrong("the first that fits", "a faster plan fits", {"return min(fit, key=fit.get)": "return next(iter(fit))"})
-wrong("the slowest", "a faster plan fits", {"return min(": "return max("})
-wrong("no plan", "returns no plan", {"return min(fit, key=fit.get)": "return min(fit.values())"})

@@ -55,22 +55,6 @@ def softmax():
     return (merge,)
 
 
-@right("as it goes, two by two in float32, the last block first")
-def backwards():
-    def merge(blocks):
-        found, kind = None, blocks[0][0].dtype
-        for out, lse in blocks[::-1]:
-            out = out.to(lse.dtype).where(lse[..., None] > -math.inf, torch.zeros((), dtype=lse.dtype))
-            if found is None:
-                found = out, lse.clone()
-                continue
-            share = torch.sigmoid(lse - found[1]).nan_to_num(0)[..., None]  # of the new one
-            found = torch.lerp(found[0], out, share), torch.logaddexp(found[1], lse)
-        return found[0].to(kind), found[1]
-
-    return (merge,)
-
-
 @wrong("as in the lecture", "inf − (−inf) is NaN")
 def lecture():
     def merge(blocks):
@@ -92,31 +76,9 @@ def plainly():
     return (merge,)
 
 
-@wrong("stored in bfloat16 after each merge", "more than once")
-def often_rounded():
-    def merge(blocks):
-        out, lse = torch.zeros_like(blocks[0][0]), torch.full_like(blocks[0][1], -math.inf)
-        for more, own in blocks:
-            both = torch.logaddexp(lse, own)
-            shares = [(one - both).exp().nan_to_num(0)[..., None] for one in (lse, own)]
-            out = (out * shares[0] + more.masked_fill(own.isinf()[..., None], 0) * shares[1]).to(out.dtype)
-            lse = both
-        return out, lse
-
-    return (merge,)
-
-
 OUTS = "    outs = outs.to(lses.dtype).masked_fill(unseen[..., None], 0.0)\n"
 wrong("weights in bfloat16", "more than once", {
     OUTS: "    outs, weights = outs.masked_fill(unseen[..., None], 0.0), weights.to(outs.dtype)\n",
 })  # fmt: skip
-wrong("what sees no key is multiplied by 0", "0 · NaN is NaN", {OUTS: "    outs = outs.to(lses.dtype)\n"})
-wrong("weights are not masked", "inf − (−inf) is NaN", {".masked_fill(unseen, 0.0)": ""})
 wrong("float32 comes back", "bfloat16", {".to(blocks[0][0].dtype), lse": ", lse"})
-wrong("lse in bfloat16 too", "lse: not what", {
-    ".to(blocks[0][0].dtype), lse": ".to(blocks[0][0].dtype), lse.to(blocks[0][0].dtype)"
-})  # fmt: skip
-wrong("no lse", "not two tensors", {".to(blocks[0][0].dtype), lse": ".to(blocks[0][0].dtype)"})
 wrong("blocks are used up", "changes `blocks`", {"    unseen = ": "    blocks.reverse()\n    unseen = "})
-wrong("the first two only", "out: not what", {"for out, _ in blocks]": "for out, _ in blocks[:2]]",
-                                              "for _, lse in blocks]": "for _, lse in blocks[:2]]"})  # fmt: skip

@@ -1,8 +1,5 @@
 """Exercise 4 of the lab on expert parallelism: which expert on which node. What is not here is in the official solution."""
 
-import itertools
-import random
-
 import torch
 from known_answers import right, wrong
 
@@ -38,92 +35,17 @@ def fullest_node():
     return (place,)
 
 
-@right("eighth powers from a random placing, with Python's random numbers")
-def powers():
-    def place(together, nodes):
-        table = together.tolist()
-        n, size, load = len(table), len(table) // nodes, [sum(row) for row in table]
-        order = list(range(n))
-        random.shuffle(order)
-        groups = [order[i * size : (i + 1) * size] for i in range(nodes)]
-
-        def cost(group):
-            return (sum(load[e] for e in group) - sum(table[a][b] for a in group for b in group) / 2) ** 8
-
-        quiet = 0
-        while quiet < 3000:
-            one, two = random.sample(groups, 2)
-            i, j = random.randrange(size), random.randrange(size)
-            before = cost(one) + cost(two)
-            one[i], two[j] = two[j], one[i]
-            if cost(one) + cost(two) < before:
-                quiet = 0
-            else:
-                one[i], two[j] = two[j], one[i]
-                quiet += 1
-        where = {e: g for g, group in enumerate(groups) for e in group}
-        return tuple(where[e] for e in range(n))
-
-    return (place,)
-
-
-@right("greedy, then exchanges")
-def greedy_and_exchanges():
-    def place(together, nodes):
-        t = together.numpy()
-        n = len(t)
-        size, load = n // nodes, t.sum(1)
-        groups = [[] for _ in range(nodes)]
-
-        def gets(g):
-            return load[g].sum() - t[g][:, g].sum() / 2 if g else 0
-
-        for e in load.argsort()[::-1]:
-            free = [g for g in groups if len(g) < size]
-            min(free, key=lambda g: gets([*g, e])).append(int(e))
-        for _ in range(500):
-            changed = False
-            groups.sort(key=gets)
-            full = groups[-1]
-            for other, i, j in itertools.product(groups[:-1], range(size), range(size)):
-                before = max(gets(full), gets(other))
-                full[i], other[j] = other[j], full[i]
-                if max(gets(full), gets(other)) < before:
-                    changed = True
-                    break
-                full[i], other[j] = other[j], full[i]
-            if not changed:
-                break
-        node = [0] * n
-        for number, group in enumerate(groups):
-            for e in group:
-                node[e] = number
-        return node
-
-    return (place,)
-
-
 END = "    return [next(n for n in range(nodes) if e in groups[n]) for e in range(experts)]"
 right("as an array of numpy", {END: "    import numpy\n" + END.replace("return [", "return numpy.array([")[:-1] + "])"})
 wrong("the sum over all nodes", "in units of the official answer's", {
     "max(received(one), received(two))": "received(one) + received(two)"})  # fmt: skip
-wrong("the sum of squares", "in units of the official answer's", {
-    "max(received(one), received(two))": "received(one) ** 2 + received(two) ** 2"})  # fmt: skip
 wrong(
     "the better node of the two",
     "in units of the official answer's",
     {"max(received(one), received(two))": "min(received(one), received(two))"},
 )
-wrong("tokens of two experts count twice", "in units of the official answer's", {
-    " - sum(rows[a][b] for a, b in itertools.combinations(group, 2))": ""})  # fmt: skip
-wrong("popular ones together", "in units of the official answer's", {
-    "    better = True\n": "    order = sorted(range(experts), key=lambda e: -load[e])\n"
-    "    groups = [order[n * size : (n + 1) * size] for n in range(nodes)]\n    better = False\n"})  # fmt: skip
 wrong("groups, not nodes", "not a list of whole numbers", {END: "    return groups"})
-wrong("one node is larger", "not equally many experts", {END: "    groups[0].append(groups[1].pop())\n" + END})
 wrong("nodes from 1", "the result names others", {"[next(n for": "[next(n + 1 for"})
-wrong("nothing comes back", "not a list of whole numbers", {END: END.replace("return", "found =")})
-wrong("an expert is missing", "64 numbers", {END: END + "[1:]"})
 wrong("greedy alone", "in units of the official answer's", {
     "    better = True\n": "    groups = [[] for _ in range(nodes)]\n"
     "    for e in sorted(range(experts), key=lambda e: -load[e]):\n"

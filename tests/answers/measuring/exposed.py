@@ -4,27 +4,6 @@ import torch
 from known_answers import right, wrong
 
 
-@right("unions of spans")
-def unions():
-    def union(spans):
-        merged = []
-        for begin, end in sorted(spans):
-            if merged and begin <= merged[-1][1]:
-                merged[-1][1] = max(merged[-1][1], end)
-            elif end > begin:
-                merged.append([begin, end])
-        return sum(end - begin for begin, end in merged)
-
-    def exposed(compute, communication):
-        both = [*compute, *communication]
-        if not both:
-            return 0, 0
-        whole = max(end for _, end in both) - min(begin for begin, _ in both)
-        return union(both) - union(compute), whole - union(both)
-
-    return (exposed,)
-
-
 @right("a tensor of milliseconds")
 def milliseconds():
     def exposed(compute, communication):

@@ -5,24 +5,6 @@ import statistics
 from known_answers import right, wrong
 
 
-@right("the best of a few rounds")
-def best():
-    def step_time(step, wait, clock, everyone):
-        for _ in range(4):
-            step()
-        times = []
-        for _ in range(6):
-            wait()
-            start = clock()
-            for _ in range(16):
-                step()
-            wait()
-            times.append((clock() - start) / 16)
-        return max(everyone(min(times)))
-
-    return (step_time,)
-
-
 @right("the difference of long and short rounds")
 def differences():
     def step_time(step, wait, clock, everyone):

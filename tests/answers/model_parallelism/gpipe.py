@@ -6,9 +6,6 @@ from known_answers import right, wrong
 LOOP = "    for x, y in zip(batch.tensor_split(micro_batches), targets.tensor_split(micro_batches), strict=True):\n"
 MOVE = 'x = stage(x.to(f"simgpu:{i}"))'
 KEEP = "losses.append(loss_fn(x, y) * len(y) / len(targets))"
-BACK = "        loss.backward()\n"
-GIVE = "return sum(loss.detach() for loss in losses)"
-SIDE = "with torch.simgpu.stream(torch.simgpu.Stream(len(stages) - 1)):"
 RACE = "nothing says which of two streams comes first"
 
 
@@ -49,51 +46,8 @@ def one_backward():
     return (gpipe_step,)
 
 
-@right("shares as weights of the gradient, backwards from the last, larger parts last")
-def weights_of_the_gradient():
-    def gpipe_step(stages, batch, targets, loss_fn, micro_batches):
-        n, m = batch.shape[0], micro_batches
-        sizes = [(n + k) // m for k in range(m)]
-        losses = []
-        for x, y in zip(torch.split(batch, sizes), torch.split(targets, sizes), strict=True):
-            for i, stage in enumerate(stages):
-                x = stage(x) if i == 0 else stage(x.to(device=torch.device("simgpu", i)))
-            losses.append(loss_fn(x, y))
-        for loss, size in reversed(list(zip(losses, sizes, strict=True))):
-            torch.autograd.backward([loss], [torch.full_like(loss, size / n)])
-        return torch.stack([loss.detach() * size for loss, size in zip(losses, sizes, strict=True)]).sum() / n
-
-    return (gpipe_step,)
-
-
-@right("autograd.grad, and the gradients by hand")
-def by_hand():
-    def gpipe_step(stages, batch, targets, loss_fn, micro_batches):
-        parameters = [q for stage in stages for q in stage.parameters() if q.requires_grad]
-        parameters = list(dict.fromkeys(parameters))
-        losses = []
-        for x, y in zip(batch.tensor_split(micro_batches), targets.tensor_split(micro_batches), strict=True):
-            for i, stage in enumerate(stages):
-                x = stage(x.to(f"simgpu:{i}"))
-            losses.append(loss_fn(x, y) * (y.size(0) / targets.size(0)))
-        for loss in losses:
-            for q, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
-                q.grad = gradient if q.grad is None else q.grad + gradient
-        return sum(losses).detach()
-
-    return (gpipe_step,)
-
-
 wrong("detached at the border", "stage 0 gets no gradients", {"x.to(f": "x.detach().to(f"})
-wrong("copies of the stages", "runs on a copy of the stage", {
-    "    losses = []\n": "    import copy\n    losses, stages = [], copy.deepcopy(stages)\n"
-})  # fmt: skip
-wrong("a number", "as a tensor with one number", {GIVE: "return sum(loss.item() for loss in losses)"})
 wrong("item each time", "a number goes to the host", {KEEP: KEEP + "\n        losses[-1].item()"})
-wrong("synchronizes each time", "the host waits until", {KEEP: KEEP + "\n        torch.simgpu.synchronize()"})
-wrong("results back to the first GPU", "not on the last GPU", {
-    KEEP: KEEP.replace("loss_fn", "(loss_fn")[:-1] + ').to("simgpu:0"))'
-})  # fmt: skip
 wrong("forward computed again", "runs forward more than once", {KEEP: KEEP + "\n        stage(x)"})
 wrong("copies after all forwards", "the bubble is too large", {
     LOOP + "        for i, stage in enumerate(stages):\n            " + MOVE + "\n        " + KEEP + "\n":
@@ -108,8 +62,4 @@ wrong("copies that wait for the sender only", RACE, {
                 with torch.simgpu.stream(out), torch.simgpu.stream(torch.simgpu.Stream(i)):
                     x = x.to(f"simgpu:{i}")
             x = stage(x)"""
-})  # fmt: skip
-wrong("the loss in a stream of its own", RACE, {KEEP: f"{SIDE}\n            {KEEP}"})
-wrong("the loss keeps a graph that was retained", "something stays on a GPU", {
-    BACK: "        loss.backward(retain_graph=True)\n", GIVE: "return sum(losses)"
 })  # fmt: skip

@@ -1,6 +1,5 @@
 """Exercise 3 of the lab on all-reduces: halves of halves, and back. What is not here is in the official solution."""
 
-import numpy
 import torch
 import torch.distributed as dist
 from known_answers import right, wrong
@@ -8,7 +7,6 @@ from known_answers import right, wrong
 SEND, RECEIVE = "        sending = dist.isend(give, partner)\n", "        dist.recv(buffer[: len(keep)], partner)\n"
 ADD, COPY = "        keep += buffer[: len(keep)]\n", "        dist.recv(give, partner)\n"
 PLACE = "    buffer = tensor.new_empty(len(tensor) if extra"
-FIRST = "    rounds, part, distance = [], tensor, power // 2\n"
 NEAR = {
     "[], tensor, power // 2": "[], tensor, 1",
     "while distance > 0": "while distance < power",
@@ -72,93 +70,10 @@ def calls_itself():
     return (halving_all_reduce,)
 
 
-@right("a place of numpy's, slices, and no list of rounds")
-def slices():
-    @torch.no_grad()
-    def halving_all_reduce(tensor):
-        rank, size, length = dist.get_rank(), dist.get_world_size(), tensor.numel()
-        if size == 1:
-            return
-        power = 1 << size.bit_length() - 1
-        place = torch.from_numpy(numpy.empty(length if rank + power < size else length // 2 + 1, tensor.numpy().dtype))
-
-        def part(bits, place):
-            """The elements of all ranks whose number begins with these bits."""
-            width = power >> bits
-            low = place // width * width
-            return tensor[low * length // power : (low + width) * length // power]
-
-        if rank >= power:
-            dist.send(tensor=tensor, dst=rank % power)
-            dist.recv(tensor=tensor, src=rank % power)
-        else:
-            if rank + power < size:
-                dist.recv(tensor=place[:length], src=rank + power)
-                tensor.add_(place[:length])
-            levels = range(1, size.bit_length())
-            for level in levels:
-                partner = rank ^ (power >> level)
-                mine, theirs = part(level, rank), part(level, partner)
-                works = [dist.isend(theirs, partner), dist.irecv(place[: len(mine)], partner)]
-                [work.wait() for work in works]
-                mine.add_(place[: len(mine)])
-            for level in reversed(levels):
-                partner = rank ^ (power >> level)
-                works = [dist.isend(part(level, rank), partner), dist.irecv(part(level, partner), partner)]
-                [work.wait() for work in works]
-            if rank + power < size:
-                dist.send(tensor=tensor, dst=rank + power)
-
-    return (halving_all_reduce,)
-
-
-@right("views of numpy's, in the tensor's own memory")
-def views():
-    def swap(outgoing, incoming, other):
-        sending = dist.isend(torch.from_numpy(outgoing), other)
-        dist.recv(torch.from_numpy(incoming), other)
-        sending.wait()
-
-    def halving_all_reduce(tensor):
-        rank, size, numbers = dist.get_rank(), dist.get_world_size(), tensor.numpy()
-        power = 2 ** (len(bin(size)) - 3)
-        if rank >= power:
-            dist.send(tensor, rank - power)
-            dist.recv(tensor, rank - power)
-            return
-        if rank + power < size:
-            came = numpy.empty_like(numbers)
-            dist.recv(torch.from_numpy(came), rank + power)
-            numbers += came
-            del came
-        rounds, part = [], numbers
-        for bit in range(power.bit_length() - 1):
-            partner, half = rank ^ 2**bit, len(part) // 2
-            keep, give = (part[half:], part[:half]) if rank < partner else (part[:half], part[half:])
-            came = numpy.empty_like(keep)
-            swap(give, came, partner)
-            keep += came
-            del came
-            rounds.insert(0, (keep, give, partner))
-            part = keep
-        for keep, give, partner in rounds:
-            swap(keep, give, partner)
-        if rank + power < size:
-            dist.send(tensor, rank + power)
-
-    return (halving_all_reduce,)
-
-
 wrong("whole tensors", "more than half of the tensor is sent in a round", {
     "partner, halves = rank ^ distance, part.tensor_split(2)": "partner, halves = rank ^ distance, (tensor, tensor)",
     PLACE: "    buffer = torch.empty_like(tensor)\n    _ = (len(tensor) if extra", "reversed(rounds)": "()",
 })  # fmt: skip
-wrong(
-    "halves of the whole tensor",
-    "the messages are not S/2, then S/4",
-    {"part, distance = keep,": "part, distance = tensor,"},
-)
-wrong("a half too much", "a message does not fit the place", {RECEIVE: "        dist.recv(buffer, partner)\n"})
 wrong("nobody waits for a send", "never waits for", {RECEIVE + "        sending.wait()\n": RECEIVE})
 wrong("irecv is not waited for", "never waits for", {COPY: "        dist.irecv(give, partner)\n"})
 wrong(

@@ -37,38 +37,6 @@ def straight():
     return (hierarchical_all_reduce,)
 
 
-@right("a class for a ring, which runs to the left")
-def to_the_left():
-    class Ring:
-        def __init__(self, members):
-            self.size, self.me = len(members), members.index(dist.get_rank())
-            self.to, self.source = members[self.me - 1], members[(self.me + 1) % self.size]
-
-        def turn(self, parts, first, place=None):
-            for step in range(self.size - 1):
-                mine, theirs = parts[(first + step) % self.size], parts[(first + step + 1) % self.size]
-                receiving = dist.irecv(theirs if place is None else place[: theirs.numel()], self.source)
-                dist.isend(mine, self.to).wait()
-                receiving.wait()
-                if place is not None:
-                    torch.add(theirs, place[: theirs.numel()], out=theirs)
-
-    def hierarchical_all_reduce(tensor, nodes, per_node):
-        rank = dist.get_rank()
-        inside = Ring([rank - rank % per_node + one for one in range(per_node)])
-        across = Ring([rank % per_node + one * per_node for one in range(nodes)])
-        parts = tensor.split([(len(tensor) + k) // per_node for k in range(per_node)])
-        place = tensor.new_zeros(max(map(len, parts)))
-        inside.turn(parts, inside.me, place)
-        mine = parts[inside.me - 1]
-        pieces = mine.split([(len(mine) + k) // nodes for k in range(nodes)])
-        across.turn(pieces, across.me, place)
-        across.turn(pieces, across.me - 1)
-        inside.turn(parts, inside.me - 1)
-
-    return (hierarchical_all_reduce,)
-
-
 @right("between the nodes all at once, in batches; one place for both")
 def batches():
     def exchange(mine, to, theirs, source):

@@ -6,34 +6,6 @@ import torch
 from known_answers import right, wrong
 
 
-@right("a waiting room, and how many updates have come since each pull")
-def waiting_room():
-    class Server:
-        def __init__(self, weights, workers, bound, lr):
-            self.weights, self.bound, self.lr = weights, bound, lr
-            self.done = dict.fromkeys(range(workers), 0)
-            self.others = {}
-
-        def slowest(self):
-            return min(self.done.values())
-
-        def pull(self, worker):
-            may = self.done[worker] <= self.slowest() + self.bound
-            if may:
-                self.others[worker] = 0
-            return self.weights if may else None
-
-        def push(self, worker, gradient):
-            self.weights = self.weights - gradient * self.lr
-            self.done[worker] += 1
-            staleness = self.others.pop(worker)
-            for other in self.others:
-                self.others[other] += 1
-            return staleness
-
-    return (Server,)
-
-
 @right("in place on its own copy, and copies for the workers; a lock")
 def in_place():
     class Server:
@@ -87,13 +59,9 @@ def log():
 
 UPDATE = "self.weights = self.weights - self.lr"
 GIVE = "        return self.weights\n"
-STEP = "        self.steps[worker] += 1\n"
 wrong("one too narrow", "the bound is one too narrow", {"> self.bound": ">= self.bound"})
 wrong("one too wide", "a worker goes on that is more than `bound` steps ahead", {"> self.bound": "> self.bound + 1"})
 wrong("synchronous", "is that synchronous training", {"> self.bound": "> 0"})
-wrong("nobody goes on", "the slowest worker has to wait too", {"self.steps[worker] - min": "max(self.steps) - min"})
-wrong("counts pulls", "when it pushes, not when it pulls", {STEP: "", GIVE: STEP + GIVE})
-wrong("False in place of None", "neither weights nor None", {"return None": "return False"})
 wrong(
     "hands out its own",
     "give each worker a copy",
@@ -104,7 +72,3 @@ wrong(
     "copy them",
     {GIVE: "        return self.weights.clone()\n", UPDATE: "self.weights -= self.lr"},
 )
-wrong("scales the gradient", "push changes the gradient", {"self.lr * gradient": "gradient.mul_(self.lr)"})
-wrong("two servers are one", "not what the exercise says", {
-    "class Server:\n": "class Server:\n    updates_at_pull = {}\n\n", "        self.updates_at_pull = [0] * workers\n": ""
-})  # fmt: skip

@@ -59,32 +59,6 @@ def halving():
     return (cut,)
 
 
-@right("within 4 % of the best")
-def nearly():
-    def cut(times, weights, activations, p, memory):
-        limit = max(max(times), -(-sum(times) // p))
-        while True:
-            starts = [{0: None}]
-            for stage in range(p):
-                later = {}
-                for start in starts[-1]:
-                    time = held = 0
-                    for end in range(start, len(times)):
-                        time, held = time + times[end], held + weights[end] + (p - stage) * activations[end]
-                        if time > limit or held > memory:
-                            break
-                        later[end + 1] = start
-                starts.append(later)
-            if len(times) in starts[-1]:
-                sizes, end = [], len(times)
-                for later in reversed(starts[1:]):
-                    sizes, end = [end - later[end], *sizes], later[end]
-                return sizes
-            limit = max(limit + 1, int(limit * 1.04))
-
-    return (cut,)
-
-
 wrong("memory is forgotten", "needs more than the memory", {"if held > memory": "if False"})
 wrong("every stage holds one micro-batch", "needs more than the memory", {"(p - stage) * activations": "activations"})
 wrong("the first stage holds least", "needs more than the memory", {"(p - stage)": "(stage + 1)"})
@@ -98,8 +72,3 @@ wrong(
     "together have not all layers",
     {"return best[p, n][1]": "return [sum(best[p, n][1][:s]) for s in range(p)]"},
 )
-wrong("a stage too many", "one number for each stage", {"return best[p, n][1]": "return [*best[p, n][1], 0]"})
-wrong("an empty stage", "has no layer", {"return best[p, n][1]": "return [0] * (p - 1) + [n]"})
-wrong("the sum of the times is made small", "the slowest stage's time", {"max(slowest, time)": "slowest + time"})
-wrong("times are sorted", "changes `times`", {"    n = len(times)": "    times.sort()\n    n = len(times)"})
-wrong("weights are used up", "changes `weights`", {"return best": "weights.clear()\n    return best"})

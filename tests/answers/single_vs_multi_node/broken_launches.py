@@ -3,7 +3,6 @@
 from collections import defaultdict
 from itertools import count, groupby
 
-import numpy as np
 from known_answers import right, wrong
 
 ADD = "found += [(rank, name) for name, value in should_be.items() if one[name] != value]"
@@ -35,22 +34,6 @@ def counters():
             one["RANK"], one["LOCAL_RANK"] = str(rank), str(next(nodes[one["NODE_ADDR"]]))
             one.update(WORLD_SIZE=str(len(made)), MASTER_ADDR=made[0]["NODE_ADDR"], MASTER_PORT=made[0]["MASTER_PORT"])
             yield from ((rank, name) for name, value in environments[rank].items() if one[name] != value)
-
-    return (diagnose,)
-
-
-@right("variable by variable, as numbers, with numpy's process numbers")
-def by_variable():
-    def diagnose(environments):
-        addresses = [one["NODE_ADDR"] for one in environments]
-        numbers = {"RANK": range(len(addresses)), "WORLD_SIZE": [len(addresses)] * len(addresses),
-                   "LOCAL_RANK": [addresses[:number].count(one) for number, one in enumerate(addresses)],
-                   "MASTER_PORT": [int(environments[0]["MASTER_PORT"])] * len(addresses)}  # fmt: skip
-        found = [(n, "MASTER_ADDR") for n, one in enumerate(environments) if one["MASTER_ADDR"] != addresses[0]]
-        for name, values in numbers.items():
-            off = np.array([int(one[name]) for one in environments]) != np.array(values)
-            found += [(number, name) for number in np.flatnonzero(off)]
-        return tuple(found)
 
     return (diagnose,)
 

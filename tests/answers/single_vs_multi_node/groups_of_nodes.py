@@ -1,29 +1,12 @@
 """Exercise 2 of the lab on one node and several: a group for each node, and groups across. What is not here is in the official solution."""
 
-import torch
 import torch.distributed as dist
 from known_answers import right, wrong
 
 NODE, CROSS = "[n * per_node + k for k in range(per_node)]", "[n * per_node + k for n in range(nodes)]"
 MADE = f"    node_groups = [dist.new_group({NODE}) for n in range(nodes)]\n"
 RETURN = "    return node_groups[node_rank], cross_groups[local_rank]"
-right("a list; ranks in another order", {
-    RETURN: "    return [node_groups[node_rank], cross_groups[local_rank]]",
-    NODE: "list(reversed(range(n * per_node, (n + 1) * per_node)))",
-})  # fmt: skip
 right("cross groups first", {MADE: "", RETURN: MADE + RETURN})
-right("ranges, by name", {f"dist.new_group({CROSS})": "dist.new_group(ranks=range(k, nodes * per_node, per_node))"})
-
-
-@right("by enumeration")
-def by_enumeration():
-    def make_groups(nodes, per_node):
-        ranks = torch.arange(nodes * per_node).view(nodes, per_node)
-        node_group, _ = dist.new_subgroups_by_enumeration(ranks.tolist())
-        cross_group, _ = dist.new_subgroups_by_enumeration(ranks.t().tolist())
-        return node_group, cross_group
-
-    return (make_groups,)
 
 
 @right("a mesh of devices")
@@ -48,18 +31,7 @@ def only_members_meet():
     return (make_groups,)
 
 
-@right("torch's subgroups")
-def subgroups():
-    def make_groups(nodes, per_node):
-        mine, _ = dist.new_subgroups(group_size=per_node)
-        ranks = [list(range(k, nodes * per_node, per_node)) for k in range(per_node)]
-        return mine, dist.new_subgroups_by_enumeration(ranks)[0]
-
-    return (make_groups,)
-
-
 wrong("lists of ranks", "is no process group", {f"dist.new_group({NODE})": NODE})
-wrong("one group", "returns two groups", {RETURN: "    return node_groups[node_rank]"})
 wrong("a group for each rank", "more groups are made", {
     "for n in range(nodes)]\n    cross": "for m in range(nodes) for n in range(nodes)]\n    cross",
     "return node_groups[node_rank]": "return node_groups[node_rank - nodes]",
@@ -72,6 +44,3 @@ wrong("own group first", "in the same order", {
     "for n in [node_rank, *(m for m in range(nodes) if m != node_rank)]]\n    cross", "groups[node_rank]": "groups[0]"
 })  # fmt: skip
 wrong("two nodes of two", "a group that this rank is not in", {"dist.get_rank(), per": "dist.get_rank() % 4, per"})
-wrong("destroyed again", "was destroyed", {
-    RETURN: "    dist.destroy_process_group(cross_groups[local_rank])\n" + RETURN
-})  # fmt: skip

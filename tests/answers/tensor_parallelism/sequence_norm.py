@@ -36,33 +36,6 @@ def by_hand():
     return (lambda x, weight, eps: Norm.apply(x, weight, eps),)
 
 
-@right("the norm is computed again in the backward pass")
-def recomputed():
-    class Norm(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x, weight, eps):
-            ctx.save_for_backward(x, weight)
-            ctx.eps = eps
-            mine = torch.nn.functional.rms_norm(x, (x.shape[2],), weight, eps)
-            parts = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-            dist.all_gather(parts, mine)
-            return torch.cat(parts, 1)
-
-        @staticmethod
-        def backward(ctx, upstream):
-            x, weight = (one.detach().requires_grad_() for one in ctx.saved_tensors)
-            pieces = torch.stack(upstream.chunk(dist.get_world_size(), 1))
-            mine = torch.empty_like(x)
-            dist.reduce_scatter_single(mine, pieces.flatten(0, 1))
-            with torch.enable_grad():
-                y = torch.nn.functional.rms_norm(x, (x.shape[2],), weight, ctx.eps)
-                dx, dweight = torch.autograd.grad(y, (x, weight), mine)
-            dist.all_reduce(dweight)
-            return dx, dweight, None
-
-    return (lambda x, weight, eps: Norm.apply(x, weight, eps),)
-
-
 right("lists of tensors, and a hook on the weight", {
     "        x = x.transpose(0, 1).contiguous()\n        whole = x.new_empty(dist.get_world_size() * x.shape[0], *x.shape[1:])\n"
     "        dist.all_gather_single(whole, x)\n        return whole.transpose(0, 1)":
@@ -90,11 +63,9 @@ wrong("dimension 0 is gathered", "the result has another shape", {
 wrong("gathered first, then the norm", "norm first, then gather", {
     RESULT: "    return torch.nn.functional.rms_norm(GatherSequence.apply(x), weight.shape, shared, eps)\n"
 })  # fmt: skip
-wrong("nothing is gathered", "what is handed in forward for x", {GATHER: ""})
 wrong(
     "not waited for", "never waits for", {"all_gather_single(whole, x)": "all_gather_single(whole, x, async_op=True)"}
 )
-wrong("nothing comes back of the gradients", "there is none", {"        return part.transpose(0, 1)\n": ""})
 wrong("a shape is kept in the class", "raised RuntimeError", {
     GATHER: "        GatherSequence.shape = x.shape\n" + GATHER,
     "return part.transpose(0, 1)": "return part.reshape(GatherSequence.shape).transpose(0, 1)",
