@@ -5,6 +5,7 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 import torch._dynamo  # optimizers import it anyway: before the line with gc.freeze
 from torch import Tensor, nn
@@ -178,3 +179,31 @@ def happened(prof: simgpu.Profile) -> list[tuple]:
         (e.name, e.phase, e.place, e.gpus, e.start, e.end, e.launched, e.host, e.region, e.flops, e.nbytes)
         for e in prof.events
     ]
+
+
+# The toy GPU: 10¹³ FLOP/s, 10¹² bytes/s, links with α = 10 µs and 10¹⁰ bytes/s, kernels as short as they like.
+MM = 2e-4  # a product of two 1000×1000 matrices: 2·10⁹ FLOP
+ADD = 1.2e-5  # a sum of two million floats: 3 · 4·10⁶ bytes
+COPY = 4.1e-4  # a million floats over a link: 10 µs + 4·10⁶ bytes / 10¹⁰
+LAUNCH = 1e-5
+
+
+def toy(gpus: int = 2, launch_s: float = 0.0, **options: Any) -> simgpu.Cluster:
+    """A cluster of toy GPUs, by default with a host that needs no time."""
+    return simgpu.cluster(gpus_per_node=gpus, gpu="toy", launch_s=launch_s, **options)
+
+
+def exactly(seconds: float) -> Any:
+    """Equal but for the last bits of the float."""
+    return pytest.approx(seconds, rel=1e-9, abs=1e-15)
+
+
+def million(gpu: int = 0) -> Tensor:
+    return torch.ones(1000, 1000, device=f"simgpu:{gpu}")
+
+
+def elapsed(function: Callable[[], Any]) -> float:
+    """Simulated seconds of a call."""
+    with simgpu.profile() as prof:
+        function()
+    return prof.elapsed
