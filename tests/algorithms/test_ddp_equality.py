@@ -161,46 +161,6 @@ def test_parameters_without_a_gradient_are_as_in_torchs_ddp() -> None:
     assert on_ranks(unused_beside_torch) == [[], []]
 
 
-def rebuilt_beside_torch() -> list[tuple[list[int], list[int], list[int], list[int]]]:
-    """Bytes of the all-reduces of the first and the third step, ours and torch's, for several caps."""
-    found = []
-    for cap, sizes in ((None, [300, 500, 200, 700, 5]), (0.3, [100, 300, 200, 250]), (float("inf"), [600, 600])):
-        torch.manual_seed(0)
-        # the layers are made in another order than they are used: the rebuild has something to do
-        layers = nn.ModuleList(nn.Linear(size, size) for size in sizes)
-        wide = max(sizes)
-
-        class Shuffled(nn.Module):
-            def __init__(self, layers: nn.ModuleList) -> None:
-                super().__init__()
-                self.layers = layers
-
-            def forward(self, x: Tensor) -> Tensor:
-                return sum(layer(x[:, : layer.in_features]).sum() for layer in [*self.layers[1:], self.layers[0]])
-
-        bytes_of = []
-        for kind in (BucketedDDP, DistributedDataParallel):
-            arguments = {} if cap is None else {"bucket_cap_mb": cap if cap < 1e6 else 1e6}
-            if kind is BucketedDDP and cap == float("inf"):
-                arguments = {"bucket_cap_mb": cap}
-            ddp = kind(Shuffled(copy.deepcopy(layers)), **arguments)
-            for step in range(3):
-                with record_collectives() as record:
-                    ddp(torch.ones(2, wide)).backward()
-                if step != 1:
-                    bytes_of.append([call.bytes for call in record.of("all_reduce")])
-        found.append(tuple(bytes_of))
-    return found
-
-
-def test_the_rebuilt_plan_is_torchs() -> None:
-    for found in on_ranks(rebuilt_beside_torch):
-        for i, (first, third, torchs_first, torchs_third) in enumerate(found):
-            assert third == torchs_third, (first, third, torchs_third)
-            assert sum(first) == sum(third) == sum(torchs_first)
-            assert (len(third) > 1) == (i < 2)
-
-
 # ---------------------------------------------------------------------- accumulation and passes
 def many_passes() -> dict[str, bool]:
     rank = dist.get_rank()
