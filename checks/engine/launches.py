@@ -10,35 +10,8 @@ import torch
 import torch.distributed as dist
 
 from checks.engine.plain import bits
+from utils.ranks.collectives import METHODS
 
-# Method of ProcessGroup → its name, the place of the tensors that go in, and of those that come out.
-METHODS: dict[str, tuple[str, int | None, int | None]] = {
-    "allreduce": ("all_reduce", 0, 0),
-    "allreduce_coalesced": ("all_reduce", 0, 0),
-    "broadcast": ("broadcast", 0, 0),
-    "reduce": ("reduce", 0, 0),
-    "allgather": ("all_gather", 1, 0),
-    "_allgather_base": ("all_gather", 1, 0),
-    "all_gather_single": ("all_gather", 1, 0),
-    "all_gather_single_coalesced": ("all_gather", 1, 0),
-    "allgather_coalesced": ("all_gather", 1, 0),
-    "allgather_into_tensor_coalesced": ("all_gather", 1, 0),
-    "gather": ("gather", 1, 0),
-    "scatter": ("scatter", 1, 0),
-    "reduce_scatter": ("reduce_scatter", 1, 0),
-    "_reduce_scatter_base": ("reduce_scatter", 1, 0),
-    "reduce_scatter_single": ("reduce_scatter", 1, 0),
-    "reduce_scatter_single_coalesced": ("reduce_scatter", 1, 0),
-    "reduce_scatter_tensor_coalesced": ("reduce_scatter", 1, 0),
-    "all_to_all_single": ("all_to_all", 1, 0),
-    "alltoall": ("all_to_all", 1, 0),
-    "alltoall_base": ("all_to_all", 1, 0),
-    "send": ("send", 0, None),
-    "recv": ("recv", None, 0),
-    "recv_anysource": ("recv", None, 0),
-    "barrier": ("barrier", None, None),
-    "monitored_barrier": ("barrier", None, None),
-}
 STORE = ("set", "get", "add", "wait", "check", "compare_set", "append", "multi_set", "multi_get", "delete_key")
 MESSAGES = ("send", "recv")
 _OPERATIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")

@@ -26,6 +26,7 @@ In a rank
     stillness.py   whether it stands still
     groups.py      its device and its process group: made, and made again
     newer.py       names of torch 2.13 for older versions
+    collectives.py the one table of collectives: their names and tensors
     recorder.py    what a function says to other ranks: each collective, with its bytes
     connections.py its connections to others, and how they are cut when a collective is stuck
 """

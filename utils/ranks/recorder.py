@@ -26,26 +26,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-_NAMES = {
-    "allreduce": "all_reduce",
-    "allreduce_coalesced": "all_reduce",
-    "all_reduce_coalesced": "all_reduce",
-    "allgather": "all_gather",
-    "allgather_base": "all_gather",
-    "allgather_coalesced": "all_gather",
-    "allgather_into_tensor_coalesced": "all_gather",
-    "all_gather_into_tensor": "all_gather",
-    "all_gather_into_tensor_coalesced": "all_gather",
-    "reduce_scatter_base": "reduce_scatter",
-    "reduce_scatter_tensor": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "alltoall_base": "all_to_all",
-    "all_to_all_single": "all_to_all",
-    "recv_any_source": "recv",
-    "irecv": "recv",
-    "isend": "send",
-}
+from utils.ranks.collectives import name_of
+
 _NO_TRAFFIC = {"wait_tensor", "wrap_tensor_autograd", "check_for_nan"}
 # Where the tensors that this rank hands in are found, most telling first. (A rank that does not scatter hands
 # in nothing, so the piece that it receives is counted for all ranks.)
@@ -141,7 +123,7 @@ def _collective(func: Any, args: Any, kwargs: dict[str, Any]) -> Collective | No
     # Arguments that have their default value are left out of ``args``; async_op's default is True.
     given = {argument.name: argument.default_value for argument in func._schema.arguments}
     given |= dict(zip(given, args, strict=False)) | kwargs
-    name = _NAMES.get(short, short)
+    name = name_of(short)
     ranks = _ranks(given)
     tensors = next((given[key] for key in _TENSORS if given.get(key) is not None), None)
     if name == "scatter":
