@@ -26,8 +26,6 @@ OFFICIAL = Reference("data_parallel_internals", "Tracker predict", {
     "the sums of the GPUs were averaged: add them up": {"sums.sum(0)": "sums.mean(0)"},
     "the sum is that of the last batch alone: add to what is there": {"total += sums": "total[:] = sums"},
     "the count is that of the last batch alone: add to what is there": {"rows += len(x)": "rows.fill_(len(x))"},
-    "the statistics are counted twice, in the forward and after it":
-        {OUT: IN_PLACE + OUT},
     "the first layer learns nothing: detach what goes into the statistics, not the hidden values themselves":
         {"self.head(hidden)": "self.head(hidden.detach())"},
 })  # fmt: skip
@@ -44,9 +42,8 @@ def play(case: dict[str, Any], Tracker: Any, predict: Any) -> dict[str, Any]:
     model = gpus.put(Tracker(), devices[0])
     wanted = {"first.weight", "head.weight", "total", "rows"}
     missing = wanted - {*dict(model.named_parameters()), *dict(model.named_buffers())}
-    refuse(
-        missing, "Tracker's __init__ is not the one of the lab: leave its layers and buffers", measured=sorted(missing)
-    )
+    words = "Tracker's __init__ is not the one of the lab: leave its layers and buffers"
+    refuse(missing, words, measured=sorted(missing))
     with torch.no_grad():
         for number, one in enumerate(model.parameters()):
             one.copy_((torch.arange(one.numel()) % 7 - 3 + number).view(one.shape) / 9)

@@ -53,7 +53,6 @@ def play(case: dict[str, Any], Gather: Any) -> dict[str, Any]:
     found = {"what Gather returns": values(out), "bytes that move in the forward of Gather": moves}
     _refuse_kept(gather, _leaves(case, devices[::-1], 1))
     coming = (torch.arange(out.numel(), dtype=out.dtype) / 3).view(out.shape).to(target)
-    numbers = values(coming)
     with gpus.seen() as back:
         try:
             out.backward(coming)
@@ -63,8 +62,6 @@ def play(case: dict[str, Any], Gather: Any) -> dict[str, Any]:
             text = " ".join(f"{type(error).__name__}: {error}".split())
             refuse(True, f"the backward of Gather ended with {text}. Another forward has been in between")
     refuse_host(back["copies"], "in the backward of Gather")
-    changed = not torch.equal(values(coming), numbers)
-    refuse(changed, "the backward of Gather changes a gradient that it gets: it belongs to somebody else")
     found["the gradients after a backward through Gather"] = [
         None if leaf.grad is None else values(leaf.grad) for leaf in leaves if leaf.requires_grad
     ]

@@ -14,23 +14,7 @@ from checks.labs.data_parallel_internals.models import Net, rows, tensors, uncha
 from checks.labs.data_parallel_internals.simulated import cluster, refuse_host, refuse_left, unraced, values
 
 SEND = "tensor.to(device) for"
-MARK = "def replicate_model"
-OWN = """class Send(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, tensor, device, count):
-        ctx.home, ctx.count = tensor.device, count
-        return tensor.to(device) if tensor.device != device else tensor.view_as(tensor)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return (gradient / ctx.count).to(ctx.home), None, None
-
-
-def replicate_model"""
 OFFICIAL = Reference("data_parallel_internals", "replicate_model", {
-    "the gradient that comes back is divided by the number of replicas: bring it back as it is":
-        {MARK: OWN, SEND: "(Send.apply(tensor, device, len(devices)) if tensor.requires_grad else tensor.to(device)) "
-                          "for"},
     "a frozen parameter wants a gradient in a replica: what is frozen stays frozen":
         {SEND: "(tensor if device == devices[0] else tensor.to(device).requires_grad_(tensor.is_floating_point() and "
                "name in dict(model.named_parameters()))) for"},
@@ -95,12 +79,7 @@ def _refuse_names(model: Net, replicas: Any) -> None:
     for number, replica in enumerate(replicas):
         missing = next((name for name in right if name not in replica), "")
         words = f"`{missing}` is missing in replica {number}"
-        if missing in buffers:
-            words += ": a replica has buffers too, and named_buffers() finds all"
-        if any(name.startswith("module.") for name in replica):
-            words = "the names in a replica begin with module., those in the model do not"
-        elif missing.count(".") > 1:
-            words += ": layers may hold layers"
+        words += ": a replica has buffers too, and named_buffers() finds all" * (missing in buffers)
         refuse(missing, words)
         more = sorted(set(replica) - set(right) - shared)
         refuse(more, f"replica {number} has a name that the model does not have: {more and more[0]}")
