@@ -16,7 +16,6 @@ import torch.distributed as dist
 
 from checks.engine import Reference, refuse
 from checks.engine.plain import in_steps
-from checks.engine.standstill import Watch
 from checks.labs.torchrun.training_task import Task
 from utils.ranks import groups
 
@@ -61,17 +60,12 @@ _groups: list[Any] = []
 
 def _call(main: Any, task: Task) -> None:
     """Without what else surrounds an answer's calls: its prints are for this check."""
-    watch = Watch.of_this_rank
-    if watch:
-        watch.inside = True
     try:
         getattr(main, "function", main)(task)
     except _Left:
         pass
     except BaseException as error:
         raise (main.outcome_of(error) if hasattr(main, "outcome_of") else error) from error
-    if watch:
-        watch.inside = False  # (a rank that waits from here on has returned)
 
 
 class _Left(BaseException):
