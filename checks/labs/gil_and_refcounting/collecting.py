@@ -13,12 +13,10 @@ from checks.labs.gil_and_refcounting import leaks
 
 MEAN, HOOK = "output.mean()", "means.append(output.mean().item())"
 REGISTER = f"    handle = model[1].register_forward_hook(lambda layer, inputs, output: {HOOK})\n"
-STEP, REMOVE, RETURN = "        optimizer.step()\n", "    handle.remove()\n", "    return means"
+STEP, REMOVE = "        optimizer.step()\n", "    handle.remove()\n"
 OFFICIAL = Reference("gil_and_refcounting", "train_and_log", {
     "that is the mean of what model[0] puts out: model[1] puts out what your hook gets as output": {
         MEAN: "inputs[0].mean()"},
-    "that is the mean of what model[2] puts out, not model[1]": {"model[1]": "model[2]"},
-    "that is the sum: the mean divides by the number of outputs": {MEAN: "output.sum()"},
     "that is the mean after the step: take what the training's own forward puts out": {
         REGISTER: "", REMOVE: "",
         STEP: STEP + "        with torch.no_grad():\n            means.append(model[:2](x).mean().item())\n"},

@@ -10,20 +10,15 @@ from checks.engine import Reference, leaves, refuse
 from checks.engine.plain import kind_of, number
 
 HELD, SLOPE = "turn / threads if turn > 1.000001 * launch else None", "(long - short) / (many - few)"
-MOST = "threads = max(n for n, _ in runs)"
 OFFICIAL = Reference("gil_and_refcounting", "launch_and_held", {
     "what starting the threads costs is in it: it goes away in the difference of two runs": {SLOPE: "long / many"},
     "threads · g is what a launch takes when they wait for the GIL: divide by the threads": {HELD: HELD.replace(
         "turn / threads", "turn")},
     "by how much a launch has grown is not g: the law is a maximum, not a sum": {HELD: HELD.replace(
         "turn / threads", "(turn - launch) / threads")},
-    "by how much a launch has grown is not g: the law is a maximum, not a sum, and all threads take turns": {
-        HELD: HELD.replace("turn / threads", "(turn - launch) / (threads - 1)")},
     "no run shows the GIL: threads · g is at most L, and g may be anything below: None": {HELD: "turn / threads"},
     "that is g = 0, but no run shows the GIL: g may be larger, so None": {HELD: HELD.replace("None", "0.0")},
-    "some threads never wait for the GIL: ask the most": {MOST: "threads = sorted({n for n, _ in runs})[1]"},
     "with many threads it takes longer than L: one thread tells it": {"per_launch(1), ": "per_launch(threads), "},
-    "L first, then g": {f"return launch, {HELD}": f"return {HELD}, launch"},
 })  # fmt: skip
 
 

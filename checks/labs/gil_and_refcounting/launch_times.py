@@ -16,17 +16,12 @@ STEP_TIME = Reference("gil_and_refcounting", "step_time", {
     "a kernel begins when its GPU has finished the kernel before": {DONE: "done[gpu] = ready[gpu] + kernel"},
     "a thread does not wait for its kernel: it launches the next one while the GPU computes": {
         DONE: "ready[gpu] += kernel\n            done[gpu] = ready[gpu]"},
-    "launching and computing go on at the same time: the first launch alone is not hidden": {
-        "return max(done)": "return sum(kernels) + launch * len(kernels)"},
-    "that is the lecture's law, for the long run; kernels differ, and the first one must be launched before it runs": {
-        "return max(done)": "return sum(max(kernel, launch, gpus * held) for kernel in kernels)"},
     "nobody waits for the GIL: a launch begins when its thread is ready and the GIL is free": {BEGIN: "ready[gpu]"},
     "a thread holds the GIL only in the first part of its launch, not for the whole": {
         "gil = begin + held": "gil = begin + launch"},
     "a thread's next launch begins when its last one is over, not as soon as the GIL is free": {BEGIN: "gil"},
     "one thread has all its turns before the next has any: they take turns, launch by launch": {
         LOOPS: "    for gpu in range(gpus):\n        for kernel in kernels:\n"},
-    "that is when the first GPU is done, not the last": {"return max(done)": "return done[0]"},
 })  # fmt: skip
 GRAPHS, LIMIT = "range(0, len(kernels), size)", "<= slack * sum(kernels)"
 SMALLEST_GRAPH = Reference("gil_and_refcounting", "smallest_graph", {

@@ -23,9 +23,6 @@ OFFICIAL = Reference("sharded_checkpoints", "load_rows", {
     "the first ranks have one row more, not the last one all the rest":
         {SHARE: "each, more = divmod(shape[0], world_size)\n        first = rank * each\n"
                 "        last = first + each + more * (rank == world_size - 1)\n"},
-    "shares differ by at most one row: yours are rounded up":
-        {SHARE: "each = math.ceil(shape[0] / world_size)\n        first = min(rank * each, shape[0])\n"
-                "        last = min(first + each, shape[0])\n"},
     "pieces are in the order of their rows, not in that of the files":
         {"mine = torch.empty(last - first,": "pieces = [torch.empty(0,", "*shape[1:], dtype=dtype)": "*shape[1:], "
          "dtype=dtype)]", PLACE: "                pieces.append(piece.reshape(stop - start, *shape[1:]))\n",
@@ -33,10 +30,6 @@ OFFICIAL = Reference("sharded_checkpoints", "load_rows", {
     "a rank without rows gets a tensor with none, and yours gets no tensor":
         {KEEP: "        if len(mine):\n    " + KEEP},
     "all tensors come back as float32, and not in their own type": {KEEP: "        loaded[name] = mine.float()\n"},
-    "all tensors come back flat": {KEEP: "        loaded[name] = mine.flatten()\n"},
-    "a last dimension of one is lost": {KEEP: "        loaded[name] = mine.squeeze(-1) if mine.ndim > 1 else mine\n"},
-    "large integers do not fit into a floating-point number: make each tensor of its own type at once":
-        {PLACE: "                piece = piece if piece.is_complex() else piece.double().to(dtype)\n" + PLACE},
     "whole shards are read: begin and end with this rank's own rows": {READ: WHOLE, PLACE: CUT},
     "files that hold no row of this rank are read too":
         {"if start < stop": "if a < b", READ: WHOLE, PLACE: "                if start < stop:\n    " + CUT},
@@ -44,8 +37,6 @@ OFFICIAL = Reference("sharded_checkpoints", "load_rows", {
         {"            if start < stop:\n": "            for number in range(start, stop):\n",
          READ: f"store.read(file, {OFFSET}(number - a) * row, row)",
          PLACE: "                mine[number - first] = piece.reshape(shape[1:])\n"},
-    "an index is asked for again and again: once for each file is enough":
-        {"in indices.items()": "in [(file, store.index(file)) for file in indices]"},
 })  # fmt: skip
 PAIRS = (1, 4), (2, 3), (3, 3), (4, 1), (4, 2), (4, 3), (3, 5), (2, 9), (11, 2)
 CASES = [{"saved_by": Reshard(*pair)} for pair in PAIRS]

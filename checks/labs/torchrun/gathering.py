@@ -27,19 +27,10 @@ OFFICIAL = Reference("torchrun", "gather_all", {
     f"predictions of 0 are lost: {MARK}": {CUT: "[part[part != 0] for"},
     f"predictions of -1 are lost: {MARK}":
         {PADDED: "torch.full((int(max(lengths)),), -1)", CUT: "[part[part != -1] for"},
-    f"a prediction of the smallest int64 is lost: {MARK}":
-        {PADDED: "torch.full((int(max(lengths)),), -(2**63))", CUT: "[part[part != -(2**63)] for"},
     "digits are lost on the way: an int64 has more of them than floating point, so gather int64":
         {PADDED: "torch.zeros(max(lengths), dtype=torch.float64)", CUT: "[part[:length].long() for"},
-    "digits are lost on the way: an int64 has more of them than an int32":
-        {PADDED: "torch.zeros(max(lengths), dtype=torch.int32)", CUT: "[part[:length].long() for"},
-    "the predictions are sorted: they come in the order of the ranks": {RETURN: RETURN + ".sort().values"},
-    "each rank's own part comes first: they come in the order of the ranks":
-        {RETURN: "    me = dist.get_rank()\n    parts, lengths = (one[me:] + one[:me] for one in (parts, lengths))\n"
-                 + RETURN},
     "only rank 0 gets the predictions: every rank needs them":
         {RETURN: RETURN + " if dist.get_rank() == 0 else torch.empty(0, dtype=torch.int64)"},
-    "the predictions come back as int32": {RETURN: RETURN + ".int()"},
 })  # fmt: skip
 CASES = [
     {"lengths": lengths}

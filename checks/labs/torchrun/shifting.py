@@ -20,10 +20,6 @@ OFFICIAL = Reference("torchrun", "shift", {
     "it goes the wrong way round: send to rank + 1, receive from rank - 1":
         {SEND: SEND.replace("+ 1", "- 1"), RECV: RECV.replace("- 1", "+ 1")},
     "each rank gets its own tensor back: nothing is exchanged": {SEND + RECV + WAIT: "    received = tensor.clone()\n"},
-    "a tensor comes from a rank that is two places away: send to rank + 1, receive from rank - 1":
-        {SEND: SEND.replace("+ 1", "+ 2"), RECV: RECV.replace("- 1", "- 2")},
-    "only the first row arrives: receive into a tensor of the whole shape":
-        {RECV + WAIT: RECV + WAIT + "    received = received[:1].clone() if received.dim() else received\n"},
     "what comes back is always float32: the data type is that of the tensor":
         {"    sending.wait()\n    return received": "    sending.wait()\n    return received.float()"},
 })  # fmt: skip

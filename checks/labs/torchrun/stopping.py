@@ -33,18 +33,10 @@ OFFICIAL = Reference("torchrun", "train_until", {
     "it takes the mean of the ranks' means, so that a rank with 2 samples weighs as much as one with 20":
         _from_means("dist.all_reduce(mean, dist.ReduceOp.AVG)"),
     f"the loss of rank 0 decides for all: {ALL}": _from_means("dist.broadcast(mean, src=0)"),
-    f"the loss of the last rank decides for all: {ALL}":
-        _from_means("dist.broadcast(mean, src=dist.get_world_size() - 1)"),
-    f"it stops when more than half of the ranks are good enough: {ALL}":
-        _from_means("mean = (mean < good).float()\n        dist.all_reduce(mean, dist.ReduceOp.AVG)\n"
-                    "        mean = good + 0.5 - mean"),
     "the losses are added up, and never divided by the number of samples": {DECIDES: "if total < good"},
-    "it stops when the loss has reached `good`, and not only below": {DECIDES: "if total / count <= good"},
-    "it takes nan for a loss that is good enough": {DECIDES: "if not total / count >= good"},
     "it never stops early": {DECIDES: "if False"},
     "it returns the last epoch's number, counted from 0: return how many epochs were trained":
         {"return epoch + 1": "return epoch"},
-    "it returns always `most`: return how many epochs were trained": {"return epoch + 1": "return most"},
 })  # fmt: skip
 # Means of three ranks in each epoch; each mistake takes another one of them for the last.
 _EACH = [(1, 1, 1), (2, 0.45, 2), (0.1, 0.9, 0.9), (0.9, 0.9, 0.1), (0.05, 0.6, 0.6), (0.4, 0.9, 0.4), (2, 0.3, 0.6),
