@@ -1,4 +1,4 @@
-"""The official solutions of this lab, with which checks compare, train what one process trains."""
+"""The official solution for Horovod, with which its check compares, trains what one process trains."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import torch
 import torch.distributed as dist
 
 from checks.engine.refusing import same
-from checks.labs.other_frameworks import replicas, scaling, workers
-from utils.training.same_training import Batches
+from checks.labs.other_frameworks import scaling, workers
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # (workers cannot import tests)
 
@@ -42,27 +41,3 @@ def test_horovod_trains_what_one_process_trains():
     pytest.importorskip("horovod")
     found = workers.run("horovod", _horovod_beside_one_process, scaling.CASES[0], ranks=3, timeout=200)
     assert found == [[]] * 3
-
-
-def _tensorflow(case: dict[str, Any]) -> dict[str, Any]:
-    return {**replicas.play(case, *replicas.OFFICIAL.functions()), "start": replicas.Task(case).weights()}
-
-
-@pytest.mark.nightly
-def test_replicas_of_tensorflow_train_what_one_process_trains():
-    pytest.importorskip("tensorflow")
-    case = replicas.CASES[0]
-    found = workers.run("tensorflow", _tensorflow, case, ranks=replicas.RANKS, timeout=200)
-    for first, seen in ((0, found[0]), (0, found[1]), (2, found[2])):
-        weights = [torch.as_tensor(one).requires_grad_() for one in found[first]["start"]]
-        losses = []
-        for step in range(case["steps"]):
-            images, labels = map(torch.tensor, Batches()[step])
-            logits = (images @ weights[0] + weights[1]).relu() @ weights[2] + weights[3]
-            losses.append(torch.nn.functional.cross_entropy(logits, labels))
-            for weight, gradient in zip(weights, torch.autograd.grad(losses[-1], weights), strict=True):
-                weight.data -= case["rate"] * gradient
-        shown = next(value for name, value in seen.items() if name.startswith("the losses"))
-        assert same(shown, torch.stack(losses).detach())
-        kept = next(value for name, value in seen.items() if name.startswith("the weights"))
-        assert same(kept, [weights] * len(kept))
