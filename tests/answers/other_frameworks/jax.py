@@ -1,21 +1,17 @@
-"""Exercise 4 of the lab on other frameworks: JAX. What is not here is in the official solution."""
+"""A batch over several devices of JAX. What is not here is in the official solution."""
 
 from known_answers import right, wrong
 
 PUT = "        images, labels = (jax.device_put(array, divided) for array in task.batch(step))\n"
 
-right("nothing compiled", {"    @jax.jit\n": ""})
-right("a mesh that JAX makes, and losses as they are", {
-    'Mesh(devices, ("data",))': 'jax.make_mesh((len(devices),), ("data",), devices=devices)', "float(loss)": "loss"
+right("nothing compiled, a mesh that JAX makes, losses as they are", {
+    'Mesh(devices, ("data",))': 'jax.make_mesh((len(devices),), ("data",), devices=devices)', "float(loss)": "loss",
+    "    @jax.jit\n": "",
 })  # fmt: skip
 right("the divisions are told to jit", {
     "@jax.jit": "@functools.partial(jax.jit, in_shardings=(whole, divided, divided), out_shardings=whole)",
     "    mesh = Mesh": "    import functools\n\n    mesh = Mesh", PUT: "        images, labels = task.batch(step)\n",
 })  # fmt: skip
-right(
-    "devices of another name, and the whole grid",
-    {'("data",)': '("batch",)', 'PartitionSpec("data")': 'PartitionSpec(("batch",))'},
-)
 
 
 @right("each device's part by itself, and the mean by hand")
@@ -46,5 +42,4 @@ wrong("numpy's arrays as they come", "one device does everything", {
     PUT: "        images, labels = task.batch(step)\n", "jax.device_put(array, whole)": "jax.numpy.asarray(array)"
 })  # fmt: skip
 wrong("only the weights are returned", "two things are returned", {"return losses, weights": "return weights"})
-wrong("one loss for all", "the losses", {"    losses = []\n    for": "    losses = [0.0]\n    for"})
 wrong("the rate is scaled", "not what the exercise says", {"task.lr *": "task.lr * len(devices) *"})
