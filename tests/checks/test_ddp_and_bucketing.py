@@ -21,16 +21,6 @@ def test_a_model_has_what_is_easily_forgotten(seed):
     assert {buffer.dtype for buffer in buffers.values()} == {torch.float64, torch.int64, torch.bool}
 
 
-def test_a_twin_has_the_same_gradients_and_nobodys_hooks():
-    model = networks.model(1)
-    model.stem.weight.register_hook(lambda gradient: gradient * 2)
-    twin = networks.twin(model)
-    for one in (model, twin):
-        networks.loss(one, 3).backward()
-    assert torch.equal(model.stem.weight.grad, twin.stem.weight.grad * 2)
-    assert torch.equal(model.head.bias.grad, twin.head.bias.grad)
-
-
 def test_a_tangled_loss_is_the_same_and_too_deep_and_wide_for_a_careless_walk():
     loss = networks.loss(networks.model(3), 1)
     tangled = networks.tangled(loss)

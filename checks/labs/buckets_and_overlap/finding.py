@@ -47,23 +47,22 @@ def unused_overlap(case: dict[str, Any], FindingUnused: Callable[..., Any]) -> d
     trained, found = [Trained(m, lambda m: FindingUnused(m, _buckets(m, case["buckets"]))) for m in models], {}
     for number, used in enumerate(STEPS):
         one, buckets = trained[number % 2], _buckets(models[number % 2], case["buckets"])
-        one.model.gates[1] = one.twin.gates[1] = 0.0  # branch 1 is used, and its gradients are zero
+        one.model.gates[1] = 0.0  # branch 1 is used, and its gradients are zero
         words = "Ranks have used other parts, and yet all of them start bucket 0, then bucket 1, …, each one whole"
         with explained(words):
             step = one.step(number, one.wrapped.finish, prepare=one.wrapped.prepare, used=used)
         about = f"in step {number + 1}, with the branches {used[: dist.get_world_size()]}"
         found |= step.told(about)
-        if step.right:  # (else it is told what is wrong with the numbers)
-            travelled, others = _sorted(buckets, step.calls)
-            words = "the all-reduces are not the buckets in their order, each as one tensor, zeros for what is unused"
-            told = [f"{one['bytes']} ({one['dtype']})" for one in step.calls]
-            wrong = len(travelled) < len(buckets) or len(others) > 1
-            refuse(wrong, words, measured=told, expected=[sum(p.nbytes for p in bucket) for bucket in buckets])
-            hidden(step.calls, len(step.ready), travelled)
-            flags(others, sum(map(len, buckets)))
-            # (What lacks nothing before backward goes in prepare() or in the first hook.)
-            label = f"{about}, the gradients that are ready when each bucket starts"
-            found[label] = [max(one["ready"], 1) for one in travelled]
+        travelled, others = _sorted(buckets, step.calls)
+        words = "the all-reduces are not the buckets in their order, each as one tensor, zeros for what is unused"
+        told = [f"{one['bytes']} ({one['dtype']})" for one in step.calls]
+        wrong = len(travelled) < len(buckets) or len(others) > 1
+        refuse(wrong, words, measured=told, expected=[sum(p.nbytes for p in bucket) for bucket in buckets])
+        hidden(step.calls, step.ready, travelled)
+        flags(others, sum(map(len, buckets)))
+        # (What lacks nothing before backward goes in prepare() or in the first hook.)
+        label = f"{about}, the gradients that are ready when each bucket starts"
+        found[label] = [max(one["ready"], 1) for one in travelled]
     return found
 
 

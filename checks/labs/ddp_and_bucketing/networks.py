@@ -1,13 +1,12 @@
 """Models drawn at random, small, and with everything that is easily forgotten.
 
 A tied weight, frozen parameters, names without a tensor, a scalar, buffers that are saved or not, of floats, large
-integers and truth values, modes that are mixed, hooks of somebody else. Branches can be computed in any order or left
-out, and parameters can have two types. Sizes, structure and numbers come from a seed.
+integers and truth values, modes that are mixed. Branches can be computed in any order or left out, and parameters can
+have two types. Sizes, structure and numbers come from a seed.
 """
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Iterator
 
@@ -65,11 +64,7 @@ class Branched(nn.Module):
         self.gates = [1.0] * branches
         for module in self.modules():
             module.training = draw.random() < 0.5
-        if draw.random() < 0.7:  # somebody else's hooks
-            self.head.weight.register_hook(_same)
-            self.stem.register_forward_pre_hook(_nothing)
-        if draw.random() < 0.5:
-            self.again.bias.requires_grad_(False)
+        self.again.bias.requires_grad_(seed % 2 == 0)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.scale(torch.tanh(self.stem(x)))
@@ -90,29 +85,12 @@ def _branch(draw: random.Random, width: int) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(inner, width, bias=draw.random() < 0.6))
 
 
-def _same(gradient: Tensor) -> Tensor:
-    return gradient
-
-
-def _nothing(*_: object) -> None:
-    return None
-
-
 def model(seed: int, numbers: int | None = None, branches: int = 2, types: str = "float64") -> Branched:
     """A model whose structure comes from ``seed``, and its numbers from ``numbers`` (else from ``seed`` too)."""
     kept = torch.get_rng_state()
     torch.manual_seed(seed if numbers is None else numbers)
     made = Branched(seed, branches, types)
     torch.set_rng_state(kept)
-    return made
-
-
-def twin(original: Branched) -> Branched:
-    """A copy without anybody's hooks, made before a learner's code has seen the model."""
-    made = copy.deepcopy(original)
-    for tensor in made.parameters():
-        tensor._backward_hooks = None
-        tensor._post_accumulate_grad_hooks = None
     return made
 
 

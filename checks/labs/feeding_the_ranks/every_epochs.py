@@ -24,8 +24,6 @@ OFFICIAL = Reference("feeding_the_ranks", "train_every_epoch", {
         {TELL: "", STEP: STEP + "\n" + TELL},
     "a rank keeps the samples that it had, and only shuffles them: shuffle all of them first, deal out then":
         {SAMPLER: OWN},
-    "after a while the orders come again: give set_epoch a number that never comes again":
-        {TELL: TELL.replace("(epoch)", "(epoch % 2)")},
 })  # fmt: skip
 CASES = [{"samples": 23, "epochs": 4}, {"samples": 26, "epochs": 3}]
 

@@ -25,7 +25,6 @@ OFFICIAL = Reference("feeding_the_ranks", "train_resumed", {
     "the first iterator after resuming has the order of epoch 0: set_epoch comes before it, too": {FIRST: ""},
     "after resuming, the epochs are counted from 0 again: count from the very first one":
         {FIRST: "    sampler.set_epoch(0)\n", NEXT: NEXT.replace("epoch + 1", "epoch - first + 1")},
-    "the order depends on where a run was resumed": {"Sampler(dataset)": "Sampler(dataset, seed=first)"},
 })  # fmt: skip
 CASES = [{"samples": 23, "first": 2, "epochs": 4}, {"samples": 26, "first": 2, "epochs": 3}]
 PATIENCE = 5.0  # seconds for workers to read their first sample, however busy the machine is

@@ -18,9 +18,6 @@ OFFICIAL = Reference("sharded_data_parallel", "clip_shards", {
     "it is the norm of this rank's shards alone: nothing of the others has arrived": {SEND: ""},
     "the ranks' norms are added: it is their squares that add up":
         {SEND: f"    squares = squares.sqrt()\n{SEND}    squares = squares**2\n"},
-    "it is the largest of the ranks' norms: all their squares add up":
-        {SEND: SEND.replace("s)", "s, dist.ReduceOp.MAX)")},
-    "it is the mean of the ranks' squares: they add up": {SEND: SEND.replace("s)", "s, dist.ReduceOp.AVG)")},
     "the square of the norm is returned: take the root": {RESULT: "return squares"},
     "the norm after clipping is returned: return the one before":
         {RESULT: "return min(norm, torch.tensor(max_norm, dtype=norm.dtype))"},
@@ -30,10 +27,7 @@ OFFICIAL = Reference("sharded_data_parallel", "clip_shards", {
     "only ranks whose own norm is above max_norm scale their shards: all do, if the norm of all is above it":
         {SEND: "    own = squares.sqrt()\n" + SEND, ABOVE: "if own > max_norm:"},
     "shards are scaled although the norm is not above max_norm": {ABOVE: "if norm > 0:"},
-    "shards are scaled to norm 1, and not to max_norm": {SCALE: "shard.mul_(1 / norm)"},
-    "a max_norm of 0 is taken for none: then all shards become 0": {ABOVE: "if max_norm and norm > max_norm:"},
     "a copy is scaled: multiply the shards in place": {SCALE: "shard = shard * (max_norm / norm)"},
-    "only the first shard of a rank is scaled": {SCALE: "shard.mul_(max_norm / norm if shard is shards[0] else 1)"},
 })  # fmt: skip
 CASES = [
     {"gradient": "longer than max_norm", "type": "float64", "rank_without_a_shard": 1, "seed": 1},

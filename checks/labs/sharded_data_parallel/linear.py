@@ -31,11 +31,8 @@ OFFICIAL = Reference("sharded_data_parallel", "sharded_linear", {
         {RESULT: "return dx, None, None"},
     "x gets no gradient: backward returns one result for each argument of forward":
         {RESULT: "return None, dshard, None"},
-    "the gradient of x is divided by the world size: it is of this rank's rows alone":
-        {RESULT: "return dx / dist.get_world_size(), dshard, None"},
     "the gradient of the weight is turned round: as the weight, it has a row for each output":
         {"(upstream.t() @ x)": "(x.t() @ upstream)"},
-    "the gradient in the padding is not 0": {"dw.new_zeros(padding)": "dw.new_ones(padding)"},
     "the weight is gathered twice in one pass: once is enough":
         {PRODUCT: f"        gathered(shard, rows, x.shape[1])\n{PRODUCT}"},
 })  # fmt: skip

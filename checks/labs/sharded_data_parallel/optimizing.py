@@ -36,9 +36,6 @@ OFFICIAL = Reference("sharded_data_parallel", "ShardedOptimizer", {
         {"            parameter.grad = None\n": ""},
     "a rank updates the shard of another one: rank r owns part r":
         {"mine[dist.get_rank()]": "mine[dist.get_rank() - 1]"},
-    "each rank hands in all parameters to the all-gather: its own shard is enough":
-        {GATHER: f"        dist.all_gather_single(whole.new_empty(len(whole) * dist.get_world_size()), {HERE})\n"
-                 "        whole = torch.cat([*dist.nn.functional.all_gather(self.shard.detach())])\n"},
     "the optimizer begins anew in every step: its state has to stay":
         {"self.optimizer = make_optimizer([self.shard])": "self.make, self.optimizer = make_optimizer, None",
          STEP: f"        self.optimizer = self.make([self.shard])\n{STEP}"},

@@ -21,15 +21,12 @@ WHOLE, CLEAR = "[*flat, flat[0].new_zeros(padding)]", "parameter.grad = None"
 NEW = "whole.new_empty(whole.numel() // ranks)"
 OFFICIAL = Reference("sharded_data_parallel", "reduce_gradients", {
     "the shard is the sum over the ranks: divide by the world size": {", dist.ReduceOp.AVG": ""},
-    "the shard is divided by the world size twice": {RESULT: "    return shard / ranks\n"},
     "the shard is cut out of this rank's own gradient: nothing of the others has arrived": {REDUCE: CUT},
     "an all-reduce brings every rank the whole gradient, of which it keeps a shard: a reduce-scatter is enough":
         {REDUCE: "    dist.all_reduce(whole, dist.ReduceOp.AVG)\n" + CUT},
     "a rank gets the shard of another one: rank r owns part r":
         {REDUCE: "    whole = whole.roll(shard.numel())\n" + REDUCE},
     "the whole gradient is still there, in `.grad`: set it to None, or nothing is saved": {CLEAR: "pass"},
-    "gradients of zeros are still there, in `.grad`: set it to None, or nothing is saved":
-        {CLEAR: "parameter.grad.zero_()"},
     "the padding is in front: it comes at the end": {WHOLE: "[flat[0].new_zeros(padding), *flat]"},
     "there is padding where none is needed": {"% ranks\n": "% ranks or ranks\n"},
     "what is left over is cut off: add zeros at the end instead":
@@ -37,10 +34,6 @@ OFFICIAL = Reference("sharded_data_parallel", "reduce_gradients", {
     "each parameter travels by itself: put all gradients into one flat tensor first":
         {REDUCE: "    for one in flat:\n        part = torch.cat([one, one.new_zeros(-one.numel() % ranks)])\n"
                  "        dist.reduce_scatter_single(part.new_empty(len(part) // ranks), part)\n" + REDUCE},
-    "parameters that are a single number are left out":
-        {"for parameter in parameters]": "for parameter in parameters if parameter.dim()]"},
-    "NaN and infinity are made into numbers: they have to come out": {RESULT: "    return shard.nan_to_num()\n"},
-    "the shard has another type than the gradients": {RESULT: "    return shard.half()\n"},
     "a later call writes into the shard that this one has returned: give each its own memory":
         {NEW: f"vars(reduce_gradients).setdefault('kept', {NEW})"},
 })  # fmt: skip

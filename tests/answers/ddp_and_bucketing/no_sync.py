@@ -112,8 +112,3 @@ wrong("divides what travels", "changes a tensor while all_reduce is still using 
     + "                    work.wait()\n"
 })  # fmt: skip
 wrong("no context manager", "does not support the context manager protocol", {"    @contextlib.contextmanager\n": ""})
-wrong("every micro-batch travels, later", "the gradient of", {
-    "        if self.synchronise:\n            for": "        self.late = [*getattr(self, 'late', []), "
-    "[p.grad for p in self.model.parameters()]]\n        if not self.synchronise:\n            self.model.zero_grad()\n"
-    "        else:\n            for"
-})  # fmt: skip

@@ -66,7 +66,7 @@ wrong("blocking", "this is a blocking DDP", {
     FINISH: "        for parameter in self.travelling:\n            dist.all_reduce(parameter.grad)\n" + MEAN
     + "        self.travelling.clear()\n",
 })  # fmt: skip
-wrong("all in the last hook", "does not start in the hook of the gradient", {
+wrong("all in the last hook", "how many gradients are ready when each all_reduce starts", {
     LIST: "        self.ready, self.all = [], sum(p.requires_grad for p in model.parameters())\n" + LIST,
     WORK + KEEP: "        self.ready.append(parameter)\n        if len(self.ready) < self.all:\n            return\n"
     "        for parameter in self.ready:\n    " + WORK + "    " + KEEP + "        self.ready.clear()\n",
