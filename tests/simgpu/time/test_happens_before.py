@@ -8,7 +8,7 @@ import torch
 
 import simgpu
 from simgpu.time import happens_before
-from simgpu.time.happens_before import Extent
+from simgpu.time.accesses import Extent
 
 
 @pytest.fixture(autouse=True)
