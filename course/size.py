@@ -21,7 +21,7 @@ BUDGETS = {
     ("lessons", "course"): 7_850,
     ("tests/answers",): 11_600,
     ("tests",): 30_100,
-    ("benchmarks", "scripts", "book", "packages", "*.py"): 6_990,
+    ("benchmarks", "scripts", "publish", "*.py"): 6_990,
 }
 """Lines that these have together at most. A budget only falls; one that rises names what was deleted for it."""
 GENERATED = "checks/reference"

@@ -23,7 +23,7 @@ GIL_SHARE = 0.3
 assumed to need no GIL, torch's dispatcher and the driver work: torch lets go of the GIL before it calls them."""
 
 
-def cluster(
+def cluster(  # noqa: PLR0913
     nodes: int = 1,
     gpus_per_node: int = 4,
     gpu: str | GPU | Sequence[str | GPU] = "H100",

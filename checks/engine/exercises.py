@@ -153,7 +153,7 @@ class Exercise:
         return Verdict(HANDED_IN)
 
 
-def exercise(
+def exercise(  # noqa: PLR0913
     official: Reference | None = None,
     cases: Any = None,
     *,

@@ -37,7 +37,7 @@ class Result:
             self.notes.append(printable(sentence[:_LONGEST_NOTE]))
 
 
-def grade(
+def grade(  # noqa: PLR0913
     folder: Path,
     labs: Path,
     *,

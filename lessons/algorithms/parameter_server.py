@@ -167,7 +167,7 @@ def gradient_at(model: nn.Module, loss: Loss, vector: Tensor, worker: int, step:
 
 
 # ---------------------------------------------------------------------- on real ranks
-def train(
+def train(  # noqa: PLR0913
     model: nn.Module,
     loss: Loss,
     gradients: int,
@@ -287,7 +287,7 @@ def _pull(parts: Sequence[Tensor], record: Record) -> bool:
 
 
 # ---------------------------------------------------------------------- in simulated time
-def simulate(
+def simulate(  # noqa: PLR0913
     model: nn.Module,
     loss: Loss,
     gradients: int,

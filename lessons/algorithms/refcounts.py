@@ -149,7 +149,7 @@ def picture(played: Run, steps: int = 8) -> Picture:
     return canvas.picture()
 
 
-def _numbers(canvas: Canvas, x: float, y: float, cell: float, row: float, count: int, names: int, freed: bool,
+def _numbers(canvas: Canvas, x: float, y: float, cell: float, row: float, count: int, names: int, freed: bool,  # noqa: PLR0913
              wrong: bool) -> None:  # fmt: skip
     colour = palette.VERMILION if wrong else palette.INK
     canvas.text(x + cell / 2, y + row / 2 + 6, "freed" if freed else str(count), size=17, bold=True, colour=colour)

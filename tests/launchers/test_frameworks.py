@@ -1,4 +1,4 @@
-"""scripts/frameworks with their launchers: what lecture 22 does not show of them. (It runs each, whole and dying.)"""
+"""scripts/frameworks with their launchers: what the lecture does not show (it runs each, whole and dying)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processes of a TensorFlow cluster: roles, addresses, how they end. (Lecture 22 runs the programs themselves.)"""
+"""The processes of a TensorFlow cluster: roles, addresses, how they end. (The lecture runs the programs themselves.)"""
 
 from __future__ import annotations
 

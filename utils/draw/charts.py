@@ -21,7 +21,7 @@ Curve = tuple[Sequence[float], Sequence[float]]
 EDGE = "#33333399"  # of bars, and so of their hatches: light enough that the colour stays
 
 
-def lines(
+def lines(  # noqa: PLR0913
     curves: Mapping[str, Curve],
     x_label: str,
     y_label: str,
@@ -85,7 +85,7 @@ def _between_powers_of_ten() -> LogFormatter:
     return Plain(minor_thresholds=(1, 0.4))
 
 
-def bars(
+def bars(  # noqa: PLR0913
     values: Mapping[str, float],
     x_label: str,
     title: str,

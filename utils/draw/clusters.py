@@ -188,7 +188,7 @@ _GPUS = _Look(72, 46, 20)
 _HOST_HEIGHT = 40
 
 
-def _node(
+def _node(  # noqa: PLR0913
     canvas: Canvas,
     x: float,
     y: float,

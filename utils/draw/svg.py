@@ -104,7 +104,7 @@ class Canvas:
             parts.append(f"{key.rstrip('_').replace('_', '-')}={quoteattr(shown)}")
         self._shapes.append(f"<{tag} {' '.join(parts)}>{content}</{tag}>" if content else f"<{tag} {' '.join(parts)}/>")
 
-    def text(
+    def text(  # noqa: PLR0913
         self,
         x: float,
         y: float,
@@ -132,7 +132,7 @@ class Canvas:
             **(around if halo else {}),
         )
 
-    def box(
+    def box(  # noqa: PLR0913
         self,
         x: float,
         y: float,

@@ -216,7 +216,7 @@ ROW = 18
 SEEN, OUTLINED = 1.5, 3.0  # pixels: the least that is drawn, and the least that gets an outline
 
 
-def timeline(
+def timeline(  # noqa: PLR0913
     spans: Iterable[Span],
     *,
     title: str = "",
@@ -299,7 +299,7 @@ def _word(busy: dict[str, float]) -> str:
     return "lane" if len(busy) == 1 else "lanes"
 
 
-def _draw(
+def _draw(  # noqa: PLR0913
     inside: dict[str, list[Span]],
     lanes: Sequence[str],
     left_out: int,

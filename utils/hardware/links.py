@@ -169,7 +169,7 @@ def _pcie(generation: int, gigatransfers: float, year: int, reached: float, wher
     return Link(f"PCIe {generation}.0 x16", 5.7e-6, speed, year, source, _NCCL, **shares)
 
 
-def _nvlink(
+def _nvlink(  # noqa: PLR0913
     generation: int,
     gpu: str,
     links: int,
