@@ -87,14 +87,19 @@ def _be(body: Callable[[Notes], None], note: Notes) -> None:
 def overheard(answer: Any, hear: Callable[[str, Any], None]) -> Any:
     """In a life: the answer, before each of whose steps with files ``hear`` is called, ``from os import fsync`` too."""
     text = cloudpickle.dumps(getattr(answer, "function", answer))
-    real = os.fsync
+    real, everything = os.fsync, os.sync
 
     def fsync(file: Any) -> None:
         hear("fsync", file if isinstance(file, int) else file.fileno())
         real(file)
 
+    def sync() -> None:
+        hear("fsync", None)
+        everything()
+
     for module in (os, sys.modules[os.name]):
         module.fsync = module.fdatasync = fsync  # type: ignore[attr-defined]
+        module.sync = sync  # type: ignore[attr-defined]
     events = "open", "os.rename", "os.remove", "os.mkdir"
     sys.addaudithook(lambda event, given: hear(event, given[0]) if event in events else None)
     again = cloudpickle.loads(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import stat
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ CASES = [
     {"name": "last.pt", "numbers": 300, "bytes": 3, "how": "with a name without a folder, like last.pt: "},
 ]
 THEIRS = "notes.txt", "other.pt.tmp", "last.pt.txt", ".hidden"
+EVERYTHING = 0  # no inode: what os.sync brings to the disk
 ELSEWHERE = "the temporary file is in another folder, maybe on another disk: no rename can come from there"
 
 
@@ -63,8 +65,10 @@ class Room:
                 if left == 0:
                     die()
                 left -= 1
-                file = os.fstat(given) if event == "fsync" else None
+                file = os.fstat(given) if event == "fsync" and given is not None else None
                 facts = {"inode": file.st_ino, "size": file.st_size} if file else {"at": str(given)}
+                if event == "fsync" and given is None:
+                    facts = {"inode": EVERYTHING, "size": sys.maxsize}
                 note(event, now=os.stat(self.path).st_ino if self.path.exists() else 0, **facts)
                 if failing and file and stat.S_ISREG(file.st_mode):
                     failing = False
@@ -131,14 +135,14 @@ def _in_order(life: Life, room: Room, old: int) -> None:
     refuse(file.st_ino == old, words)
     paths = [Path(os.path.realpath(note["at"])) for note in life.of("os.rename") if os.path.isabs(note["at"])]
     refuse(any(room.folder not in path.parents for path in paths), ELSEWHERE)
-    mine = [note for note in syncs if note["inode"] == file.st_ino]
+    mine = [note for note in syncs if note["inode"] in (file.st_ino, EVERYTHING)]
     before = [note for note in mine if note["now"] != file.st_ino]
     words = "fsync of the file comes after the rename: a power cut between them leaves the name without the bytes"
     refuse(mine and not before, words)
     refuse(not before, "the bytes are not synced before they have the name: fsync the file that is renamed")
     words = "fsync comes before the last bytes are written: write, flush, fsync"
     refuse(before[-1]["size"] < file.st_size, words, measured=f"{before[-1]['size']} bytes", expected=file.st_size)
-    after = [note["now"] == file.st_ino for note in syncs if note["inode"] == folder]
+    after = [note["now"] == file.st_ino for note in syncs if note["inode"] in (folder, EVERYTHING)]
     refuse(not after, "the folder of the checkpoint is not synced after the rename: a power cut loses the name")
     refuse(not any(after), "the folder is synced before the rename: the new name is not on the disk then")
 

@@ -64,7 +64,9 @@ def tidies_up_first():
     return (save,)
 
 
-right("fsync is a default argument, the old format", {
+FOLDER = '    folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY)\n    os.fsync(folder)\n    os.close(folder)'
+right("fsync is a default argument, the old format, os.sync for the name", {
+    FOLDER: "    os.sync()",
     "def save(state, path):": "def save(state, path, sync=os.fsync):", "os.fsync(file.fileno())": "sync(file.fileno())",
     "torch.save(state, file)": "torch.save(state, file, _use_new_zipfile_serialization=False)",
 })  # fmt: skip
