@@ -16,12 +16,12 @@ PREFIXES = tuple(f"{name}." for name in FLOORS)
 """How the names of their modules begin."""
 BUDGETS = {
     ("utils",): 9_240,
-    ("simgpu",): 10_590,
-    ("checks",): 18_600,
-    ("lessons", "course"): 7_850,
-    ("tests/answers",): 11_600,
-    ("tests",): 30_100,
-    ("benchmarks", "scripts", "publish", "*.py"): 6_990,
+    ("simgpu",): 10_820,  # from 10,590: costs by the schemas' names, and its tests have 1,900 lines less
+    ("checks",): 16_960,
+    ("lessons", "course"): 7_700,
+    ("tests/answers",): 6_700,
+    ("tests",): 26_000,
+    ("benchmarks", "scripts", "publish", "*.py"): 6_740,
 }
 """Lines that these have together at most. A budget only falls; one that rises names what was deleted for it."""
 GENERATED = "checks/reference"
