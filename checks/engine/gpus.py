@@ -16,7 +16,7 @@ from torch import nn
 import simgpu
 from simgpu.memory.allocator import rounded
 from simgpu.time.phases import COMMUNICATION
-from utils.ranks.stillness import looking
+from utils.ranks.locate import looking
 
 __all__ = ["begin", "go_on", "held", "place", "plain", "put", "raw", "rounded", "seen", "unordered"]
 Facts = dict[str, Any]

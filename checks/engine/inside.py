@@ -35,13 +35,14 @@ class Outcome(BaseException):
         super().__init__(sentence or kind)
 
 
-def run_in_rank(payload: bytes, notes: str, watched: bool) -> bytes:
+def run_in_rank(payload: bytes, notes: str, watched: bool, seconds: float) -> bytes:
     """Call a function and return what it returns as plain bytes.
 
     Args:
         payload: cloudpickled (function, arguments).
         notes: the folder that the check reads when this rank does not come to the end.
         watched: whether ranks that stand still are to be ended.
+        seconds: when they are ended anyway.
     """
     import torch.distributed as dist
 
@@ -49,7 +50,7 @@ def run_in_rank(payload: bytes, notes: str, watched: bool) -> bytes:
 
     before, sys.stdout = sys.stdout, printed.here
     rank = dist.get_rank()
-    watch = Watch(notes, rank, dist.get_world_size())
+    watch = Watch(notes, rank, dist.get_world_size(), seconds)
     if watched:
         watch.start()
     try:

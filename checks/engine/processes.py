@@ -160,6 +160,7 @@ def _launch(work: _Work, notes: Path) -> list[Any]:
             work.payload,
             str(notes),
             work.watch,
+            work.seconds,
             ranks=work.ranks,
             nodes=work.nodes,
             timeout=work.seconds,

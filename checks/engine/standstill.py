@@ -1,28 +1,29 @@
 """Ranks that stand still: a watch in every rank sees that nothing moves any more, and ends them all at once.
 
 A time-out would have to be long on a slow machine. The watch is a thread that looks at its rank ten times a second. A
-rank *waits* when its main thread is where it was at the last look, in no line that says sleep, and nothing in its
-process works (``utils.ranks.stillness``). Ranks *stand still* when, look after look, each of them waits in the same
-place or has come to its end, and at least one waits: for a second if they surely wait for each other, else for four.
+rank *waits* when its main thread is where it was at the last look, nothing in the process computes or is about to, no
+thread sleeps for a while or reads a disk, and there is no child process that could still have news. Ranks *stand still*
+when, look after look, each of them waits in the same place or has come to its end, and at least one waits.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
 from checks.engine import printed
-from utils.ranks import stillness
+from checks.engine.threads import Threads
 from utils.ranks.output import text_table
 
 TICK = 0.1  # seconds between two looks
-QUIET = 2  # so many looks without work, and it is asked where the rank is
+QUIET = 2  # so many looks without a move, and it is asked where the rank is
 STILL = 10  # so many looks without any change: a machine that is too busy for the ranks is too busy for the looks too
-STILL_ELSEWHERE = 40  # … where a rank waits in no collective, or has threads that may still do something
+STILL_ELSEWHERE = 40  # … where a rank waits in no collective, but maybe for somebody else
 HUNG = "hung"  # the file that the first rank writes which sees it
 _exit = os._exit  # an answer may run with another one
 End = dict[str, Any]  # how one rank ended: "state" (waits, returned, raised), "line", "code", "call", "text", "value"
@@ -36,34 +37,23 @@ def hung(notes: str | Path) -> list[End] | None:
 
 def who_waits(ends: list[End]) -> str:
     """One sentence: "rank 0 waits in all_reduce (line 4), and rank 1 has returned"."""
-    states = {}
+    groups: dict[str, list[int]] = {}
     for rank, end in enumerate(ends):
-        where = f" (line {end['line']})" if end.get("line") else ""
-        states.setdefault((end["state"], f"{_call(end)}{where}"), []).append(rank)
+        groups.setdefault(_state(end), []).append(rank)
     parts = []
-    for (state, where), ranks in states.items():
-        names = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
-        parts.append(f"{names} {_VERBS[state][len(ranks) > 1]}{where if state == 'waits' else ''}")
+    for state, ranks in groups.items():
+        many = len(ranks) > 1
+        name = f"rank{'s' if many else ''} {', '.join(map(str, ranks))}"
+        words = state.replace("waits", "wait").replace("has ", "have ") if many else state
+        parts.append(f"{name} {words}")
     return ", and ".join(parts)
-
-
-_VERBS = {
-    "waits": ("waits", "wait"),
-    "returned": ("has returned", "have returned"),
-    "raised": ("has raised an exception", "have raised an exception"),
-}
-
-
-def _call(end: End) -> str:
-    return f" in {end['call']}" if end.get("call") else ""
 
 
 def table(ends: list[End]) -> str:
     """How each rank ended, a row each."""
     rows = [("rank", "state", "line", "code")]
     for rank, end in enumerate(ends):
-        state = f"{_VERBS[end['state']][0]}{_call(end)}"
-        rows.append((str(rank), state, str(end.get("line") or ""), (end.get("code") or "")[:80]))
+        rows.append((str(rank), _state(end, line=False), str(end.get("line") or ""), (end.get("code") or "")[:80]))
     return "\n".join(text_table(rows))
 
 
@@ -80,33 +70,45 @@ def report(ends: list[End]) -> str:
     return "\n".join([table(ends), "", *who_waits_for_whom(outcomes)]).rstrip()
 
 
+def _state(end: End, line: bool = True) -> str:
+    if end["state"] == "returned":
+        return "has returned"
+    if end["state"] == "raised":
+        return "has raised an exception"
+    where = f" (line {end['line']})" if line and end.get("line") else ""
+    return f"waits in {end['call']}{where}" if end.get("call") else f"waits{where}"
+
+
 class Watch(threading.Thread):
     """Looks at this rank, and at what the other ranks' watches have written.
 
     Args:
         notes: a folder that all ranks share.
         rank, ranks: this rank, and how many there are.
+        seconds: after that the ranks are ended anyway; a wait that ends by itself before that is none.
     """
 
     of_this_rank: Watch | None = None
 
-    def __init__(self, notes: str, rank: int, ranks: int) -> None:
+    def __init__(self, notes: str, rank: int, ranks: int, seconds: float) -> None:
         super().__init__(daemon=True, name="watch")
         Watch.of_this_rank = self
         self.notes, self.rank, self.ranks = Path(notes), rank, ranks
+        self.end: End | None = None
         self.over = threading.Event()
-        self._end: End | None = None
-        self._looks = self._moves = self._quiet = 0
-        self._instruction: tuple[int, int] | None = None
-        self._place: dict[str, Any] = {}
-        self._work: stillness.Work | None = None
+        self.moves = self.looks = 0
+        self._until = time.monotonic() + seconds
         self._noting = threading.Lock()
-        self._threads = threading.active_count() + 1
+        self._before: tuple[int, int] | None = None
+        self._found: dict[str, Any] = {}
+        self._quiet, self._spun = 0, False
+        self._main = threading.main_thread()
+        self._threads: Threads | None = None
 
     def ended(self, end: End) -> None:
         """The main thread has come to its end; the others may still wait for it."""
-        self._end = end
-        self._note()
+        self.end = end
+        self._note_state()
 
     def finish(self, end: End) -> None:
         """The same, and wait until all others have ended too, or stand still."""
@@ -116,16 +118,24 @@ class Watch(threading.Thread):
         self.over.set()
 
     def run(self) -> None:
-        self._work = stillness.Work()
+        self._threads = Threads(self._until)
         first: list[Any] = []  # what was seen when nothing changed any more
+        still = 0
         while not self.over.is_set():
-            self._note()
+            self._note_state()
             states = self._states()
             if (self.notes / HUNG).exists():
                 self._leave()
-            if list(map(_without_looks, states)) != list(map(_without_looks, first)):
-                first = states
-            if _has_stood_still(first, states):
+            waiting = [state for state in states if state and state["state"] == "waits"]
+            stopped = waiting and all(state and state["state"] != "runs" for state in states)
+            if not (stopped and list(map(_place, states)) == list(map(_place, first))):
+                first, still = states, 0
+            elif all(
+                now["looks"] > before["looks"] + still for now, before in zip(states, first, strict=True)
+            ):  # an old note of a rank that does not look any more proves nothing
+                still += 1
+            sure = all(map(_for_ranks, waiting)) and not self._spun
+            if stopped and still >= (STILL if sure else STILL_ELSEWHERE):
                 self._write(HUNG, json.dumps(states))
                 self._leave()
             time.sleep(TICK)
@@ -135,38 +145,40 @@ class Watch(threading.Thread):
         _exit(1)
 
     def _look(self) -> End:
-        self._looks += 1
-        busy = self._work is None or self._work.goes_on()
-        counts = {"looks": self._looks, "threads": threading.active_count() > self._threads}
-        if self._end is not None:  # what other threads of this rank still do may wake another rank
-            self._moves += busy
-            return self._end | counts | {"moves": self._moves}
+        from utils.ranks.locate import looking, place_of
+
+        self.looks += 1
+        notes = {"looks": self.looks}
+        if self.end is not None:  # what other threads of this rank still do may wake another rank
+            self.moves += self._threads is None or not self._threads.all_wait(main_counts=False)
+            return self.end | notes | {"moves": self.moves}
         # Who looks at a frame keeps its tensors for that moment, and some checks count the bytes of tensors. So frames
         # are looked at only where nothing has moved for some looks.
-        self._quiet = 0 if busy else self._quiet + 1
-        before, self._instruction = self._instruction, None
+        self._quiet = self._quiet + 1 if self._threads.all_wait() else 0
+        spot, found = None, {"line": None, "code": None, "call": None}
         if self._quiet >= QUIET:
-            self._where(before)
-        waits = self._instruction is not None and self._instruction == before
-        waits = waits and "sleep(" not in (self._place["code"] or "")
-        self._moves += not waits
-        where = {name: self._place.get(name) for name in ("line", "code", "call")}
-        return where | counts | {"moves": self._moves, "place": self._place, "state": "waits" if waits else "runs"}
+            main = self._main.ident or 0
+            with looking:
+                frame = sys._current_frames()[main]
+                spot = (id(frame), frame.f_lasti)
+                del frame
+            if spot != self._before:
+                self._found = place_of(main)
+            found = self._found
+        waits = spot is not None and spot == self._before
+        self._before = spot
+        self.moves += not waits
+        where = {name: found[name] for name in ("line", "code", "call")}
+        notes |= {"moves": self.moves, "place": found, "state": "waits" if waits else "runs"}
+        self._spun |= self._threads.spins
+        return where | notes
 
-    def _where(self, before: tuple[int, int] | None) -> None:
-        from utils.ranks.locate import place_of
-
-        main = threading.main_thread().ident or 0
-        self._instruction = stillness.instruction(main)
-        if self._instruction != before:
-            self._place = place_of(main)
-
-    def _note(self) -> None:
+    def _note_state(self) -> None:
         """Let the other ranks know: a look and its note in one, or the watch's last look could hide the end."""
         with self._noting:
             self._write(f"state.{self.rank}", json.dumps(self._look()))
 
-    def _states(self) -> list[Any]:
+    def _states(self) -> list[End | None]:
         return [self._read(self.notes / f"state.{rank}") for rank in range(self.ranks)]
 
     @staticmethod
@@ -182,19 +194,11 @@ class Watch(threading.Thread):
         os.replace(new, self.notes / name)
 
 
-def _has_stood_still(first: list[Any], states: list[Any]) -> bool:
-    """Whether ranks have not moved for long enough since they were first seen so. Where all who wait do so in a
-    collective, or for one that was begun before, and no thread is there that could still do something, that is soon."""
-    waiting = [state for state in states if state and state["state"] == "waits"]
-    if not waiting or not all(state and state["state"] != "runs" for state in states):
-        return False
-    sure = all(state["call"] or ".wait()" in (state["code"] or "") for state in waiting)
-    sure = sure and not any(state["threads"] for state in states)
-    # (An old note of a rank that does not look any more proves nothing: the looks of each are counted.)
-    looks = min(now["looks"] - before["looks"] for now, before in zip(states, first, strict=True))
-    return looks >= (STILL if sure else STILL_ELSEWHERE)
+def _for_ranks(state: End) -> bool:
+    """Whether a rank that waits surely waits for other ranks: in a collective, or for one that was begun before."""
+    return bool(state["call"]) or ".wait(" in (state["code"] or "")
 
 
-def _without_looks(state: End | None) -> End:
+def _place(state: End | None) -> End:
     """What must not change while a rank stands still."""
     return {name: value for name, value in (state or {}).items() if name != "looks"}

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from checks import Wrong
+from checks.engine import standstill
 from checks.engine.answers import Answer
 from checks.engine.processes import StoodStill, run, run_to_the_ends
 from checks.engine.standstill import Watch, table, who_waits
@@ -106,9 +107,9 @@ def _works_on_and_off() -> None:
         time.sleep(0.02)
 
 
-LONG = 2.0  # seconds; a rank that waits in a collective is ended after one, if no other rank is elsewhere
+LONG = 1.5  # seconds; three times what the watch of these tests needs
 SLOW = {
-    "sleeps, for longer than any wait": lambda: time.sleep(5),
+    "sleeps": lambda: time.sleep(LONG),
     "waits for a program": lambda: subprocess.run([sys.executable, "-c", f"import time; time.sleep({LONG})"]),
     "waits for a moment": lambda: threading.Event().wait(LONG),
     "tries to get a lock for a while": lambda: (lock := threading.Lock()).acquire() and lock.acquire(timeout=LONG),
@@ -118,8 +119,13 @@ SLOW = {
 }
 
 
+def _impatient() -> None:
+    standstill.STILL = standstill.STILL_ELSEWHERE = 4
+
+
 def _slow_ways() -> int:
     """Rank 0 waits in a barrier while rank 1 is slow, in each way."""
+    _impatient()
     for way in SLOW.values():
         dist.barrier()
         if dist.get_rank() == 1:
@@ -134,6 +140,7 @@ def test_no_way_to_be_slow_is_taken_for_a_stand_still():
 
 def _sends_late() -> float:
     """Rank 1 has come to its end, and a thread of its sends what rank 0 waits for."""
+    _impatient()
     tensor = torch.full((1,), float(dist.get_rank()))
     if dist.get_rank() == 0:
         dist.recv(tensor, 1)
@@ -184,7 +191,11 @@ def _lock() -> None:
     ],
 )
 def test_ranks_that_wait_for_ever_are_ended_and_named(program, words):
+    def probe():
+        _impatient()
+        program()
+
     with pytest.raises(StoodStill) as caught:
-        run(program, ranks=2, timeout=60)
+        run(probe, ranks=2, timeout=60)
     assert "was not finished: does a rank wait for another that never comes? " + words in caught.value.sentence
     assert caught.value.ends[0]["state"] == "waits" and "waits" in caught.value.details

@@ -16,7 +16,7 @@ from checks import run
 from checks.engine import gpus, memory
 from checks.engine.inside import OpenAnswer, Outcome
 from checks.engine.wire import Stop, Wire
-from utils.ranks.stillness import looking
+from utils.ranks.locate import looking
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks need not import pytest
 

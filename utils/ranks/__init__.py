@@ -23,7 +23,6 @@ In a rank
     iopub.py       its streams: what it prints, on its way to the notebook
     display.py     its values, figures, rich output and tracebacks
     locate.py      where it is: which line of the reader's code, which collective, what has not ended
-    stillness.py   whether it stands still
     groups.py      its device and its process group: made, and made again
     newer.py       names of torch 2.13 for older versions
     collectives.py the one table of collectives: their names and tensors

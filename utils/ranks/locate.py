@@ -8,12 +8,12 @@ import pickle
 import re
 import sys
 import sysconfig
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
-
-from utils.ranks.stillness import looking
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = Path(HERE).parents[__name__.count(".") - 1]  # where the package lies whose part, or whole, this one is
@@ -27,7 +27,9 @@ _DISTRIBUTED = f"torch{os.sep}distributed{os.sep}"
 _NOT_A_CALL = {"wrapper", "_call_impl", "_wrapped_call_impl"}
 _POINT_TO_POINT = re.compile(r"(?:send|recv) (\d+)(?:->|<-)(\d+)")
 
+POLLING = 0.005  # seconds of a core that a wait may use in a tenth of a second, as that for workers in a TCPStore does
 Frames = list[tuple[FrameType, int]]
+looking = threading.Lock()  # whoever holds frames of a running thread holds its tensors too: who counts these waits
 
 
 def frames_under(frame: FrameType | None) -> Frames:
@@ -87,6 +89,26 @@ def _spot(frames: Frames) -> tuple[dict[str, Any], str]:
             found |= {"call": code.co_name} | dict(_partners(frame))
             break
     return found, file
+
+
+def seconds_of_core(thread: int) -> float:
+    """What a thread of this process has computed so far; on systems that cannot tell (macOS), what all threads have."""
+    if hasattr(time, "pthread_getcpuclockid"):
+        return time.clock_gettime(time.pthread_getcpuclockid(thread))
+    return time.process_time()
+
+
+def stands_still(thread: int, seconds: float = 0.1) -> tuple[bool, bool]:
+    """Whether a thread stays at one instruction for a moment, and whether it also computes nothing there.
+
+    Who sleeps, or waits in C++ as DDP does in backward(), computes nothing; who waits for a GPU stays, but computes:
+    CUDA asks again and again.
+    """
+    frame, used = sys._current_frames()[thread], seconds_of_core(thread)
+    at = frame.f_lasti
+    time.sleep(seconds)
+    stays = sys._current_frames().get(thread) is frame and frame.f_lasti == at
+    return stays, stays and seconds_of_core(thread) - used < POLLING
 
 
 def imports_torch(frame: FrameType | None) -> bool:

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, NoReturn
 
-from utils.ranks import connections, debugger, groups, locate, newer, provider, stillness
+from utils.ranks import connections, debugger, groups, locate, newer, provider
 from utils.ranks.display import DisplayPublisher, remember_source, traceback_text
 from utils.ranks.errors import BadRequest
 from utils.ranks.iopub import IOPub, OutStream
@@ -322,7 +322,7 @@ class Rank:
 
     def _where(self) -> dict[str, Any] | None:
         """Where the main thread is now, and whether it computes; None when it has finished the cell."""
-        stays, still = stillness.stands_still(self._main_thread)
+        stays, still = locate.stands_still(self._main_thread)
         if self._cell is None:
             return None
         place = locate.place_of(self._main_thread)
