@@ -95,7 +95,7 @@ lab: setup  ## set up and open JupyterLab on the map of the course and your prog
 update:  ## take the course's newest version; what you have written stays
 	@$(PYTHON) -m course.update
 
-test: setup  ## set up and run every test and every lecture, but those that take long (CI runs them, too)
+test: setup  ## set up and run every test and every lecture, but those that take long (CI runs all)
 	@tests/stages lint tests lectures
 
 test-frameworks: setup  ## set up and test the lectures and labs that need them
@@ -118,8 +118,9 @@ lint: setup  ## ruff: format and lint; mypy: types of utils and simgpu
 tests: setup  ## tests of utils, of the checks and of the repository's habits
 	$(PYTEST) tests -m "not frameworks and not extras and not nightly"
 
-LONG := torchrun failures_and_hangs
-# Without those that start real launchers again and again.
+# The longest: together they take four minutes of two cores.
+LONG := gil_and_refcounting checkpointing torchrun failures_and_hangs choosing
+# Without those.
 lectures: setup  ## execute the lectures, and compare with what is stored
 	$(NBVAL) $(filter-out $(EXTRA:%=notebooks/%) $(wildcard $(LONG:%=notebooks/??_%.ipynb)),$(wildcard notebooks/*.ipynb))
 

@@ -23,7 +23,7 @@ from utils.ranks.output import text_table
 TICK = 0.1  # seconds between two looks
 QUIET = 2  # so many looks without a move, and it is asked where the rank is
 STILL = 10  # so many looks without any change: a machine that is too busy for the ranks is too busy for the looks too
-STILL_ELSEWHERE = 40  # … where a rank waits in no collective, but maybe for somebody else
+STILL_ELSEWHERE = 120  # … where a rank may wait for somebody else: ten seconds for a name server that never answers
 HUNG = "hung"  # the file that the first rank writes which sees it
 _exit = os._exit  # an answer may run with another one
 End = dict[str, Any]  # how one rank ended: "state" (waits, returned, raised), "line", "code", "call", "text", "value"
@@ -195,8 +195,9 @@ class Watch(threading.Thread):
 
 
 def _for_ranks(state: End) -> bool:
-    """Whether a rank that waits surely waits for other ranks: in a collective, or for one that was begun before."""
-    return bool(state["call"]) or ".wait(" in (state["code"] or "")
+    """Whether a rank that waits surely waits for other ranks: in a collective, or for one that was begun before. (While a
+    group is made, torch asks for the names of addresses.)"""
+    return bool(state["call"] and state["call"] != "init_process_group") or ".wait(" in (state["code"] or "")
 
 
 def _place(state: End | None) -> End:

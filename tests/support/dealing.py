@@ -18,7 +18,9 @@ MAKE_TEST, CI = 12 * 60, 40 * 60
 """Seconds that `make test`, once it is set up, and the whole of .ci/run may take on two quiet cores."""
 LINT, INSTALL = 30, 300
 """Seconds for ruff and mypy, and for what .ci/run installs."""
-NOT_IN_MAKE_TEST = re.compile(r"solutions/|notebooks/\d\d_(torchrun|failures_and_hangs|other_frameworks|ray)|.* \(")
+NOT_IN_MAKE_TEST = re.compile(
+    r"solutions/|notebooks/\d\d_(gil_|checkpointing|torchrun|failures_|choosing|other_|ray_)|.* \("
+)
 """Notebooks that only CI runs (see the Makefile), and tests with a mark."""
 
 
