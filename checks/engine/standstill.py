@@ -195,8 +195,10 @@ class Watch(threading.Thread):
 
 
 def _for_ranks(state: End) -> bool:
-    """Whether a rank that waits surely waits for other ranks: in a collective, or for one that was begun before. (While a
-    group is made, torch asks for the names of addresses.)"""
+    """Whether a rank that waits surely waits for other ranks: in a collective, or for one that was begun before.
+
+    (Not where a group is made: there torch asks name servers.)
+    """
     return bool(state["call"] and state["call"] != "init_process_group") or ".wait(" in (state["code"] or "")
 
 
