@@ -17,7 +17,7 @@ PREFIXES = tuple(f"{name}." for name in FLOORS)
 BUDGETS = {
     ("utils",): 9_240,
     ("simgpu",): 10_820,  # from 10,590: costs by the schemas' names, and its tests have 1,900 lines less
-    ("checks",): 16_960,
+    ("checks",): 17_090,
     ("lessons", "course"): 7_700,
     ("tests/answers",): 6_700,
     ("tests",): 26_000,
