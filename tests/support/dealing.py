@@ -15,8 +15,10 @@ MARKS = ("nightly", "frameworks", "extras")
 WORKERS = 4
 """Processes on two cores (JOBS in the Makefile)."""
 MAKE_TEST, CI = 14 * 60, 40 * 60
-"""Seconds that `make test`, once it is set up, and the whole of .ci/run may take on two quiet cores. (12 minutes are the
-aim: what is stored was measured beside other work. These only fall.)"""
+"""Seconds that `make test`, once it is set up, and the whole of .ci/run may take on two quiet cores.
+
+(12 minutes are the aim: what is stored was measured beside other work. These only fall.)
+"""
 LINT, INSTALL = 30, 300
 """Seconds for ruff and mypy, and for what .ci/run installs."""
 NOT_IN_MAKE_TEST = re.compile(
