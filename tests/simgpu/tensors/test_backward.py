@@ -8,7 +8,6 @@ import pytest
 import torch
 from simgpu_support import allocated
 from torch import nn
-from torch.nn import functional as F
 from torch.nn.parallel._functions import Broadcast
 from torch.utils.checkpoint import checkpoint
 
@@ -231,71 +230,6 @@ def test_backward_of_a_function_works_with_the_gpu_of_its_gradients(chosen):
         WhereAmI.apply(WhereAmI.apply(x).to("simgpu:2")).sum().backward()
         assert WhereAmI.seen == [2, 1]
         assert torch.simgpu.current_device() == chosen
-
-
-def _in_place(x):
-    x = x.clone()
-    x.add_(1).mul_(2).clamp_(max=3)
-    x[0] = 7
-    x[:, 1] -= 1
-    x[x > 6] = 0
-    x.t_().unsqueeze_(0).squeeze_(0)
-    return x.transpose_(0, 1).fill_diagonal_(5).zero_().add_(x + 1)
-
-
-def _item_assignment(x):
-    x = x.clone()
-    x[1, 2] = 3.5
-    x[torch.tensor([0, 1])] = 1.0
-    x[torch.tensor([2], device=x.device), 0] = torch.tensor(9.0)
-    x[..., 3] = x[..., 0] * 2
-    x[1:3, ::2] = torch.zeros(2, 2)
-    x[-1].copy_(torch.arange(4.0))
-    return x
-
-
-def _views(x):
-    return torch.cat([x.t().reshape(-1), x[1:, ::2].flatten(), x.view(2, -1)[1], x.expand(2, 3, 4)[1].ravel()])
-
-
-OPERATORS = {
-    "in place": _in_place,
-    "item assignment": _item_assignment,
-    "views": _views,
-    "where": lambda x: torch.where(x > 0, x, -1.0),
-    "scatter_add_": lambda x: torch.zeros_like(x).scatter_add_(1, (x > 0).long(), x),
-    "gather": lambda x: x.gather(1, (x > 0).long()),
-    "index_add_": lambda x: torch.zeros_like(x).index_add_(0, torch.tensor([0, 0, 1], device=x.device), x),
-    "topk": lambda x: torch.cat(list(x.topk(2))),
-    "sort": lambda x: torch.cat(list(x.sort(1, descending=True))),
-    "argmax": lambda x: x.argmax(1),
-    "max over rows": lambda x: torch.cat(list(x.max(0))),
-    "comparison": lambda x: (x == x.round()) | (x > 0),
-    "stack and split": lambda x: torch.stack(x.split([1, 2])[1].chunk(2, 1) + x[1:].chunk(2, 1)),
-    "bincount": lambda x: torch.bincount((x > 0).long().flatten(), minlength=4),
-    "cumsum": lambda x: x.cumsum(1),
-    "einsum": lambda x: torch.einsum("ij,kj->ik", x, x),
-    "advanced indexing": lambda x: x[[2, 0]][:, [True, False, True, True]],
-    "mask": lambda x: x[x > 0],
-    "nonzero": lambda x: (x > 0).nonzero(),
-    "unique": lambda x: x.round().unique(),
-    "interpolate": lambda x: F.interpolate(x[None, None], scale_factor=2, mode="bilinear"),
-    "pad and roll": lambda x: F.pad(x, (1, 2)).roll(1, 0),
-    "convolution": lambda x: F.conv1d(x[None], x.t()[:, :, None]).relu(),
-    "qr": lambda x: torch.linalg.qr(x)[1],
-    "inverse": lambda x: torch.linalg.inv(x[:, :3] @ x[:, :3].T + torch.eye(3, device=x.device)),
-    "complex": lambda x: torch.fft.fft(x).conj().abs() + torch.view_as_real(x.to(torch.complex64).mul(1j)).sum(-1),
-    "ifft": lambda x: torch.fft.ifft(x).real,
-    "float64": lambda x: x.double().exp().sum(0),
-    "whole numbers": lambda x: (x * 10).int() // 3 % 2,
-    "norms": lambda x: torch.stack([x.norm(), x.norm(1), x.std(), x.var(), x.mean(), x.median()]),
-    "nan": lambda x: (x.sqrt()).nan_to_num(3).add(torch.full_like(x, float("nan")).nansum()),
-    "python sum": lambda x: sum(x),
-    "map over rows": lambda x: torch.stack([row * i for i, row in enumerate(x)]),
-    "out": lambda x: torch.add(x, x, out=torch.empty_like(x)),
-    "cat with nothing": lambda x: torch.cat([x, x[:0]]),
-    "where with nothing": lambda x: torch.where(x[:0] > 0, x[:0], 0),
-}
 
 
 @pytest.mark.parametrize("root", [0, 1, 2])
