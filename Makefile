@@ -231,8 +231,6 @@ packages: setup  ## build what goes to PyPI, ranks and simgpu: build/packages/di
 benchmarks: setup  ## print this project's figures beside its peers'
 	$(call install,--editable '.[lab]' --group benchmarks)
 	$(RUN) benchmarks/launcher.py
-	$(RUN) benchmarks/all_reduce.py
-	$(RUN) benchmarks/ddp.py
 	$(RUN) benchmarks/simgpu_overhead.py
 	$(RUN) benchmarks/simgpu_ranks.py
 	$(RUN) benchmarks/simgpu_vs_published.py

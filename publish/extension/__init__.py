@@ -1,7 +1,7 @@
 """What this book adds to Sphinx.
 
 stored.py    notebooks: folded answers whose summary can be translated, outputs that no catalogue has
-parts.py     directives of docs/*.md: a stored cell, the table of lectures, a report, a magic's help
+parts.py     directives of docs/*.md: a stored cell, the table of lectures, a magic's help
 lexer.py     colours for cells on ranks
 mathml.py    formulas as MathML, for which a page needs neither a script nor a network
 addresses.py "open in …", "edit", languages: what the templates show of a page

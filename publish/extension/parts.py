@@ -62,24 +62,6 @@ class CourseMap(SphinxDirective):
         return [_classed("course-map", nodes.raw(html, html, format="html"))]
 
 
-class Report(SphinxDirective):
-    """``{report} file``: tables of fixed columns as tables, under their headings; what stands above them as it is."""
-
-    required_arguments = 1
-
-    def run(self) -> list[nodes.Node]:
-        path = ROOT / self.arguments[0]
-        self.env.note_dependency(str(path))
-        found: list[nodes.Node] = []
-        for block in re.split(r"\n\s*\n", path.read_text(encoding="utf-8").strip("\n")):
-            title, *lines = block.splitlines()
-            if len(lines) < 2 or not re.search(r"\S  +\S", lines[0]) or re.match(r"[\w ]+: ", title):
-                found.append(nodes.literal_block(block, block, language="text"))
-                continue
-            found += [nodes.rubric(title, title), _table(lines)]
-        return found
-
-
 class MagicHelp(SphinxDirective):
     """``{magic-help} module.Class.method``: what a magic says of itself."""
 
@@ -114,25 +96,8 @@ def _shown(output: dict[str, Any]) -> list[nodes.Node]:
     return [nodes.raw(html, html, format="html") if html else nodes.literal_block(text, text, language="none")]
 
 
-def _table(lines: list[str]) -> nodes.table:
-    """Columns begin where a word of the first line begins after two spaces or more."""
-    starts = [0, *(found.end() for found in re.finditer(r"\S {2,}(?=\S)", lines[0]))]
-    ends = [*starts[1:], None]
-    table, group, head, body = nodes.table(), nodes.tgroup(cols=len(starts)), nodes.thead(), nodes.tbody()
-    group += [nodes.colspec(colwidth=1) for _ in starts]
-    for line in lines:
-        row = nodes.row()
-        for start, end in zip(starts, ends, strict=True):
-            text = line[start:end].strip()
-            row += nodes.entry("", nodes.paragraph(text, text))
-        (body if len(head) else head).append(row)
-    table += group
-    group += [head, body]
-    return table
-
-
 def setup(app: Sphinx) -> None:
     directives: dict[str, type[SphinxDirective]] = {"cells": Cells, "lectures": Lectures, "course-map": CourseMap}
-    directives |= {"report": Report, "magic-help": MagicHelp, "start": Start}
+    directives |= {"magic-help": MagicHelp, "start": Start}
     for name, directive in directives.items():
         app.add_directive(name, directive)

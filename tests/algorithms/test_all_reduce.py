@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -186,12 +184,3 @@ def test_the_picture_shows_what_each_rank_holds_and_what_has_just_arrived() -> N
     assert pictures.chunks(states, 0).alt == "At the start: rank 0 holds 1, 1; rank 1 holds 10, 10."
     assert pictures.chunks(states, 2).alt == "After step 2: rank 0 holds 11, 11; rank 1 holds 11, 11."
     assert pictures.chunks(states, 2).data.count(b"<polygon") == 2  # an arrow for each chunk that arrived
-
-
-# ---------------------------------------------------------------------- the benchmark
-def test_the_benchmark_prints_its_ratios() -> None:
-    program = Path(__file__).resolve().parents[2] / "benchmarks" / "all_reduce.py"
-    done = subprocess.run([sys.executable, str(program), "--quick"], capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    for words in ("machine:", "4 MB", "16 MB", "64 MB", "target", "Quick"):
-        assert words in done.stdout

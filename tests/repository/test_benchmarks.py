@@ -27,7 +27,6 @@ pytestmark = [
         ("launcher", {"ranks, medians": 3}, "first result|next cell|memory of kernel|2 ranks|3 ranks|≤ 3.0 ms"),
         ("simgpu_overhead", {"ratio ": 3}, "plain CPU|FakeTensorMode|16 GPUs beside 2"),
         ("simgpu_ranks", {"ratio ": 2}, "FSDP2, 4 simulated ranks|largest rank process|512 GPUs"),
-        ("ddp", {"ratio ": 8, "target ≤ 1.10": 8}, "MLP|ResNet|2 ranks|4 ranks|bucket view"),
     ],
 )
 def test_a_benchmark_prints_its_figures(program: str, count: dict[str, int], words: str) -> None:

@@ -26,6 +26,19 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 }
 
 
+def ones(*shape: int, gpu: int) -> Tensor:
+    return torch.ones(*shape, device=f"simgpu:{gpu}")
+
+
+def square(gpu: int = 0) -> Tensor:
+    return ones(4, 4, gpu=gpu)
+
+
+def default(gpu: int = 0) -> simgpu.Stream:
+    """The stream of a GPU that is used where a program names none."""
+    return torch.simgpu.default_stream(gpu)  # type: ignore[attr-defined]
+
+
 class SmallCNN(nn.Module):
     """Convolutions (grouped too), batch norm, pooling, dropout, and a residual branch."""
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from simgpu_ranks import join
+from simgpu_support import default, square
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
@@ -14,23 +15,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import simgpu
 from lessons.algorithms import pipelines
-from simgpu.time import happens_before
 from utils.ranks import World
 
-
-@pytest.fixture(autouse=True)
-def cluster():
-    with simgpu.cluster(gpus_per_node=3) as cluster:
-        yield cluster
-    assert happens_before.watching is None
-
-
-def square(gpu: int = 0) -> torch.Tensor:
-    return torch.ones(4, 4, device=f"simgpu:{gpu}")
-
-
-def default(gpu: int = 0) -> simgpu.Stream:
-    return torch.simgpu.default_stream(gpu)
+pytestmark = pytest.mark.usefixtures("three_gpus")
 
 
 def kinds(races: simgpu.Races) -> list[str]:

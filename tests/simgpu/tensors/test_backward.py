@@ -6,22 +6,14 @@ from typing import ClassVar
 
 import pytest
 import torch
-from simgpu_support import allocated
+from simgpu_support import allocated, ones
 from torch import nn
 from torch.nn.parallel._functions import Broadcast
 from torch.utils.checkpoint import checkpoint
 
 import simgpu
 
-
-@pytest.fixture(autouse=True)
-def _cluster():
-    simgpu.cluster(gpus_per_node=3)
-    torch.manual_seed(0)
-
-
-def ones(*shape, gpu):
-    return torch.ones(*shape, device=f"simgpu:{gpu}")
+pytestmark = pytest.mark.usefixtures("three_gpus")
 
 
 class Broken(torch.autograd.Function):

@@ -4,20 +4,13 @@ import warnings
 
 import pytest
 import torch
+from simgpu_support import ones
 from torch import nn
 from torch.nn import functional as F
 
 import simgpu
 
-
-@pytest.fixture(autouse=True)
-def _cluster():
-    simgpu.cluster(gpus_per_node=3)
-    torch.manual_seed(0)
-
-
-def ones(*shape, gpu):
-    return torch.ones(*shape, device=f"simgpu:{gpu}")
+pytestmark = pytest.mark.usefixtures("three_gpus")
 
 
 def labels(gpu=None):

@@ -4,22 +4,14 @@ import math
 
 import pytest
 import torch
-from simgpu_support import MODELS, built, happened
+from simgpu_support import MODELS, built, happened, ones
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 import simgpu
 from utils.training.models import GPT, GPT_7B, GPTConfig
 
-
-@pytest.fixture(autouse=True)
-def _cluster():
-    simgpu.cluster(gpus_per_node=3)
-    torch.manual_seed(0)
-
-
-def ones(*shape, gpu):
-    return torch.ones(*shape, device=f"simgpu:{gpu}")
+pytestmark = pytest.mark.usefixtures("three_gpus")
 
 
 NEEDS_NUMBERS = {

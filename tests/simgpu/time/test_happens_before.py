@@ -5,25 +5,12 @@ import random
 
 import pytest
 import torch
+from simgpu_support import default, square
 
 import simgpu
-from simgpu.time import happens_before
 from simgpu.time.accesses import Extent
 
-
-@pytest.fixture(autouse=True)
-def cluster():
-    with simgpu.cluster(gpus_per_node=3) as cluster:
-        yield cluster
-    assert happens_before.watching is None
-
-
-def square(gpu: int = 0) -> torch.Tensor:
-    return torch.ones(4, 4, device=f"simgpu:{gpu}")
-
-
-def default(gpu: int = 0) -> simgpu.Stream:
-    return torch.simgpu.default_stream(gpu)
+pytestmark = pytest.mark.usefixtures("three_gpus")
 
 
 def drawn(seed: int) -> list[tuple]:
