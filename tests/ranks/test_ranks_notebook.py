@@ -23,11 +23,12 @@ from utils.ranks.options import parsed, torch_modules
 @pytest.fixture(scope="module")
 def kernel():
     with Kernel(RANKS_LIVE="0") as kernel:
-        kernel.run("%load_ext utils")
+        kernel.run("%load_ext utils\nimport utils")
         yield kernel
 
 
 def test_the_first_cell_on_four_ranks(kernel):
+    kernel.run("%ranks stop")  # those of other tests
     text = kernel.text("%%ranks -n 4\nx = torch.tensor([float(rank)])\ndist.all_reduce(x)\nprint('rank', rank)\nx")
     assert text == "".join(f"rank {r}: rank {r}\n" for r in range(4)) + "ranks 0–3: tensor([6.])\n"
 
