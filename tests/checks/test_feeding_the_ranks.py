@@ -8,8 +8,7 @@ import pytest
 
 from checks.engine import Reference
 from checks.labs import feeding_the_ranks
-from checks.labs.feeding_the_ranks import worker_numbers
-from checks.labs.feeding_the_ranks.simulated_loader import MACHINES, Machine
+from checks.labs.feeding_the_ranks.simulated_loader import MACHINES, OFFICIAL, Machine, draw
 
 
 @pytest.mark.parametrize(
@@ -44,8 +43,8 @@ def test_every_machine_has_one_clear_answer_and_no_rule_of_thumb_finds_all():
 
 @pytest.mark.parametrize("number", range(10))
 def test_careful_measurements_find_the_answer_whatever_the_noise_and_the_pace(number):
-    [choose_workers] = worker_numbers.OFFICIAL.functions()
+    [choose_workers] = OFFICIAL.functions()
     for seed in range(10):
-        case = worker_numbers.draw(random.Random(seed), number)
+        case = draw(random.Random(seed), number)
         right, _ = _right(case["machine"])
-        assert worker_numbers.play(case, choose_workers) == {"the workers of a rank": right}
+        assert feeding_the_ranks.workers.play(case, choose_workers) == {"the workers of a rank": right}

@@ -55,9 +55,8 @@ def unused_overlap(case: dict[str, Any], FindingUnused: Callable[..., Any]) -> d
         found |= step.told(about)
         travelled, others = _sorted(buckets, step.calls)
         words = "the all-reduces are not the buckets in their order, each as one tensor, zeros for what is unused"
-        told = [f"{one['bytes']} ({one['dtype']})" for one in step.calls]
-        wrong = len(travelled) < len(buckets) or len(others) > 1
-        refuse(wrong, words, measured=told, expected=[sum(p.nbytes for p in bucket) for bucket in buckets])
+        told, right = [one["bytes"] for one in step.calls], [sum(p.nbytes for p in bucket) for bucket in buckets]
+        refuse(len(travelled) < len(buckets) or len(others) > 1, words, measured=told, expected=right)
         hidden(step.calls, step.ready, travelled)
         flags(others, sum(map(len, buckets)))
         # (What lacks nothing before backward goes in prepare() or in the first hook.)

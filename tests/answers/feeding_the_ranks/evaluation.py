@@ -73,7 +73,7 @@ def into_one_tensor():
     return EvaluationSampler, accuracy
 
 
-wrong("from one", "there is no sample 4", {ALL: "range(rank + 1, len(dataset) + 1, world_size)"})
+wrong("from one", "a sampler gives plain ints from 0 to 3", {ALL: "range(rank + 1, len(dataset) + 1, world_size)"})
 wrong("DistributedSampler", "evaluated more than once", {
     INDICES: "        self.indices = list(DistributedSampler(dataset, world_size, rank, shuffle=False))\n"
 })  # fmt: skip

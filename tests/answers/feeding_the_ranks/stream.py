@@ -66,7 +66,7 @@ def rounds():
 
 wrong(
     "the tail of all workers is dropped",
-    "too many samples are dropped",
+    "how many samples the ranks give",
     {DROP: DROP.replace("% self", "% (3 * self")[:-1] + ")\n"},
 )
 wrong(

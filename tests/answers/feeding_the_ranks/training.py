@@ -84,14 +84,14 @@ def made_by_set_epoch():
     return (TrainingSampler,)
 
 
-wrong("tensors", "a sampler gives plain ints, and this one gives a Tensor", {
+wrong("tensors", "a sampler gives plain ints", {
     "generator=generator).tolist()": "generator=generator)", REPEATED: "list(order) * math.ceil(total / self.length)"
 })  # fmt: skip
 wrong("no padding", "different numbers of samples: a rank with fewer", {REPEATED: "order"})
 wrong("padded with the first ones", "in every epoch the same samples are repeated", {
     REPEATED: "order + list(range(self.length)) * math.ceil(total / self.length)"
 })  # fmt: skip
-wrong("the generator is kept", "another order the second time", {
+wrong("the generator is kept", "the second time, the sampler gives other indices", {
     MADE: MADE + "        self.generator = torch.Generator().manual_seed(seed)\n", GENERATOR: "",
     "generator=generator": "generator=self.generator",
 })  # fmt: skip
