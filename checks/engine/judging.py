@@ -78,6 +78,12 @@ def _judge(play: Play, cases: Draw | Sequence[Case], official: Reference, seed: 
     return len(seen)
 
 
+def drawn(draw: Draw, count: int) -> list[Case]:
+    """So many cases, always the same ones for a seed, so that a learner can ask for one by its number."""
+    rng = random.Random(int(os.environ.get(SEED) or 0))
+    return [draw(rng, number) for number in range(count)]
+
+
 class _Ended(dict[str, Any]):
     """What was seen of a program that has come to no result: how it ended."""
 

@@ -6,12 +6,12 @@ import pickle
 import re
 
 import utils
-from checks.labs.failures_and_hangs import LAUNCHES, drawn_dumps, drawn_log, drawn_stacks, launches
+from checks.labs.failures_and_hangs import drawn_dumps, drawn_log, drawn_stacks, logs
 from lessons.launchers.failures import diagnose
 
 
 def test_each_log_names_every_rank():
-    for number in range(LAUNCHES):
+    for number in range(40):
         ranks = sorted(map(int, re.findall(r"rank      : (\d+)", drawn_log(number))))
         assert ranks == list(range(len(ranks))) and len(ranks) > 2
 
@@ -43,6 +43,6 @@ def _shape(stack: str) -> set[str]:
 
 
 def test_a_drawn_stack_has_the_form_of_a_real_one():
-    stuck = diagnose.run(launches.FOLDER.parent / "stuck.py")
+    stuck = diagnose.run(logs.FOLDER.parent / "stuck.py")
     real = _shape("\n".join(line for line in stuck[1].log if "thread 0x" in line.lower() or "File" in line))
-    assert real <= _shape("\n".join(stack for number in range(LAUNCHES) for stack in drawn_stacks(number)))
+    assert real <= _shape("\n".join(stack for number in range(40) for stack in drawn_stacks(number)))

@@ -9,7 +9,7 @@ import pytest
 from checks import Wrong
 from checks.engine import Reference, judge
 from checks.engine.answers import Answer
-from checks.labs.torchrun import script_starts, scripts
+from checks.labs.torchrun import scripts
 
 
 def test_on_one_rank_the_script_as_it_is_given_is_right():
@@ -31,7 +31,7 @@ def test_a_worker_that_dies_under_the_real_torchrun_is_named():
             os.kill(os.getpid(), 9)
 
     with pytest.raises(Wrong, match=r"with torchrun on 2 ranks: .*rank 1 .* was killed by SIGKILL"):
-        script_starts.start(Answer.of(main, "main"))
+        scripts.start(Answer.of(main, "main"))
 
 
 def test_ranks_that_wait_for_ever_under_the_real_torchrun_are_ended(monkeypatch):
@@ -42,6 +42,6 @@ def test_ranks_that_wait_for_ever_under_the_real_torchrun_are_ended(monkeypatch)
         dist.init_process_group("gloo")
         dist.recv(torch.ones(1), 1 - dist.get_rank())
 
-    monkeypatch.setattr(script_starts, "STILL", 4)
+    monkeypatch.setattr(scripts, "STILL", 4)
     with pytest.raises(Wrong, match=r"with torchrun on 2 ranks: .*was not finished"):
-        script_starts.start(Answer.of(main, "main"))
+        scripts.start(Answer.of(main, "main"))

@@ -157,7 +157,8 @@ class Group:
         over our own store instead of MASTER_ADDR and MASTER_PORT.
         """
         if self.real:
-            return self._real_init(backend, *args, **kwargs)
+            self._real_init(backend, *args, **kwargs)
+            return self._keep()
         given = inspect.signature(self._real_init).bind(backend, *args, **kwargs).arguments
         if backend == "nccl" and self.device.type == "cpu":
             raise BadRequest(

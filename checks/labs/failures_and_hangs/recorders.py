@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from checks.engine import Reference, leaves, refuse
+from checks.engine import Reference, exercise, leaves, refuse
+from checks.engine.judging import drawn
 from checks.engine.plain import from_array, shorten
 
 MISSING, WHOLE = 'return number, "missing", missing', 'str(entry["input_sizes"])'
@@ -20,27 +21,22 @@ OFFICIAL = Reference("failures_and_hangs", "first_difference", {
     "sizes are compared whole, not by their last number": {WHOLE: 'str([one[-1:] for one in entry["input_sizes"]])'},
     "ranks that call two collectives the other way round differ in their order": {ORDER: "False"},
     "the order is another one if both collectives are exchanged, not only one of them": {ORDER: "call == following"},
-    "both collectives are exchanged if the order is another one: yours looks only at the next":
-        {ORDER: "ranks[odd[0]].get(number + 1) == usual"},
     "all ranks that have no such entry are missing, not the first of them": {MISSING: MISSING + "[:1]"},
 })  # fmt: skip
-WHAT = ("missing", "order", "operation", "size", "type")
-KINDS = (*WHAT, "one more", "left out", "")
+KINDS = ("missing", "order", "operation", "size", "type", "one more", "left out", "")
 OPERATIONS = ("all_reduce", "broadcast", "reduce", "all_gather")
-STARTED = 1_795_413_985_351_994_000  # ns
 Call = tuple[str, list[int], str]  # operation, size, type
 
 
 def draw(rng: random.Random, turn: int) -> dict[str, Any]:
     kind, again = KINDS[turn % len(KINDS)], turn // len(KINDS)
-    one_by_one = kind == "missing" and again == 2  # ranks stop one after the other
-    world, oldest = rng.randint(5 if one_by_one else 3, 6), rng.choice((1, rng.randint(2, 900)))
+    world, oldest = rng.randint(3, 6), rng.choice((1, rng.randint(2, 900)))
     calls = [_call(rng, place) for place in range(rng.randint(7, 10))]
     at = (rng.randint(3, len(calls) - 3), 2 + (kind == "missing"), len(calls) - 1)[again % 3]  # 2: all still have it
-    if kind in ("order", "left out") or one_by_one:
+    if kind in ("order", "left out"):
         at = min(at, len(calls) - 3)
     calls[at] = rng.choice(OPERATIONS), [rng.randint(1, 31), rng.randint(32, 64)], "Float"
-    few = rng.sample(range(world), 2 if one_by_one else rng.randint(1, (world - 1) // 2))
+    few = rng.sample(range(world), rng.randint(1, (world - 1) // 2))
     if kind == "missing" and again % 2:  # most ranks have not come
         few = [rank for rank in range(world) if rank not in few]
     fault = _with_fault(rng, calls, kind, at, again)
@@ -48,7 +44,9 @@ def draw(rng: random.Random, turn: int) -> dict[str, Any]:
     halves = [[_call(rng, place) for place in range(rng.choice((0, 3, 5)))] for _ in range(2)]
     dumps = []
     for rank in range(world):
-        own = calls if rank not in few else calls[: at + few.index(rank)] if one_by_one else fault
+        own = fault if rank in few else calls
+        if own is fault and kind == "missing" and again > 1:  # they stop one after the other
+            own = calls[: at + few.index(rank)]
         lost = 2 if rank == loses_most else rng.randint(0, 2)
         dumps.append(_dump(rng, [*enumerate(own, oldest)][lost:], [*enumerate(halves[rank >= middle], oldest)]))
     return {"launch": f"check.drawn_dumps({turn})", "dumps": dumps}
@@ -66,39 +64,49 @@ def _with_fault(rng: random.Random, calls: list[Call], kind: str, at: int, again
     operation, size, dtype = calls[at]
     another = rng.choice([one for one in OPERATIONS if one != operation])
     sizes = [size[0] + rng.randint(1, 9), size[1]], size[::-1], [size[0], size[1] + rng.randint(1, 9)]
-    changed = {"operation": (another, size, dtype), "size": (operation, sizes[again % 3], dtype),
-               "type": (operation, size, rng.choice(("BFloat16", "Double", "Float8_e4m3fn")))}  # fmt: skip
-    here = {"missing": [], "order": [*calls[at : at + 2][::-1], *calls[at + 2 :]], "left out": calls[at + 1 :],
-            "one more": [(another, [rng.randint(65, 99)], dtype), *calls[at:]], "": calls[at:]}  # fmt: skip
-    return calls[:at] + (here[kind] if kind in here else [changed[kind], *calls[at + 1 :]])
+    rest, dtypes = calls[at + 1 :], ("BFloat16", "Double", "Float8_e4m3fn")
+    ways = {
+        "operation": [(another, size, dtype), *rest], "size": [(operation, sizes[again % 3], dtype), *rest],
+        "type": [(operation, size, rng.choice(dtypes)), *rest], "missing": [], "left out": rest, "": calls[at:],
+        "order": [*rest[:1], calls[at], *rest[1:]], "one more": [(another, [rng.randint(65, 99)], dtype), *calls[at:]],
+    }  # fmt: skip
+    return calls[:at] + ways[kind]
 
 
 def _dump(rng: random.Random, calls: list[Any], others: list[Any]) -> dict[str, Any]:
     """What one rank writes down: the collectives of all ranks, and of a smaller group among them."""
-    record, entries = rng.randint(0, 5), []
-    for one in calls:
-        entries.append(_entry(record + len(entries), 0, *one))
+    record = rng.randint(0, 5)
+    entries: list[dict[str, Any]] = []
+    for call in calls:
+        entries.append(_entry(record + len(entries), 0, *call))
         while others and rng.random() < 0.5:
             entries.append(_entry(record + len(entries), 1, *others.pop(0)))
-    status = {"last_completed_collective": calls[-1][0], "last_enqueued_collective": calls[-1][0]}
-    return {"version": "2.10", "comm_lib_version": "", "pg_config": {"": {"name": "", "desc": "", "ranks": "[]"}},
-            "pg_status": {"0": status | {"last_started_collective": -1}}, "entries": entries}  # fmt: skip
+    return {"version": "2.10", "comm_lib_version": "", "pg_config": {}, "pg_status": {}, "entries": entries}
 
 
 def _entry(record: int, group: int, number: int, call: Call) -> dict[str, Any]:
-    operation, size, dtype = call
-    sizes, dtypes = ([], []) if operation == "barrier" else ([size], [dtype])
+    sizes, dtypes = ([], []) if call[0] == "barrier" else ([call[1]], [call[2]])
     return {
         "record_id": record, "pg_id": group, "process_group": (str(group), "undefined" if group else "default_pg"),
-        "collective_seq_id": number, "p2p_seq_id": 0, "op_id": number, "profiling_name": f"gloo:{operation}",
-        "time_created_ns": STARTED + record * 11_000_000, "input_sizes": sizes, "input_dtypes": dtypes,
-        "output_sizes": [list(one) for one in sizes], "output_dtypes": list(dtypes), "state": "scheduled",
-        "time_discovered_started_ns": None, "time_discovered_completed_ns": None, "retired": True,
+        "collective_seq_id": number, "p2p_seq_id": 0, "op_id": number, "profiling_name": f"gloo:{call[0]}",
+        "time_created_ns": 1_795_413_985_351_994_000 + record * 11_000_000, "input_sizes": sizes,
+        "input_dtypes": dtypes, "output_sizes": [list(size) for size in sizes], "output_dtypes": list(dtypes),
+        "state": "scheduled", "time_discovered_started_ns": None, "time_discovered_completed_ns": None, "retired": True,
         "timeout_ms": 1_800_000, "is_p2p": False, "thread_id": "140445825055616", "thread_name": "python",
     }  # fmt: skip
 
 
-def play(case: dict[str, Any], first_difference: Callable[..., Any]) -> dict[str, Any]:
+CASES = drawn(draw, 40)
+
+
+def drawn_dumps(number: int) -> list[dict[str, Any]]:
+    """The flight recorders of a launch, as its check has numbered it: a dump for each rank."""
+    return drawn(draw, 40)[number]["dumps"]
+
+
+@exercise(OFFICIAL, CASES, title="Read the flight recorder", difficulty=2, minutes=30)
+def flight_recorder(case: dict[str, Any], first_difference: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``first_difference(dumps)``, which returns a number, what differs, and ranks; or None."""
     with leaves(dumps=case["dumps"]):
         result = first_difference(case["dumps"])
     if result is None:
@@ -107,19 +115,15 @@ def play(case: dict[str, Any], first_difference: Callable[..., Any]) -> dict[str
     words = "the result is neither None nor three: a number, a word, a list of ranks"
     refuse(not three, words, measured=shorten(result))
     number, what, ranks = (from_array(part) for part in result)
-    refuse(what not in WHAT, f"what differs is one of {', '.join(WHAT)}", measured=what)
     refuse(isinstance(ranks, int | str), "the ranks are a list of whole numbers", measured=shorten(ranks))
     calls = [{entry["collective_seq_id"]: (entry["profiling_name"], str(entry["input_sizes"] + entry["input_dtypes"]))
               for entry in dump["entries"] if entry["pg_id"] == 0} for dump in case["dumps"]]  # fmt: skip
     row, begin = [own.get(number) for own in calls], max(map(min, calls))
-    words = f"there is no collective {number} of all ranks: look at `collective_seq_id` and `process_group`"
-    refuse(not any(row), words)
-    words = f"some recorders have already lost collective {number}: compare from {begin}, which all have"
-    refuse(number < begin, words)
+    refuse(not any(row), f"there is no collective {number} of all ranks: look at `process_group`")
+    refuse(number < begin, f"some recorders have already lost collective {number}: compare from {begin}")
     refuse(len(set(row)) == 1, f"in collective {number} of all ranks, all do the same")
-    theirs = {row[rank] for rank in ranks if rank in range(len(row))}
-    words = f"not all of ranks {ranks} are missing: some have collective {number}"
-    refuse(what == "missing" and theirs - {None}, words)
-    words = f"not all of ranks {ranks} are odd: some do what most do"
-    refuse(what != "missing" and Counter(row).most_common(1)[0][0] in theirs, words)
+    usual, theirs = Counter(row).most_common(1)[0][0], {row[rank] for rank in ranks if rank in range(len(row))}
+    some = what == "missing" and theirs - {None}
+    refuse(some, f"not all of ranks {ranks} are missing: some have collective {number}")
+    refuse(what != "missing" and usual in theirs, f"not all of ranks {ranks} are odd: some do what most do")
     return {"the number": number, "what differs": what, "the ranks": sorted(ranks)}

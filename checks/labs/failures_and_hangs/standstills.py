@@ -7,42 +7,39 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from checks.engine import Reference, leaves, refuse
+from checks.engine import Reference, exercise, leaves, refuse
+from checks.engine.judging import drawn
 from checks.engine.refusing import named
 
-PROGRAM, PYTHON = "/course/train.py", "/usr/lib/python3.11"
-TORCH = f"{PYTHON}/dist-packages/torch"  # (as on Debian)
-WAITS = "distributed_c10d|_engine_run_backward|_pre_forward"
+LIBRARY, C10D, DDP = "/usr/lib/python3.11", "torch/distributed/distributed_c10d", "torch/nn/parallel/distributed"
 OFFICIAL = Reference("failures_and_hangs", "held_up_by", {
     "whoever waits in a line of its own holds up the others too: yours looks only for ranks that do not wait":
         {"if place != usual": "if False"},
 })  # fmt: skip
+SIGNS = "distributed_c10d|_engine_run_backward|_pre_forward"
 KINDS = ("busy", "busy in a library", "elsewhere", "alike")
-Frame = tuple[str, int, str]  # innermost first, in lists of them
 
 
-def _in(file: str, *calls: tuple[int, str]) -> list[Frame]:
-    return [(f"{file}.py", line, name) for line, name in calls]
+def _stack(calls: str) -> list[str]:
+    """Lines of a stack, the newest call first, from "module line function, …"; torch is where Debian has it."""
+    rows = [call.split() for call in calls.replace("torch/", "dist-packages/torch/").split(", ")]
+    folder = {"train": "/course"}
+    return [f'  File "{folder.get(file, LIBRARY)}/{file}.py", line {line} in {name}' for file, line, name in rows]
 
 
-LOGGED = _in(f"{TORCH}/distributed/c10d_logger", (83, "wrapper"))
-CALLS = (3252, "all_reduce"), (5356, "barrier"), (3151, "broadcast"), (4287, "all_gather")
-WAITING = [_in(f"{TORCH}/distributed/distributed_c10d", call) + LOGGED for call in CALLS]
-BACKWARD = [*_in(f"{TORCH}/autograd/graph", (979, "_engine_run_backward")),
-            *_in(f"{TORCH}/autograd/__init__", (395, "backward")),
-            *_in(f"{TORCH}/_tensor", (623, "backward"))]  # fmt: skip
-FORWARD = [*_in(f"{TORCH}/nn/parallel/distributed", (2363, "_distributed_broadcast_coalesced"),
-                (2429, "_sync_module_buffers"), (1782, "_pre_forward"), (1886, "forward")),
-           *_in(f"{TORCH}/nn/modules/module", (1789, "_call_impl"), (1778, "_wrapped_call_impl"))]  # fmt: skip
+CALLS = "3252 all_reduce", "5356 barrier", "3151 broadcast", "4287 all_gather"
+WAITING = [
+    *(_stack(f"{C10D} {call}, torch/distributed/c10d_logger 83 wrapper") for call in CALLS),
+    _stack("torch/autograd/graph 979 _engine_run_backward, torch/_tensor 623 backward"),
+    _stack(f"{DDP} 2363 _distributed_broadcast_coalesced, {DDP} 1782 _pre_forward, {DDP} 1886 forward"),
+]
 IN_LIBRARIES = [
-    [*_in(f"{PYTHON}/selectors", (415, "select")), *_in(f"{PYTHON}/multiprocessing/connection", (947, "wait")),
-     *_in(f"{TORCH}/utils/data/dataloader", (1291, "_try_get_data"), (725, "__next__"))],
-    [*_in(f"{TORCH}/distributed/checkpoint/filesystem", (764, "write_data")),
-     *_in(f"{TORCH}/distributed/checkpoint/state_dict_saver", (170, "save"))],
-    _in(f"{TORCH}/serialization", (828, "__exit__"), (1002, "save")),
-    _in(f"{PYTHON}/subprocess", (1209, "communicate"), (550, "run")),
-]  # fmt: skip
-STARTED = _in(f"{PYTHON}/threading", (982, "run"), (1045, "_bootstrap_inner"), (1002, "_bootstrap"))
+    _stack("selectors 415 select, multiprocessing/connection 947 wait")
+    + _stack("torch/utils/data/dataloader 1291 _try_get_data, torch/utils/data/dataloader 725 __next__"),
+    _stack("torch/distributed/checkpoint/filesystem 764 write_data"),
+    _stack("subprocess 1209 communicate, subprocess 550 run"),
+]
+STARTED = "threading 1045 _bootstrap_inner, threading 1002 _bootstrap"
 
 
 def draw(rng: random.Random, turn: int) -> dict[str, Any]:
@@ -51,32 +48,41 @@ def draw(rng: random.Random, turn: int) -> dict[str, Any]:
     bad = None if kind == "alike" else (0, world - 1, rng.randrange(world))[again // 2 % 3]
     lines = sorted(rng.sample((*range(5, 10), *range(15, 50), *range(80, 140)), 6))  # of one to three digits
     usual, odd = rng.sample(lines[2:4], 2)
-    wait, other = rng.sample([*WAITING, BACKWARD, FORWARD], 2)
+    wait, other = rng.sample(WAITING, 2)
+    background = [  # a checkpoint that is written there has a group of its own
+        WAITING[1] + _stack(f"train {lines[1]} write, threading 982 run, {STARTED}"),
+        _stack(f"train {lines[0]} beat, threading 982 run, {STARTED}"),
+        _stack(f"threading 331 wait, threading 629 wait, {STARTED}"),
+    ]
     stacks = []
     for rank in range(world):
-        calls = [*wait, (PROGRAM, usual, "train")]
-        if rank == bad and kind == "elsewhere":
-            calls = [*(wait if again % 2 else other), (PROGRAM, odd, "train")]
-        elif rank == bad:
-            calls = [(PROGRAM, lines[1], "load")] * rng.randint(0, 1) + [(PROGRAM, odd, "train")]
-            calls = (IN_LIBRARIES[again % len(IN_LIBRARIES)] if kind == "busy in a library" else []) + calls
-        calls += [(PROGRAM, lines[4], "main"), (PROGRAM, lines[5], "<module>")]
-        others = [  # a checkpoint that is written in the background has a group of its own
-            [*WAITING[1], (PROGRAM, lines[1], "write"), *STARTED], [(PROGRAM, lines[0], "beat"), *STARTED],
-            [*_in(f"{PYTHON}/threading", (331, "wait"), (629, "wait")), *STARTED[1:]],
-        ]  # fmt: skip
-        others = others[: 1 + again % 3] if rank == bad else rng.sample(others, rng.randint(0, 3))
-        parts = [_part(rng, "Thread", one) for one in others] + [_part(rng, "Current thread", calls)]
-        stacks.append("\n".join(parts))
+        waits, line = wait, usual
+        if rank == bad:
+            own = {"elsewhere": wait if again % 2 else other, "busy": []}
+            waits, line = own.get(kind, IN_LIBRARIES[again % 3]), odd
+            waits = waits + _stack(f"train {lines[1]} load") * (kind != "elsewhere" and rng.randint(0, 1))
+        calls = waits + _stack(f"train {line} train, train {lines[4]} main, train {lines[5]} <module>")
+        others = background[: 1 + again % 3] if rank == bad else rng.sample(background, rng.randint(0, 3))
+        text = ""
+        for thread in [*others, calls]:
+            head = "\nThread" if thread in others else "\nCurrent thread"
+            head += f" 0x{rng.randrange(16**9, 16**10):016x} (most recent call first):"
+            text += "\n".join([head, *thread, ""])
+        stacks.append(text.lstrip())
     return {"launch": f"check.drawn_stacks({turn})", "stacks": stacks}
 
 
-def _part(rng: random.Random, head: str, frames: list[Frame]) -> str:
-    rows = [f'  File "{file}", line {line} in {name}' for file, line, name in frames]
-    return "\n".join([f"{head} 0x{rng.randrange(16**9, 16**10):016x} (most recent call first):", *rows, ""])
+CASES = drawn(draw, 40)
 
 
-def play(case: dict[str, Any], held_up_by: Callable[..., Any]) -> dict[str, Any]:
+def drawn_stacks(number: int) -> list[str]:
+    """The stacks of a launch, as its check has numbered it: a text for each rank."""
+    return drawn(draw, 40)[number]["stacks"]
+
+
+@exercise(OFFICIAL, CASES, title="Read the stacks", difficulty=2, minutes=25)
+def stacks(case: dict[str, Any], held_up_by: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``held_up_by(stacks)``, which returns a rank and a line; or None."""
     with leaves(stacks=case["stacks"]):
         result = held_up_by(case["stacks"])
     if result is None:
@@ -84,13 +90,11 @@ def play(case: dict[str, Any], held_up_by: Callable[..., Any]) -> dict[str, Any]
     rank, line = named(result, "two", ("rank", "line")).values()
     mains = [stack.partition("Current thread")[2] for stack in case["stacks"]]
     own = [re.findall(r'train\.py", line (\d+)', main) for main in mains]
-    places, waits = [lines[0] for lines in own], [bool(re.search(WAITS, main)) for main in mains]
+    places, late = [lines[0] for lines in own], [r for r, main in enumerate(mains) if not re.search(SIGNS, main)]
     refuse(rank not in range(len(places)), f"there is no rank {rank}")
     refuse(len(set(places)) == 1, "all ranks wait in the same line, and none of them holds up the others: return None")
     refuse(places.count(places[rank]) > 1, f"rank {rank} waits where other ranks wait too: it is held up itself")
-    refuse(waits[rank] and not all(waits), f"rank {rank} waits, and another one is in no collective: that one is late")
-    words = f"rank {rank} it is; line {line} has called what is going on in another line"
-    refuse(str(line) in own[rank][1:], words)
-    words = f"rank {rank} it is; line {line} of train.py is in none of its main thread's calls: others do not train"
-    refuse(str(line) not in own[rank], words)
+    refuse(late and rank not in late, f"rank {rank} waits, and another one is in no collective: that one is late")
+    refuse(str(line) in own[rank][1:], f"rank {rank} it is; line {line} has called what is going on in another line")
+    refuse(str(line) not in own[rank], f"rank {rank} it is; line {line} is in none of its main thread's calls")
     return {"the rank and its line": (rank, line)}

@@ -8,9 +8,8 @@ from typing import Any
 import torch.distributed as dist
 
 from checks.engine import Reference, exercise, refuse, watched
-from checks.engine.inside import Outcome
 from checks.engine.plain import kind_of
-from checks.engine.verdicts import Wrong
+from checks.engine.watching import explained
 
 NODE, CROSS = "[n * per_node + k for k in range(per_node)]", "[n * per_node + k for n in range(nodes)]"
 MINE = "node_rank, local_rank = divmod(dist.get_rank(), per_node)"
@@ -27,28 +26,17 @@ OFFICIAL = Reference("single_vs_multi_node", "make_groups", {
         {CROSS: "range(k, nodes * per_node, nodes)"},
     "new_group gives every rank a value for every group: keep those in which your rank is, not the first":
         {RETURN: "return node_groups[0], cross_groups[0]"},
-    "new_group gives every rank a value for every group: keep those in which your rank is, not the last":
-        {RETURN: "return node_groups[-1], cross_groups[-1]"},
-    "the node group is that of the first node, on every rank":
-        {"return node_groups[node_rank]": "return node_groups[0]"},
-    "a node has per_node ranks, yours has two": {NODE: "[n * per_node + k for k in range(min(2, per_node))]"},
-    "a cross group has a rank on each node, yours on two": {CROSS: "[n * per_node + k for n in range(min(2, nodes))]"},
 })  # fmt: skip
 CASES = [{"nodes": nodes, "per_node": per_node} for nodes, per_node in ((2, 3), (3, 2), (6, 1), (1, 6))]
-RULE = "every rank must call new_group for every group, member or not, and in the same order"
+RULE = "Every rank must call new_group for every group, member or not, and in the same order"
 
 
 @exercise(OFFICIAL, CASES, title="Groups per node and across nodes", difficulty=2, minutes=20, ranks=(6,))
 def groups_of_nodes(case: dict[str, Any], make_groups: Callable[..., Any]) -> dict[str, Any]:
     """Judge ``make_groups(nodes, per_node)``, which returns this rank's two process groups."""
     most = case["nodes"] + case["per_node"]
-    try:
-        with watched() as seen:
-            made = make_groups(case["nodes"], case["per_node"])
-    except Outcome as error:
-        if "new_group" in error.record["sentence"] and "raised" not in error.record["sentence"]:
-            raise Wrong(f"{error.record['sentence']}: {RULE}") from error
-        raise
+    with explained(RULE), watched() as seen:
+        made = make_groups(case["nodes"], case["per_node"])
     two = isinstance(made, list | tuple) and len(made) == 2
     words = "make_groups returns two groups: that of my node, and that across the nodes"
     refuse(not two, words, measured=kind_of(made))
@@ -63,6 +51,4 @@ def _members(group: Any, name: str) -> Any:
         return "a group that this rank is not in"
     words = f"the {name} group that make_groups returns is no process group, as dist.new_group gives it"
     refuse(not isinstance(group, dist.ProcessGroup), words, measured=kind_of(group))
-    words = f"the {name} group that make_groups returns was destroyed"
-    refuse(group not in dist.distributed_c10d._world.pg_map, words)
     return sorted(dist.get_process_group_ranks(group))

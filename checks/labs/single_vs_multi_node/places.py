@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from checks.engine import Reference, exercise, judge, refuse
+from checks.engine import Reference, exercise, judge, leaves, refuse
 from checks.engine.plain import from_array, number, shorten
 from checks.points import passed
 
@@ -23,8 +23,6 @@ RANKS = Reference("single_vs_multi_node", "rank_of", {
     "node rank and local rank are swapped": {RANK: "sum(counts[:local_rank]) + node_rank"},
     "ranks are counted from 0, yours from 1": {RANK: RANK + " + 1"},
     "the local rank alone is not enough: nodes before this one have processes too": {RANK: "local_rank"},
-    "this node's own processes are not before it": {"counts[:node_rank]": "counts[:node_rank + 1]"},
-    "the ranks are counted from the last process": {RANK: f"sum(counts) - 1 - ({RANK})"},
 })  # fmt: skip
 PLACES = Reference("single_vs_multi_node", "coordinates_of", {
     "node rank and local rank are swapped in what you return": {BACK: "return local, node, sum(counts)"},
@@ -51,35 +49,31 @@ def draw(rng: random.Random, number: int) -> dict[str, Any]:
 def play_ranks(case: dict[str, Any], rank_of: Callable[..., Any]) -> dict[str, Any]:
     found, counts = {}, case["counts"]
     for node, local in [(node, local) for node, count in enumerate(counts) for local in range(count)]:
-        result = _call(rank_of, node, local, counts)
-        _whole(result, "rank_of returns one whole number, the rank", result)
-        found[f"rank_of({node}, {local}, counts)"] = result
+        found[f"rank_of({node}, {local}, counts)"] = rank = _called(rank_of, node, local, counts)
+        _whole([rank], "rank_of returns one whole number, the rank")
     return found
 
 
 def play_places(case: dict[str, Any], coordinates_of: Callable[..., Any]) -> dict[str, Any]:
     found, counts = {}, case["counts"]
     for rank in range(sum(counts)):
-        result = _call(coordinates_of, rank, counts)
+        result = _called(coordinates_of, rank, counts)
         three = isinstance(result, list | tuple) and len(result) == 3
         words = "coordinates_of returns three numbers: node rank, local rank, world size"
         refuse(not three, words, measured=shorten(result))
-        found[f"coordinates_of({rank}, counts)"] = [from_array(one) for one in result]
-        for one in found[f"coordinates_of({rank}, counts)"]:
-            _whole(one, "coordinates_of returns three whole numbers", result)
+        found[f"coordinates_of({rank}, counts)"] = place = [from_array(part) for part in result]
+        _whole(place, "coordinates_of returns three whole numbers")
     return found
 
 
-def _call(function: Callable[..., Any], *arguments: Any) -> Any:
-    given = list(arguments[-1])
-    result = function(*arguments[:-1], given)
-    refuse(given != arguments[-1], "your function changes `counts`: leave it as it was, or work on a copy")
-    return from_array(result)
+def _called(function: Callable[..., Any], *arguments: Any) -> Any:
+    with leaves(counts=arguments[-1]):
+        return from_array(function(*arguments))
 
 
-def _whole(one: Any, words: str, result: Any) -> None:
-    words += ": // gives one, / a float" * isinstance(one, float)
-    refuse(number(one, whole=True) is None, words, measured=shorten(result))
+def _whole(numbers: list[Any], words: str) -> None:
+    words += ": // gives one, / a float" * any(isinstance(one, float) for one in numbers)
+    refuse(any(number(one, whole=True) is None for one in numbers), words, measured=shorten(numbers))
 
 
 @exercise(title="Ranks and back", difficulty=1, minutes=10, parts=PARTS, official=OFFICIAL)

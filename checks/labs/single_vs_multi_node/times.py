@@ -17,45 +17,29 @@ LINK = "if nodes > 1:\n        bytes_per_s"
 SHEETS = {
     "a network is sold in bits per second: divide by 8 to get bytes": {FAR: FAR[:-4]},
     "NVLink and PCIe are given with both directions added up; a ring sends one way: take half": {NEAR: NEAR[:-4]},
-    "a link has half of what is printed for both directions, and a network an eighth of its bits, in bytes":
-        {FAR: FAR[:-4], NEAR: NEAR[:-4]},
     "α is given in microseconds: 1 µs is 0.000001 s": {'["alpha_us"] * 1e-6': '["alpha_us"]'},
     "the latency α is forgotten": {'["alpha_us"] * 1e-6': '["alpha_us"] * 0'},
 }  # fmt: skip
 RING_TIME = Reference("single_vs_multi_node", "ring_time", {
     **SHEETS,
-    "α is taken for milliseconds: 1 µs is 0.000001 s": {'["alpha_us"] * 1e-6': '["alpha_us"] * 1e-3'},
     "the time is wanted in seconds, not in milliseconds": {RING: RING + " * 1e3"},
-    "the time is wanted in seconds, not in microseconds": {RING: RING + " * 1e6"},
     "the pieces go round twice, once to add up and once to hand out the sum": {RING: RING.replace("2 * ", "")},
     "each step carries one piece of n/p bytes, not the whole tensor": {"nbytes / ranks": "nbytes"},
-    "p pieces, not p - 1, and each step carries one": {"nbytes / ranks": "nbytes / max(1, ranks - 1)"},
     "all but one of the p pieces go round, so there are 2(p - 1) steps, not 2p": {"2 * (ranks - 1)": "2 * ranks"},
-    "1 GB is 10⁹ bytes, not 2³⁰": {NEAR: NEAR.replace("1e9", "2**30")},
-    "the result is rounded: a float needs no rounding": {RING: RING.replace("return ", "return round(") + ", 6)"},
-    "pieces need not be whole bytes": {"nbytes / ranks": "nbytes // ranks"},
-    "every one of the steps costs an α, not only the first": {'us"] * 1e-6': 'us"] * 1e-6 / 2 / (ranks - 1)'},
     "all ranks step together, so the slowest link sets the pace, not the link inside a node":
         {LINK: LINK.replace("nodes > 1", "not ranks"), "if per_node > 1:": "if ranks > 1:"},
     "inside one node nobody uses the network": {LINK: LINK.replace("nodes > 1:", "ranks > 1:\n        steps.clear()")},
     "with one GPU on each node nobody uses the link inside a node": {"if per_node > 1:": "if ranks > 1:"},
-    "two GPUs in a node use the link inside it, too": {"if per_node > 1:": "if per_node > 2:"},
-    "all ranks step together: take the slowest link, not the mean of both":
-        {"max(steps, default=0.0)": "sum(steps) / max(1, len(steps))"},
     "a step does not go over both links, one after the other: take the slowest":
         {"max(steps, default=0.0)": "sum(steps)"},
     "the network is not always the slower one: take the link on which a step takes longest":
         {LINK: LINK.replace("1:", "1:\n        steps.clear()")},
-    "the slowest link is the one on which a step with this piece takes longest: α counts too":
-        {"max(steps, default=0.0)": "(0 if not steps else steps[0] if len(steps) < 2 or 8 / between['Gbit_per_s'] "
-         "< 2 / inside['GB_per_s_both_directions'] else steps[1])"},
     "the ring goes through all processes, not only through one per node": {"ranks = nodes * per_node": "ranks = nodes"},
 })  # fmt: skip
 TWICE, PART = "across = 2 * (nodes - 1)", "part / nodes"
 HIERARCHICAL_TIME = Reference("single_vs_multi_node", "hierarchical_time", {
     **SHEETS,
     "the time is wanted in seconds, not in milliseconds": {LEVELS: "return (scatter + across + scatter) * 1e3"},
-    "the time is wanted in seconds, not in microseconds": {LEVELS: "return (scatter + across + scatter) * 1e6"},
     "all rings between the nodes run at the same time and share the node's one NIC": {"/ 8 / per_node": "/ 8"},
     "only a part of n / per_node bytes travels in each ring between the nodes": {PART: "nbytes / nodes"},
     "a share is cut into pieces for the ring between the nodes, one for each of them": {PART: "part"},

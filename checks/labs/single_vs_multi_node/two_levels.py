@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from checks.engine import Reference, exercise, leaves, refuse, same, watched
+from checks.engine.watching import messages
 
 SCATTER = "    dist.reduce_scatter_tensor(share, tensor, group=node_group)\n"
 ACROSS = "    dist.all_reduce(share, group=cross_group)\n"
@@ -25,18 +26,13 @@ OFFICIAL = Reference("single_vs_multi_node", "all_reduce_in_levels", {
     "only this rank's share of the tensor is the sum: at the end the shares are handed round":
         {GATHER: f"    {MY_SHARE} = share"},
     "it is the mean: only the sum is asked for": {GATHER: "    share /= dist.get_world_size()\n" + GATHER},
-    "across the nodes it is the largest, not the sum":
-        {ACROSS: ACROSS.replace("share, ", "share, op=dist.ReduceOp.MAX, ")},
     "the right sums, but the shares lie in another order":
         {SCATTER: "    dist.reduce_scatter(share, list(tensor.chunk(node_group.size()))[::-1], group=node_group)\n"},
 })  # fmt: skip
 SHAPES = (2, 3, 12, "float32"), (3, 2, 30, "float64"), (3, 2, 6, "float32"), (6, 1, 18, "float32"), (1, 6, 6, "float64")
 CASES = [dict(zip(("nodes", "per_node", "numbers", "dtype"), one, strict=True), seed=sum(one[:3])) for one in SHAPES]
-WORDS = {
-    "between": "more bytes go between the nodes than 2(N − 1)/N · S/L: every rank takes only its share there",
-    "inside": "more bytes go inside the nodes than 2(L − 1)/L · S: first each rank gets the node's sum of its share, "
-    "and at the end the shares are handed round",
-}
+BETWEEN = "more bytes go between the nodes than 2(N − 1)/N · S/L: every rank takes only its share there"
+INSIDE = "more bytes go inside the nodes than 2(L − 1)/L · S: first the sum of one share for each rank, then all shares"
 
 
 @exercise(OFFICIAL, CASES, title="An all-reduce in two levels", difficulty=2, minutes=20, ranks=(6,))
@@ -50,22 +46,16 @@ def levels_with_groups(case: dict[str, Any], all_reduce_in_levels: Callable[...,
     tensor = terms[dist.get_rank()].clone()
     with leaves(), watched() as seen:
         all_reduce_in_levels(tensor, node_group, cross_group)
-    by_hand = [call["name"] for call in seen.calls if call["name"] in ("send", "recv")]
-    refuse(by_hand, f"calls {'send' if 'send' in by_hand else 'recv'}: collectives in the two groups are enough")
+    refuse(messages(seen.calls), "sends messages to single ranks: collectives in the two groups are enough")
     if same(tensor, sum(terms)):  # (else it is told what is wrong with the numbers)
-        sent, other = {"between": 0.0, "inside": 0.0}, ""
+        between = inside = 0.0
         for call in seen.calls:
-            members = sorted(call["members"])
-            mine = lists[node], [ranks[local] for ranks in lists]
-            other = other or call["name"] * (members not in mine)
-            sent["between" if len({one // per_node for one in members}) > 1 else "inside"] += _ring(call)
-        most = {
-            "between": 2 * (nodes - 1) / nodes * tensor.nbytes / per_node,
-            "inside": 2 * (per_node - 1) / per_node * tensor.nbytes,
-        }
-        for where, words in WORDS.items():
-            refuse(sent[where] > most[where] + 1, words, measured=round(sent[where]), expected=round(most[where]))
-        refuse(other, f"calls {other} in another group: the node group and the cross group are enough")
+            crosses = len({rank // per_node for rank in call["members"]}) > 1
+            between, inside = between + _ring(call) * crosses, inside + _ring(call) * (not crosses)
+        most = 2 * (nodes - 1) / nodes * tensor.nbytes / per_node
+        refuse(between > most + 1, BETWEEN, measured=round(between), expected=round(most))
+        most = 2 * (per_node - 1) / per_node * tensor.nbytes
+        refuse(inside > most + 1, INSIDE, measured=round(inside), expected=round(most))
     return {"the tensor": tensor}
 
 

@@ -1,29 +1,31 @@
-"""Check of ``main``: on ranks of the course, which are told what workers of torchrun are told, beside the reference."""
+"""Check of ``main``: on ranks of the course told what workers of torchrun are told, then with torchrun itself."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import io
+import itertools
 import os
+import pickle
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 
-from checks.engine import Reference, refuse
+from checks.engine import Reference, exercise, judge, printed, refuse
+from checks.engine.inside import Outcome
 from checks.engine.plain import in_steps
-from checks.labs.torchrun.training_task import Task
+from checks.engine.verdicts import Wrong
+from lessons.launchers import torchrun
 from utils.ranks import groups
+from utils.training.data import digits
 
-LOCAL, SHARE, AVERAGE = (
-    "int(os.environ['LOCAL_RANK'])",
-    "batch[rank::world_size]",
-    "dist.all_reduce(tensor, dist.ReduceOp.AVG)",
-)
+LOCAL, SHARE = "int(os.environ['LOCAL_RANK'])", "batch[rank::world_size]"
 SAVE = "    if rank == 0:\n        torch.save(model.state_dict(), task.path)\n"
 PRINT, BOTH = "            if rank == 0:\n", "(mean_loss, *(parameter.grad for parameter in model.parameters()))"
 OFFICIAL = Reference("torchrun", "main", {
@@ -34,8 +36,8 @@ OFFICIAL = Reference("torchrun", "main", {
         {"order.split(task.batch)": "order.split(task.batch * world_size)"},
     "each rank takes the GPU with its local rank, not always GPU 0":
         {'task.gpu(int(os.environ["LOCAL_RANK"]))': "task.gpu(0)"},
-    "gradients are added up over the ranks, not averaged": {AVERAGE: "dist.all_reduce(tensor)\n"
-        "                tensor /= world_size if tensor is mean_loss else 1"},
+    "gradients are added up over the ranks, not averaged":
+        {"dist.ReduceOp.AVG)": "dist.ReduceOp.AVG)\n                tensor *= 1 if tensor is mean_loss else 4"},
     "the gradients are never averaged over the ranks": {BOTH: "(mean_loss,)"},
     "the loss that is printed is that of rank 0's share, not the mean of all ranks":
         {"loss.detach()": "loss.detach().clone()", BOTH: "[parameter.grad for parameter in model.parameters()]"},
@@ -45,134 +47,124 @@ OFFICIAL = Reference("torchrun", "main", {
     "every rank saves: only rank 0 does": {SAVE: SAVE.replace("rank == 0", "True")},
     "a rank on each node saves: each node has a local rank 0, and only rank 0 saves":
         {SAVE: SAVE.replace("rank == 0", f"{LOCAL} == 0")},
-    "nobody saves the model": {SAVE: ""},
-    "the names in the saved state have a prefix: save model.module of a DistributedDataParallel":
-        {"model.state_dict()": "{f'module.{name}': one for name, one in model.state_dict().items()}"},
-    "the process group is never left: end with dist.destroy_process_group()":
-        {"    dist.destroy_process_group()": "    return"},
 })  # fmt: skip
 CASES = [{"nodes": "one"}, {"nodes": "several"}]
-LINE = re.compile(r"epoch (\d+) step (\d+) loss (\d+\.\d{4}|nan)")
+LOSS = re.compile(r" loss (\d+\.\d{4})$", re.MULTILINE)
 CHOSEN = "must stay as torchrun has set it: the agents have chosen address, port and numbers"
-_stores: list[Any] = []  # they live as long as their process, and so do groups
-_groups: list[Any] = []
+SECONDS, STILL = 250, 15  # until torchrun is ended, and so long if none of its processes computes
+STARTED = """import os, pathlib, pickle, sys
+from checks.labs.torchrun.scripts import Task
+from utils.training.exit import leave
+main = pickle.loads(pathlib.Path(sys.argv[1], "main").read_bytes())
+main.function(Task(sys.argv[1], int(os.environ["LOCAL_WORLD_SIZE"])))
+leave()
+"""
 
 
-def _call(main: Any, task: Task) -> None:
-    """Without what else surrounds an answer's calls: its prints are for this check."""
-    try:
-        getattr(main, "function", main)(task)
-    except _Left:
-        pass
-    except BaseException as error:
-        raise (main.outcome_of(error) if hasattr(main, "outcome_of") else error) from error
+class Task:
+    """What the script finds where it runs. ``reads``: samples, call by call; ``taken``: GPUs of its node."""
+
+    samples, batch, epochs, lr = 96, 24, 2, 0.3
+
+    def __init__(self, folder: str, gpus: int) -> None:
+        self.path, self._gpus, self._data = str(Path(folder, "model.pt")), gpus, digits()
+        self.reads: list[list[int]] = []
+        self.taken: list[int] = []
+
+    def gpu(self, index: int) -> torch.device:
+        """Take a GPU of this node. Here they are simulated: the device is the CPU."""
+        refuse(not 0 <= index < self._gpus, f"this node has no GPU {index}: take the one with your local rank")
+        self.taken.append(index)
+        return torch.device("cpu")
+
+    def read(self, indices: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """The images [n, 64] and labels [n] of these samples."""
+        self.reads.append([int(index) for index in indices])
+        return self._data.train_images[self.reads[-1]].flatten(1), self._data.train_labels[self.reads[-1]]
 
 
-class _Left(BaseException):
+class _Left(Outcome):
     """The program has ended its own process."""
 
 
 def play(case: dict[str, Any], main: Callable[..., Any]) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="check-") as folder:
-        return _play(case, main, folder)
-
-
-def _play(case: dict[str, Any], main: Callable[..., Any], folder: str) -> dict[str, Any]:
-    rank, ranks = dist.get_rank(), dist.get_world_size()
+    ranks = dist.get_world_size()
     nodes = 1 if case["nodes"] == "one" else 2 if ranks % 2 == 0 else ranks
-    shared: list[Any] = [0, folder]
-    if rank == 0:
-        _stores.append(dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))
-        shared = [_stores[-1].port, folder]
-    dist.broadcast_object_list(shared)
-    port, folder = shared
-    task, printed, saved = Task(folder, ranks // nodes), io.StringIO(), []
-    with groups.torchs_own(), _own_group(rank, ranks, nodes, port) as made:
-        with _noted(saved), contextlib.redirect_stdout(printed):
-            _call(main, task)
-        left = not dist.is_initialized()
-    refuse(not made, "no process group is made: each process trains for itself")
-    lines = printed.getvalue().splitlines()
-    told: list[Any] = [None] * ranks
-    dist.all_gather_object(told, in_steps(task.noted, task.batch // ranks))
-    seen: dict[str, Any] = {
-        "the GPUs that are taken": sorted({*task.taken}),
-        "the number of samples that are read": sum(map(len, task.noted)),
-        "the samples that all ranks read in each step": [
-            sorted(sample for one in told for share in one[step : step + 1] for sample in share)
-            for step in range(max(map(len, told)))
-        ],
-        "the lines that are printed": [line[:-6] if LINE.fullmatch(line) else line for line in lines],
-        "the printed losses": torch.tensor([float(found[3]) for line in lines if (found := LINE.fullmatch(line))]),
-        "how often a model is saved": len(saved),
-        "whether the process group is left": left,
-    }
-    if rank == 0:
-        state: Any = {"nothing that torch.load can read with weights_only=True": None}
+    printed.here.take()
+    with tempfile.TemporaryDirectory(prefix="check-") as folder:  # each rank has its own: who saves is seen
+        task = Task(folder, ranks // nodes)
+        left = _run_as_worker(main, task, nodes)
+        state = {"nothing that torch.load can read with weights_only=True": None} if Path(task.path).exists() else {}
         with contextlib.suppress(Exception):
             state = dict(torch.load(task.path, weights_only=True))
-        seen |= {"the names in the saved state": [*state], "the saved weights": [*state.values()]}
-    dist.barrier()
-    return seen
+    reads: list[Any] = [None] * ranks
+    dist.all_gather_object(reads, in_steps(task.reads, task.batch // ranks))
+    text = printed.here.take()
+    return {
+        "the GPUs that are taken": sorted({*task.taken}),
+        "the number of samples that are read": sum(map(len, task.reads)),
+        "the samples that all ranks read in each step": [
+            sorted(itertools.chain(*shares)) for shares in itertools.zip_longest(*reads, fillvalue=())
+        ],
+        "the lines that are printed": LOSS.sub("", text).splitlines(),
+        "the printed losses": torch.tensor([float(loss) for loss in LOSS.findall(text)]),
+        "the names in what is saved": [*state],
+        "the saved weights": [*state.values()],
+        "whether the process group is left": left,
+    }
 
 
-@contextlib.contextmanager
-def _own_group(rank: int, ranks: int, nodes: int, port: int) -> Iterator[list[Any]]:
-    """In the block there is no group yet, and the environment is a worker's. It gives the groups that are made."""
-    c10d, made = dist.distributed_c10d, []
-    make, meet, before = c10d._new_process_group_helper, c10d.rendezvous, dict(os.environ)
-
-    def new_group(*given: Any, **named: Any) -> Any:
-        place = given[4]
-        while isinstance(place, dist.PrefixStore):
-            place = place.underlying_store
-        words = f"ranks meet in a store that your program has chosen, and not in that at MASTER_PORT, which {CHOSEN}"
-        refuse(not given[2] and getattr(place, "port", port) != port, words)
-        made.append(make(*given, **named))
-        _groups.append(made[-1])  # (who holds it longer would end it with the GIL, for which gloo's thread waits)
-        return made[-1]
-
-    def rendezvous(url: str, *more: Any, **named: Any) -> Any:
-        refuse(url != "env://", f"init_method={url!r} names a place that your program has chosen; MASTER_PORT {CHOSEN}")
-        name = next((one for one in told if os.environ.get(one) != told[one]), "")
-        refuse(name, f"{name} {CHOSEN}", measured=os.environ.get(name), expected=told.get(name))
-        words = "rank= or world_size= is not what torchrun says: leave them out, and torch reads RANK and WORLD_SIZE"
-        refuse(any(mine not in (-1, right) for mine, right in zip(more, (rank, ranks), strict=False)), words)
-        return meet(url, *more, **named)
-
+def _run_as_worker(main: Callable[..., Any], task: Task, nodes: int) -> bool:
+    """Run it where there is no group yet, and the environment is that of a worker; whether it has left its group."""
+    rank, ranks, meet = dist.get_rank(), dist.get_world_size(), dist.distributed_c10d.rendezvous
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    port = torch.tensor(store.port)
+    dist.broadcast(port, src=0)
     dist.barrier()
     dist.destroy_process_group()
-    groups.set_environment(rank, ranks, nodes, port)
-    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
-    told = {name: os.environ[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
-    c10d._new_process_group_helper, c10d.rendezvous = new_group, rendezvous
-    try:
-        yield made
-    finally:
-        c10d._new_process_group_helper, c10d.rendezvous = make, meet
-        os.environ.clear()
-        os.environ.update(before)
-    if dist.is_initialized():
-        dist.destroy_process_group()
-    store = dist.TCPStore("127.0.0.1", port) if rank else _stores[-1]
-    dist.init_process_group("gloo", store=dist.PrefixStore("after", store), rank=rank, world_size=ranks)
+
+    def rendezvous(url: str, *place: int, **options: Any) -> Any:
+        refuse(url != "env://", f"init_method={url!r} names a place that your program has chosen; MASTER_PORT {CHOSEN}")
+        given = os.environ | dict(zip(("RANK", "WORLD_SIZE"), map(str, place), strict=False))
+        for name, right in told.items():  # (-1: not given)
+            refuse(given.get(name) not in (right, "-1"), f"{name} {CHOSEN}", measured=given.get(name), expected=right)
+        return meet(url, *place, **options)
+
+    with (
+        groups.torchs_own(),
+        mock.patch.dict(os.environ, TORCHELASTIC_USE_AGENT_STORE="True"),
+        mock.patch.object(dist.distributed_c10d, "rendezvous", rendezvous),
+        mock.patch.object(os, "_exit", side_effect=_Left("left")),
+        mock.patch.object(atexit, "_run_exitfuncs"),
+        contextlib.suppress(_Left),
+    ):
+        groups.set_environment(rank, ranks, nodes, int(port))
+        told = {name: os.environ[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
+        main(task)
+    left = not dist.is_initialized()
+    dist.init_process_group("gloo")  # that of the course again; until all ranks are here, the store lives
+    return left
 
 
-@contextlib.contextmanager
-def _noted(saved: list[Any]) -> Iterator[None]:
-    """Which files torch.save writes; and who ends the process does not."""
-    save, exits = torch.save, (os._exit, atexit._run_exitfuncs)
+def start(main: Any) -> None:
+    """Refuse a ``main`` that the real torchrun cannot start on two ranks, or that prints or saves something else."""
+    with tempfile.TemporaryDirectory(prefix="check-") as folder:
+        program = Path(folder, "train.py")
+        program.write_text(STARTED, encoding="utf-8")
+        Path(folder, "main").write_bytes(pickle.dumps(main))
+        try:
+            ended = torchrun.run_agents(program, folder, nodes=1, per_node=2, timeout=SECONDS, still=STILL)
+        except torchrun.AgentsFailed as failure:
+            first, *more = str(failure).splitlines()
+            raise Wrong(f"started with torchrun on 2 ranks: {first}", details="\n".join(more)) from None
+        lines = {worker.rank: len(worker.output.splitlines()) for worker in ended.workers}
+        refuse(lines != {0: 8, 1: 0}, "with torchrun, rank 0 alone prints a line for each step", measured=str(lines))
+        refuse(not Path(folder, "model.pt").exists(), "started with torchrun on 2 ranks, nothing is saved at task.path")
 
-    def noted(thing: Any, file: Any, *more: Any, **named: Any) -> None:
-        saved.extend([] if isinstance(file, io.BytesIO) else [file])
-        save(thing, file, *more, **named)
 
-    def leave(code: int) -> None:
-        refuse(code, "main ends with an exit code that is not 0: torchrun takes that for a failure", measured=code)
-        raise _Left
-
-    torch.save, os._exit, atexit._run_exitfuncs = noted, leave, lambda: None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        torch.save, (os._exit, atexit._run_exitfuncs) = save, exits
+@exercise(OFFICIAL, title="A script for torchrun", difficulty=2, minutes=35)
+def script(main: Any) -> dict[str, Any]:
+    """Judge ``main(task)``: first on ranks of the course, which start quickly, then with the real torchrun."""
+    found = judge(OFFICIAL, play, CASES, main, ranks=(4, 3, 1))
+    start(main)
+    return found | {"torchrun": "2 ranks"}

@@ -2,81 +2,52 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from checks.engine import Reference, leaves, refuse, same, watched
-from checks.engine.inside import Outcome
+from checks.engine import Reference, exercise, leaves, refuse, same, watched
 from checks.engine.plain import kind_of
 from checks.engine.watching import messages, waits
 
 SEND = "    sending = dist.isend(tensor, (rank + 1) % world_size)\n"
 RECV = "    dist.recv(received, (rank - 1) % world_size)\n"
-WAIT = "    sending.wait()\n"
 OFFICIAL = Reference("torchrun", "shift", {
     "it goes the wrong way round: send to rank + 1, receive from rank - 1":
         {SEND: SEND.replace("+ 1", "- 1"), RECV: RECV.replace("- 1", "+ 1")},
-    "each rank gets its own tensor back: nothing is exchanged": {SEND + RECV + WAIT: "    received = tensor.clone()\n"},
-    "what comes back is always float32: the data type is that of the tensor":
-        {"    sending.wait()\n    return received": "    sending.wait()\n    return received.float()"},
+    "each rank gets its own tensor back": {"    return received": "    return tensor.clone()"},
 })  # fmt: skip
-CASES = [
-    {"shape": shape, "type": kind}
-    for shape, kind in (
-        ([4], "float32"),
-        ([70_000], "float64"),
-        ([], "int64"),
-        ([0], "float32"),
-        ([3, 2], "bfloat16"),
-        ([1, 2, 3], "bool"),
-        ([5], "uint8"),
-    )
-]
+TYPES = {"float32": [4], "float64": [70_000], "int64": [], "bfloat16": [3, 2], "bool": [1, 2, 3], "uint8": [5]}
+CASES = [{"shape": shape, "type": kind} for kind, shape in [*TYPES.items(), ("float32", [0])]]
 
 
 def _tensor(case: dict[str, Any], rank: int, call: int) -> torch.Tensor:
-    """Two ranks differ, and an int64 has more digits than a float64 holds."""
-    kind = getattr(torch, case["type"])
-    place = torch.arange(torch.Size(case["shape"]).numel()).reshape(case["shape"])
-    if kind is torch.bool:
-        return (place + rank) % 3 == call
-    if kind is torch.int64:
-        return 2**62 + 1 + place + 10 * rank + call
-    return (place % 20 + 20 * (rank % 4) + call).to(kind)
+    numbers = torch.arange(math.prod(case["shape"])) % 20 + 20 * rank + call
+    return numbers.reshape(case["shape"]).to(getattr(torch, case["type"]))
 
 
-def play(case: dict[str, Any], shift: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, CASES, title="To the right neighbour", minutes=15, ranks=(4, 3, 2, 1))
+def neighbours(case: dict[str, Any], shift: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``shift(tensor)``, in two calls."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    found = []
+    shifted: list[Any] = []
     for call in range(2):
-        tensor, right = (_tensor(case, one, call) for one in (rank, (rank - 1) % ranks))
-        try:
-            with leaves(tensor=tensor), watched() as seen:
-                got = shift(tensor)
-        except Outcome as outcome:
-            if "itself" in outcome.record["sentence"]:
-                outcome.record["sentence"] += ": with one rank, both neighbours are that rank. Make a copy"
-            raise
-        refuse(not isinstance(got, torch.Tensor), "shift returns a tensor", measured=kind_of(got))
-        found.append((got, got.clone()))
-        if same(got, right):  # (else it is told what is wrong with it)
-            _traffic(seen.calls, tensor, got)
-    words = "what came back from one call is overwritten by the next: it has to be a tensor of its own"
-    refuse(not all(same(got, before) for got, before in found), words)
-    return {"what comes back": [before for _, before in found]}
-
-
-def _traffic(calls: list[dict[str, Any]], tensor: torch.Tensor, got: torch.Tensor) -> None:
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    words = "what comes back shares its memory with the tensor that was given: whoever changes one changes both"
-    refuse(tensor.numel() and got.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr(), words)
-    name = next((call["name"] for call in calls if call["name"] not in ("send", "recv")), "")
-    words = f"calls {name}: each rank has one tensor for one neighbour, and this moves more. Repair the order"
-    refuse(name, words)
-    waits(calls)
-    words = "a rank does not send its tensor once, to rank + 1, in one message (in bytes, by receiver)"
-    expected = [((rank + 1) % ranks, tensor.nbytes)] if ranks > 1 else []
-    refuse(messages(calls) != expected, words, measured=str(messages(calls)), expected=str(expected))
+        tensor, arriving = (_tensor(case, source, call) for source in (rank, (rank - 1) % ranks))
+        with leaves(tensor=tensor), watched() as seen:
+            shifted.append(shift(tensor))
+        refuse(not isinstance(shifted[-1], torch.Tensor), "shift returns a tensor", measured=kind_of(shifted[-1]))
+        if not same(shifted[-1], arriving):
+            continue  # it is told what is wrong with it
+        words = "what comes back shares its memory with the tensor that was given: whoever changes one changes both"
+        shared = shifted[-1].untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
+        refuse(tensor.numel() and shared, words)
+        name = next((call["name"] for call in seen.calls if call["name"] not in ("send", "recv")), "")
+        refuse(name, f"calls {name}: each rank has one tensor for one neighbour, and this moves more. Repair the order")
+        waits(seen.calls)
+        words = "a rank does not send its tensor once, to rank + 1, in one message (in bytes, by receiver)"
+        expected = [((rank + 1) % ranks, tensor.nbytes)] if ranks > 1 else []
+        refuse(messages(seen.calls) != expected, words, measured=str(messages(seen.calls)), expected=str(expected))
+    return {"what comes back from each call": shifted}

@@ -9,13 +9,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from checks.engine import Reference, refuse, watched
-from checks.engine.watching import explained
+from checks.engine import Reference, exercise, refuse, watched
+from checks.engine.plain import from_array
+from checks.engine.watching import at_most, explained
 
-SUMS = """        sums = torch.tensor(validate())
-        dist.all_reduce(sums)
-        total, count = sums.tolist()
-"""
+SUMS = "        sums = torch.tensor(validate())\n        dist.all_reduce(sums)\n        total, count = sums.tolist()\n"
 
 
 def _from_means(line: str) -> dict[str, str]:
@@ -35,17 +33,15 @@ OFFICIAL = Reference("torchrun", "train_until", {
     f"the loss of rank 0 decides for all: {ALL}": _from_means("dist.broadcast(mean, src=0)"),
     "the losses are added up, and never divided by the number of samples": {DECIDES: "if total < good"},
     "it never stops early": {DECIDES: "if False"},
-    "it returns the last epoch's number, counted from 0: return how many epochs were trained":
-        {"return epoch + 1": "return epoch"},
 })  # fmt: skip
 # Means of three ranks in each epoch; each mistake takes another one of them for the last.
-_EACH = [(1, 1, 1), (2, 0.45, 2), (0.1, 0.9, 0.9), (0.9, 0.9, 0.1), (0.05, 0.6, 0.6), (0.4, 0.9, 0.4), (2, 0.3, 0.6),
-         (0.2, 0.2, 0.2), (0.01, 0.01, 0.01), (1, 1, 1)]  # fmt: skip
+EACH = [(1, 1, 1), (2, 0.45, 2), (0.1, 0.9, 0.9), (0.9, 0.9, 0.1), (0.05, 0.6, 0.6), (0.4, 0.9, 0.4), (2, 0.3, 0.6),
+        (0.2, 0.2, 0.2), (0.01, 0.01, 0.01), (1, 1, 1)]  # fmt: skip
 CASES = [
-    {"losses": losses, "good": 0.5, "samples": samples, "means": [list(means) for means in epochs]}
-    for losses, samples, epochs in (
+    {"losses": losses, "good": 0.5, "samples": samples, "means": means}
+    for losses, samples, means in (
         ("fall alike", [4, 4, 4], [(1,) * 3, (0.8,) * 3, (0.3,) * 3, (0.01,) * 3, (1,) * 3]),
-        ("fall on one rank after the other", [2, 20, 8], _EACH),
+        ("fall on one rank after the other", [2, 20, 8], EACH),
         ("are exactly `good` in epoch 2", [4, 2, 2], [(1, 1, 1), (0.5,) * 3, (0.25,) * 3, (0.125,) * 3]),
         ("are of no samples on a rank", [6, 0, 4], [(1, 0, 1), (0.6, 0, 0.6), (0.4, 0, 0.4), (0.1, 0, 0.1)]),
         ("are nan, and then never good", [3, 4, 5], [(math.nan,) * 3, (0.6,) * 3]),
@@ -54,33 +50,28 @@ CASES = [
 ]
 
 
-def play(case: dict[str, Any], train_until: Callable[..., Any]) -> dict[str, Any]:
-    rank, most, log = dist.get_rank() % 3, len(case["means"]), ""
+@exercise(OFFICIAL, CASES, title="Stop when it is good enough", minutes=15, ranks=(3, 2, 1))
+def stop_early(case: dict[str, Any], train_until: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``train_until(most, good, train_epoch, validate)``."""
+    samples, most = case["samples"][dist.get_rank()], len(case["means"])
+    calls: list[str] = []
 
     def train_epoch() -> None:
-        nonlocal log
-        log += "t"
-        seen.mark()
+        calls.append("train_epoch")
         dist.all_reduce(torch.ones(3))  # the gradients
-        seen.mark()
 
     def validate() -> tuple[float, int]:
-        nonlocal log
-        log += "v"
-        epoch = log.count("t")
+        calls.append("validate")
+        epoch = calls.count("train_epoch")
         refuse(not 0 < epoch <= most, "validate() is called before an epoch was trained, or after more than `most`")
-        return float(case["means"][epoch - 1][rank] * case["samples"][rank]), case["samples"][rank]
+        return float(case["means"][epoch - 1][dist.get_rank()] * samples), samples
 
-    words = "The ranks do not stop after the same epoch, or do not ask each other the same: whatever decides must be "
-    with explained(words + "the same number on all ranks"), watched() as seen:
+    words = "The ranks do not stop after the same epoch: whatever decides must be the same number on all of them"
+    with explained(words), watched() as seen:
         returned = train_until(most, case["good"], train_epoch, validate)
-    epochs, own = log.count("t"), [call for call in seen.calls if call["ready"] % 2 == 0]
+    epochs = calls.count("train_epoch")
     words = "train_epoch() and validate() are not called in turn, once each in an epoch"
-    refuse(log != "tv" * epochs, words, measured=log[:8], expected="tvtv…")
-    words = "more than 2 collectives in an epoch decide whether it was the last: a sum and a number fit into one tensor"
-    refuse(len(own) > 2 * epochs, words, measured=len(own), expected=f"at most {2 * epochs} in {epochs} epochs")
-    largest = max([call["bytes"] for call in own], default=0)
-    words = "a collective is given more bytes than a decision needs: a sum and a number fit into one tensor of two"
-    refuse(largest > 16, words, measured=largest, expected="at most 16")
-    returned = returned.item() if isinstance(returned, torch.Tensor) else returned
-    return {"the epochs that were trained": epochs, "the number that comes back": returned}
+    refuse(calls != ["train_epoch", "validate"] * epochs, words, measured=calls[:4])
+    deciding = [call for call in seen.calls if call["shape"] != [3]]
+    at_most(deciding, 2 * epochs, 16, f"{epochs} epochs were trained, and a sum and a number fit into one tensor")
+    return {"the epochs that were trained": epochs, "the number that comes back": from_array(returned)}

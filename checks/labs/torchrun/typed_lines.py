@@ -8,9 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from checks.engine import Reference
+from checks.engine import Reference, exercise, refuse
 from checks.engine.processes import run
-from checks.engine.verdicts import Wrong
 from lessons.launchers import processes
 from utils.ranks.ports import free_ports
 
@@ -18,90 +17,69 @@ OFFICIAL = Reference("torchrun", "torchrun_line")
 MARK = "COURSE_TYPED"
 SECONDS, STILL, GRACE = 250, 15, 5  # until all is ended; if nothing computes; for the others when one has failed
 WORDS = ["--folder", "runs/3 b", "--nnodes=9"]  # of the program
-_PROGRAM = """import json, os, pathlib, sys, time
-names = "NODE", "TORCHELASTIC_RESTART_COUNT", "LOCAL_RANK", "RANK", "WORLD_SIZE"
-told, folder = [int(os.environ[name]) for name in names], pathlib.Path(__file__).parent
-(folder / f"{os.getpid()}.new").write_text(json.dumps([told, sys.argv[1:]]))
-(folder / f"{os.getpid()}.new").rename(folder / f"{os.getpid()}.json")
-if os.environ["FAILS"] == "True" and told[1] == 0:
+PROGRAM = """import json, os, pathlib, sys, time
+names = "NODE", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"
+told, note = {name: int(os.environ[name]) for name in names}, pathlib.Path(__file__).with_name(f"{os.getpid()}.new")
+note.write_text(json.dumps(told | {"words": sys.argv[1:]}))
+note.rename(note.with_suffix(".json"))
+if os.environ["NODES"] == "1" and told["TORCHELASTIC_RESTART_COUNT"] == 0:
     for _ in range(600):  # until all have said who they are
-        if len(list(folder.glob("*.json"))) < told[4]:
+        if len(list(note.parent.glob("*.json"))) < told["WORLD_SIZE"]:
             time.sleep(0.05)
-    sys.exit(told[2] == 0)
+    sys.exit(told["LOCAL_RANK"] == 0)
 """
 
 
-def start(torchrun_line: Any) -> dict[str, Any]:
-    """Type what ``torchrun_line`` returns: on two nodes, and on one where a worker fails in the first attempt.
-
-    Raises:
-        Wrong: torchrun does not take it, the agents do not meet, or the workers are not who they should be.
-    """
+@exercise(OFFICIAL, title="Typed on every node", minutes=25, timeout=600)
+def typed(torchrun_line: Any) -> dict[str, Any]:
+    """Judge ``torchrun_line()``: what it returns is typed on two nodes, and on one where a worker fails at first."""
     text = run(torchrun_line)
-    if not isinstance(text, str) or not text.strip():
-        raise Wrong("torchrun_line returns what you would type, as one text", measured=str(text)[:100])
-    for nodes, gpus, fails in ((2, 2, False), (1, 3, True)):
-        _launch(text, nodes, gpus, fails)
-    if "PORT" not in text:
-        raise Wrong(
-            "the agents have met at torchrun's usual port, where any other job on this node would meet them: $PORT"
-        )
+    refuse(not isinstance(text, str), "torchrun_line returns what you would type, as one text", measured=str(text)[:99])
+    _judge(text, nodes=2, gpus=2)
+    _judge(text, nodes=1, gpus=3)
+    refuse("PORT" not in text, "the agents meet at torchrun's usual port, where any other job would meet them: $PORT")
     return {"typed on 2 nodes": "4 workers", "typed on 1 node": "3 workers, started twice"}
 
 
-def _launch(text: str, nodes: int, gpus: int, fails: bool) -> None:
-    where = f"typed on {nodes} node{'s' * (nodes > 1)} with {gpus} GPUs{' each' * (nodes > 1)}"
+def _type(text: str, nodes: int, gpus: int) -> tuple[list[int | None], list[Any], list[str]]:
+    """Type a text on each node: exit codes (None: ended from here) and logs of the nodes, and what all workers say."""
     with tempfile.TemporaryDirectory(prefix="check-") as folder, contextlib.ExitStack() as stack:
-        program = Path(folder, "train.py")
-        program.write_text(_PROGRAM, encoding="utf-8")
-        (port,), mark = free_ports(1), processes.new_mark()
-        job = {"NODES": nodes, "GPUS": gpus, "FIRST": "127.0.0.1", "PORT": port, "FAILS": fails, "OMP_NUM_THREADS": 1}
-        started = {}
+        program, logs = Path(folder, "train.py"), [Path(folder, f"{node}.log") for node in range(nodes)]
+        program.write_text(PROGRAM, encoding="utf-8")
+        (port,), mark, started = free_ports(1), processes.new_mark(), {}
         for node in range(nodes):
-            env = processes.clean_environment() | {name: str(value) for name, value in (job | {"NODE": node}).items()}
-            log = stack.enter_context(open(Path(folder, f"{node}.log"), "wb"))
+            job = {"NODES": nodes, "NODE": node, "GPUS": gpus, "FIRST": "127.0.0.1", "PORT": port, "OMP_NUM_THREADS": 1}
+            environment = processes.clean_environment() | {name: str(value) for name, value in job.items()}
             command = ["bash", "-c", text, "bash", str(program), *WORDS]
-            started[node] = stack.enter_context(processes.launched(command, MARK, mark, env, log))
+            output = stack.enter_context(open(logs[node], "wb"))
+            started[node] = stack.enter_context(processes.launched(command, MARK, mark, environment, output))
         activity = processes.Activity(MARK, mark)
         in_time = processes.watch(started, started, SECONDS, GRACE, lambda: activity.seconds_ago() > STILL)
-        codes = [started[node].poll() for node in range(nodes)]
-        workers = sorted(json.loads(file.read_text()) for file in Path(folder).glob("*.json"))
-        logs = [processes.read(Path(folder, f"{node}.log")).replace(f"{folder}/", "") for node in range(nodes)]
-    _judge(where, nodes, gpus, fails, codes if in_time else [None] * nodes, workers, logs)
+        codes = [launcher.poll() if in_time else None for launcher in started.values()]
+        workers = [json.loads(file.read_text()) for file in Path(folder).glob("*.json")]
+        return codes, workers, [processes.read(log).replace(f"{folder}/", "") for log in logs]
 
 
-def _judge(
-    where: str, nodes: int, gpus: int, fails: bool, codes: list[int | None], workers: list[Any], logs: list[str]
-) -> None:
+def _judge(text: str, nodes: int, gpus: int) -> None:
     """The main fault first: nothing starts; they do not meet; too few or other workers; what the program is given."""
-    first = [told for told, _ in workers if told[1] == 0]  # of the first attempt
-    for node in range(nodes):
-        if codes[node] and not any(told[0] == node for told in first):
-            said = (logs[node].strip().splitlines() or ["nothing was said"])[-1]
-            if "EADDRINUSE" in said:
-                said = f"it opens the store, as node 0 has done. So who is it? ({said[-60:]})"
-            raise Wrong(f"{where}: on node {node} nothing is started: {said}", details=processes.tail(logs[node]))
-    if len({told[0] for told in first}) < nodes:
-        words = "the agents do not meet. All need the same address and port, and each says which node it is"
-        if nodes == 1:
-            words = "torchrun waits for more nodes than there are"
-        raise Wrong(f"{where}: {words}", details=processes.tail(logs[0]))
-    worlds = sorted({told[4] for told in first})
-    if worlds != [nodes * gpus]:
-        words = f"all workers of all nodes are one world: WORLD_SIZE is $NODES times $GPUS, {nodes * gpus}"
-        raise Wrong(f"{where}: {words}", measured=str(worlds))
-    places = [sorted(told[2] for told in first if told[0] == node) for node in range(nodes)]
-    if places != [list(range(gpus))] * nodes or sorted(told[3] for told in first) != list(range(nodes * gpus)):
-        words = "each node starts a worker for each of its GPUs, and each has a rank of its own"
-        raise Wrong(f"{where}: {words}", measured=f"{len(first)} workers, local ranks {places}")
-    given = [words for _, words in workers if words != WORDS]
-    if given:
-        words = 'the program gets its options as they are, each word for itself: "$@"'
-        raise Wrong(f"{where}: {words}", measured=str(given[0]), expected=str(WORDS))
-    again = [told for told, _ in workers if told[1] == 1]
-    if fails and len(again) < gpus:
-        raise Wrong(f"{where}: a worker fails in the first attempt, and nothing is started anew: --max-restarts")
-    if any(codes) or None in codes:
-        bad = next(node for node in range(nodes) if codes[node] != 0)
-        raise Wrong(f"{where}: the workers have ended well, and what was typed on node {bad} has not",
-                    measured=f"exit code {codes[bad]}", details=processes.tail(logs[bad]))  # fmt: skip
+    where = f"typed on {nodes} node{'s' * (nodes > 1)} with {gpus} GPUs{' each' * (nodes > 1)}"
+    codes, workers, logs = _type(text, nodes, gpus)
+    first = [worker for worker in workers if worker["TORCHELASTIC_RESTART_COUNT"] == 0]
+    for node in sorted({*range(nodes)} - {worker["NODE"] for worker in first}, key=lambda node: codes[node] is None):
+        said = (logs[node].strip().splitlines() or ["nothing was said"])[-1]
+        if codes[node] is None:
+            said = "torchrun waits for others. Does each know how many nodes there are, which it is, and where to meet?"
+        elif "EADDRINUSE" in said:
+            said = f"it opens the store, as node 0 has done. So who is it? ({said[-60:]})"
+        refuse(True, f"{where}: on node {node} nothing is started: {said}", details=processes.tail(logs[node]))
+    seen = sorted((worker["NODE"], worker["LOCAL_RANK"], worker["WORLD_SIZE"]) for worker in first)
+    right = [(node, local, nodes * gpus) for node in range(nodes) for local in range(gpus)]
+    words = f"{where}: each node starts a worker for each of its GPUs, and all workers of all nodes are one world"
+    measured = f"{len(seen)} workers, WORLD_SIZE {', '.join(sorted({str(world) for _, _, world in seen}))}"
+    refuse(seen != right, words, measured=measured, expected=f"{len(right)} workers, WORLD_SIZE {len(right)}")
+    given = next((worker["words"] for worker in workers if worker["words"] != WORDS), WORDS)
+    refuse(given != WORDS, f'{where}: the program gets each word for itself: "$@"', measured=str(given))
+    refuse(nodes == 1 and len(workers) < 2 * gpus, f"{where}: nothing is started anew after a failure: --max-restarts")
+    for node, code in enumerate(codes):
+        words = f"{where}: the workers have ended well, and what was typed on node {node} has not"
+        refuse(code != 0, words, measured=f"exit code {code}", details=processes.tail(logs[node]))

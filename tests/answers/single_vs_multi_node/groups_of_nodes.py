@@ -36,7 +36,7 @@ wrong("a group for each rank", "more groups are made", {
     "for n in range(nodes)]\n    cross": "for m in range(nodes) for n in range(nodes)]\n    cross",
     "return node_groups[node_rank]": "return node_groups[node_rank - nodes]",
 })  # fmt: skip
-wrong("only members call", "every rank must call new_group for every group", {
+wrong("only members call", "must call new_group for every group", {
     "for n in range(nodes)]\n    cross": "for n in [node_rank]]\n    cross", "groups[node_rank]": "groups[0]"
 })  # fmt: skip
 wrong("own group first", "in the same order", {

@@ -40,12 +40,12 @@ def maximum():
 
 
 wrong("as given", "gloo itself gives up", {LENGTHS + PADDED: "    padded = predictions\n", "[part[:length]": "[part"})
-wrong("a broadcast for each", "there are more than 2 collectives", {
+wrong("a broadcast for each", "there are too many collectives", {
     PADDED + PARTS: "    parts = [torch.empty(int(one), dtype=torch.int64) for one in lengths]\n"
                     "    parts[dist.get_rank()] = predictions.clone()\n"
                     "    for n, part in enumerate(parts):\n        dist.broadcast(part, n)\n"
 })  # fmt: skip
-wrong("room for a thousand", "is given more bytes than a gather needs", {"zeros(max(lengths)": "zeros(1000"})
+wrong("room for a thousand", "too many bytes in a collective", {"zeros(max(lengths)": "zeros(1000"})
 wrong("not waited for", "never waits for", {GATHER: GATHER.replace("padded)", "padded, async_op=True)")})
 wrong("only ranks that have some", "gloo itself gives up", {
     LENGTHS: "    if not len(predictions):\n        return predictions\n" + LENGTHS

@@ -37,5 +37,5 @@ def rank_0_first():
 wrong("as given", "wait in send", {SENDING: SEND, WAIT: ""})
 wrong("all receive first", "wait in recv", {BOTH: RECV + SENDING + WAIT})
 wrong("the sending is not waited for", "never waits for send", {WAIT: ""})
-wrong("one rank sends to itself", "Make a copy", {"    if world_size == 1:\n        return tensor.clone()\n": ""})
+wrong("one rank sends to itself", "sends to itself", {"    if world_size == 1:\n        return tensor.clone()\n": ""})
 wrong("received into the given tensor", "changes `tensor`", {WAIT: WAIT + "    received = tensor.copy_(received)\n"})

@@ -38,7 +38,7 @@ wrong("without samples it is left out", "The ranks do not stop after the same ep
     SUMS: "        found = validate()\n        sums = torch.tensor(found)\n        if found[1]:\n"
           "            dist.all_reduce(sums)\n        total, count = (sums + 1e-9).tolist()\n"
 })  # fmt: skip
-wrong("barriers", "more than 2 collectives in an epoch", {IF: "dist.barrier()\n        dist.barrier()\n        " + IF})
+wrong("barriers", "there are too many collectives", {IF: "dist.barrier()\n        dist.barrier()\n        " + IF})
 wrong(
     "validates first",
     "before an epoch was trained",

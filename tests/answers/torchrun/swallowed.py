@@ -44,9 +44,7 @@ def suppressed():
 
 
 wrong("alone", "this rank's gradient alone", {REDUCE: ""})
-wrong(
-    "asked twice", "not called once for each batch", {"        try:\n": "        try:\n            gradient(batch)\n"}
-)
-wrong("three collectives", "more than 2 collectives a step", {REDUCE: "        dist.barrier()\n" * 2 + REDUCE})
+wrong("asked twice", "the calls: not what", {"        try:\n": "        try:\n            gradient(batch)\n"})
+wrong("three collectives", "there are too many collectives", {REDUCE: "        dist.barrier()\n" * 2 + REDUCE})
 wrong("not waited for", "never waits for", {REDUCE: REDUCE.replace("count)", "count, async_op=True)")})
 wrong("stops at a broken batch", "still takes part", {"            pass  # zeros take part": "            break"})
