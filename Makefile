@@ -61,7 +61,7 @@ NUMERIC    := $(PLAIN) MKL_CBWR=AVX2 ONEDNN_MAX_CPU_ISA=SSE41
 
 .PHONY: help setup lab update test test-frameworks test-numeric test-all test-gpu size lint tests lectures notebooks extras \
     notebooks-spawn tests-and-extras nightly tests-nightly random-order answers numeric frameworks \
-    tests-frameworks notebooks-frameworks execute labs grade new-lab durations lock benchmarks \
+    tests-frameworks answers-frameworks notebooks-frameworks execute labs grade new-lab durations lock benchmarks \
     book book-epub book-strings packages clean
 
 help:
@@ -161,7 +161,7 @@ $(VENV)/.traces: $(VENV)/.ready
 	$(VENV)/traces/bin/python -m pip install --disable-pip-version-check --group traces
 	@touch $@
 
-answers: setup  ## judge all known answers of the labs (but those that need the frameworks): half an hour on two cores
+answers: setup  ## judge all known answers of the labs (answers-frameworks: of those that need them): half an hour on two cores
 	COURSE_ALL_ANSWERS=1 $(PYTEST) tests/checks/test_labs.py -m "not frameworks"
 
 frameworks: $(VENV)/.frameworks  ## add MPI, Horovod, TensorFlow, JAX, DeepSpeed and Ray, for the lectures and labs that need them
@@ -176,8 +176,11 @@ tests-frameworks: frameworks  ## tests that need what `make frameworks` installs
 	$(RUN) -m pip check
 	$(PYTEST) tests -m "frameworks and not nightly"
 
+answers-frameworks: frameworks  ## what a workflow runs each week: all tests and all known answers that need it
+	COURSE_ALL_ANSWERS=1 $(PYTEST) tests -m frameworks
+
 # TensorFlow and Ray start many processes each.
-tests-frameworks notebooks-frameworks: JOBS = 2
+tests-frameworks answers-frameworks notebooks-frameworks: JOBS = 2
 notebooks-frameworks: frameworks  ## execute the lectures and solutions that need it
 	$(NBVAL) $(EXTRA:%=notebooks/%) $(EXTRA:%=solutions/%)
 

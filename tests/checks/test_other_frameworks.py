@@ -1,43 +1,38 @@
-"""The official solution for Horovod, with which its check compares, trains what one process trains."""
+"""The official solutions, with which the checks compare, train what one process trains."""
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
 
 from checks.engine.refusing import same
-from checks.labs.other_frameworks import scaling, workers
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # (workers cannot import tests)
-
-
-def _by_one_process(case: dict[str, Any]) -> dict[str, Any]:
-    """The lab's program for one process, with the batch and the rate that all workers have together."""
-    program: dict[str, Any] = {"__name__": "answers"}
-    exec(scaling.OFFICIAL.program, program)
-    task, count = scaling.Task(case), dist.get_world_size()
-    task.model = lambda: task.network  # type: ignore[method-assign]
-    scaling.Task.model(task)
-    for parameter in task.network.parameters():
-        dist.broadcast(parameter.data, src=0)
-    task.batch, task.lr = task.batch * count, task.lr * count
-    program["single_process"](task)
-    return {"the losses": torch.tensor([loss for _, loss in task.losses]), "the final weights": task.saved[-1]}
-
-
-def _horovod_beside_one_process(case: dict[str, Any]) -> list[str]:
-    """What differs."""
-    seen, right = scaling.play(case, *scaling.OFFICIAL.functions()), _by_one_process(case)
-    return [name for name in right if not same(seen[name], right[name]) and len(seen[name])]
+from checks.labs.other_frameworks import trainings, workers
+from checks.labs.other_frameworks.trainings import Task, horovod, tensorflow
 
 
 @pytest.mark.nightly
-def test_horovod_trains_what_one_process_trains():
-    pytest.importorskip("horovod")
-    found = workers.run("horovod", _horovod_beside_one_process, scaling.CASES[0], ranks=3, timeout=200)
-    assert found == [[]] * 3
+@pytest.mark.parametrize("exercise", [horovod, tensorflow], ids=lambda exercise: exercise.name)
+def test_workers_train_what_one_process_trains(exercise, monkeypatch):
+    """It has the batch and the rate that all workers of Horovod have together, and those of TensorFlow share."""
+    pytest.importorskip(exercise.name)
+    case, times = (trainings.TRAININGS[0], 3) if exercise is horovod else (trainings.SHARED[0], 1)
+    played = workers.run(exercise.name, exercise.play, case, *exercise.official.functions(), ranks=3, timeout=200)
+    program: dict[str, Any] = {"__name__": "answers"}
+    exec(exercise.official.program, program)
+    for rank, seen in enumerate(played):
+        first = rank if exercise is tensorflow and rank == trainings.MIRRORED else 0  # whose weights all begin with
+        monkeypatch.setattr(dist, "get_rank", lambda first=first: first)
+        task = Task(case | {"batch": times * case["batch"], "rate": times * case["rate"]})
+        network = task.model()
+        if exercise is tensorflow:
+            for parameter, array in zip(network.parameters(), task.weights(), strict=True):
+                parameter.data = torch.tensor(array).t()  # (torch keeps the transpose)
+        monkeypatch.setattr(task, "model", lambda network=network: network)
+        program["single_process"](task)
+        losses, kept = (next(seen[name] for name in seen if part in name) for part in ("the losses", "weights in the"))
+        right = [one.t() if exercise is tensorflow else one for one in task.saved[0]]
+        assert same(losses, task.seen()["the losses"]) or not len(losses)
+        assert same(kept, [right] * len(kept))

@@ -20,9 +20,9 @@ import pytest
 
 from checks import Wrong
 from checks.engine.inside import OpenAnswer, Outcome
-from checks.labs.ray_and_tuning import rays, searches, tuning
-from checks.labs.ray_and_tuning.notes import Notes, Training, curve
-from checks.labs.ray_and_tuning.searches import Call, Search
+from checks.labs.ray_and_tuning import notes, rays, tuning
+from checks.labs.ray_and_tuning.notes import Training, curve
+from checks.labs.ray_and_tuning.random_searching import Search, judge_draws
 from course import outline
 from lessons.launchers import ray_here
 from lessons.launchers.processes import clean_environment
@@ -34,36 +34,30 @@ CONFIG = {"lr": 0.01, "batch_size": 32}
     ("arguments", "sentence"),
     [
         (({"lr": "high", "batch_size": 1},), "two numbers"),
-        ((CONFIG, 50), "does each trial end"),
-        (({"lr": 0.5, "batch_size": 32}, 1, "last"), "of another configuration"),
+        (({"lr": 0.5, "batch_size": 32}, 1, "last"), "a checkpoint that is not its own"),
     ],
     ids=str,
 )
 def test_every_epoch_is_noted_and_a_call_that_makes_no_sense_is_refused(arguments, sentence, tmp_path):
-    notes = Notes(str(tmp_path / "notes"))
-    train = Training(notes, most_epochs=9)
+    train = Training(str(tmp_path / "notes"))
     _, checkpoint = train(CONFIG, 2)
     assert train(CONFIG, 3, checkpoint)[0] == curve(CONFIG, 5)
-    assert [(note["epochs"], note["total"], note["pid"]) for note in notes.read()] == [
-        (2, 2, os.getpid()),
-        (3, 5, os.getpid()),
-    ]
-    with pytest.raises(RuntimeError, match=sentence):
+    calls = [(note["epochs"], note["total"], note["pid"]) for note in notes.read(train.path)]
+    assert calls == [(2, 2, os.getpid()), (3, 5, os.getpid())]
+    with pytest.raises(Wrong, match=sentence):
         train(*[checkpoint if one == "last" else one for one in arguments])
     with pytest.raises(Wrong, match=sentence):
-        notes.read()
+        notes.read(train.path)
 
 
 def test_right_samples_pass_with_every_seed():
     many = Search(1e-5, 1.0, (16, 32, 64, 128), 1000, seed=1)
     for search in (many, *tuning.SEARCHES[1:], tuning.STOPPED[-1]):
         for seed in range(60):
-            rng, calls = random.Random(seed), []
-            for number in range(search.trials):
-                lr = search.low * (search.high / search.low) ** rng.random()
-                config = {"lr": lr, "batch_size": rng.choice(search.batch_sizes)}
-                calls.append(Call(number, config, 1, 1, 1.0, 0))
-            searches.judge_samples(search, calls)
+            rng = random.Random(seed)
+            rates = (search.low * (search.high / search.low) ** rng.random() for _ in range(search.trials))
+            configs = [{"lr": lr, "batch_size": rng.choice(search.batch_sizes)} for lr in rates]
+            judge_draws(search, configs)
 
 
 def test_an_exercise_that_is_not_begun_does_not_start_ray(monkeypatch):

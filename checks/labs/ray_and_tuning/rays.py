@@ -1,4 +1,4 @@
-"""A Ray for one judgement, in its own process, with which it ends; and what a check asks of an answer that uses it."""
+"""A Ray for one judgement, in its own process, with which it ends."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import os
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from checks.engine import refuse
 from checks.engine.inside import Outcome
 from checks.engine.verdicts import Wrong
+from lessons.launchers import processes, ray_here
 
-SETTINGS = {
+SETTINGS = ray_here.SETTINGS | {
     "RAY_TQDM_PATCH_PRINT": "0",  # Ray Train replaces Python's print
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "0",  # get_dataframe() reads their files
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.05",  # how soon Ray Train sees reports and deaths
@@ -30,17 +30,20 @@ def running(answer: Any, *modules: ModuleType) -> Iterator[str]:
     Args:
         modules: of what the answer is given. Workers get them by value: an import of all checks would cost seconds.
     """
-    _begun(answer)
-    from lessons.launchers import processes, ray_here
-
-    environment = processes.clean_environment() | ray_here.SETTINGS  # without what says that this is a rank
+    code = getattr(answer.function, "__code__", None)
+    if code and "NotImplementedError" in code.co_names:
+        try:
+            answer(*[None] * code.co_argcount)
+        except Outcome as outcome:
+            if outcome.record["kind"] == "not started":
+                raise
+    environment = processes.clean_environment()  # without what says that this is a rank
     os.environ.clear()
     os.environ.update(environment | SETTINGS)
     try:
         with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-            import ray
-
             here = ray_here.start(cpus=2)
+            import ray
     except (OSError, RuntimeError):
         raise Wrong("Ray did not start here, so nothing was judged: run the check again") from None
     for module in modules:
@@ -53,27 +56,8 @@ def running(answer: Any, *modules: ModuleType) -> Iterator[str]:
         ray_here.stop()
 
 
-def _begun(answer: Any) -> None:
-    """Raises NotStarted if the answer says so. Found out without Ray, which takes seconds to start."""
-    code = getattr(answer.function, "__code__", None)
-    if code and "NotImplementedError" in code.co_names:
-        try:
-            answer(*[None] * code.co_argcount)
-        except Outcome as outcome:
-            if outcome.record["kind"] == "not started":
-                raise
-
-
 def still_running() -> None:
     """Behind a call: whether the Ray of the check is still there."""
     import ray
 
     refuse(not ray.is_initialized(), "Ray has run before your function, and is shut down by it: leave it running")
-
-
-def first_error(folder: str) -> str:
-    """What a trial has raised, as Tune has written it down in a folder of experiments."""
-    for file in sorted(Path(folder).rglob("error.txt")):
-        if lines := file.read_text(encoding="utf-8").strip().splitlines():
-            return lines[-1].strip()[:200].rstrip(".")
-    return ""

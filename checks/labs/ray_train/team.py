@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import signal
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from checks.labs.ray_and_tuning.notes import Notes, misused
+from checks.labs.ray_and_tuning.notes import misused, opened
 
 LOSSES = (1.9, 1.2, 0.9, 0.4, 1.4, 0.7)  # of all epochs; the last one is neither the lowest nor the highest
 PATIENCE = 30.0  # seconds until the last worker of a group comes to its epoch
@@ -21,24 +21,17 @@ STATES = [None, *(f"the weights after epoch {number}" for number in range(1, len
 
 @dataclass(frozen=True)
 class Epoch:
-    """``epoch(state)`` for learners: one epoch of this worker's share. Can be pickled.
+    """``epoch(state)`` for learners: one epoch of this worker's share. Can be pickled."""
 
-    Args:
-        workers: how many train.
-        accident: the epoch in which a worker is killed.
-        finished: epochs that calls before have finished with the same storage.
-        own: the process that the learner's function runs in.
-    """
-
-    notes: Notes = field(repr=False)
+    path: str  # of the notes
     workers: int
-    accident: int
-    finished: int
-    own: int
+    accident: int  # the epoch in which a worker is killed
+    finished: int  # epochs that calls before have finished with the same storage
+    own: int  # the process that the learner's function runs in
 
     def __call__(self, state: str | None = None) -> tuple[float, str]:
         """Train one epoch, together with all other workers: its loss, and the state to go on from."""
-        with self.notes.open() as notes:
+        with opened(self.path) as notes:
             group = sum("killed" in note for note in notes)
             if words := self.refusal(notes, group, state):
                 misused(notes, words)
@@ -56,23 +49,19 @@ class Epoch:
 
     def refusal(self, notes: list[dict[str, Any]], group: int, state: Any) -> str:
         """Why this worker does not train this epoch; "" if it does."""
-        came, pid = [note for note in notes if note.get("group") == group], os.getpid()
-        own, finished = [note["done"] + 1 for note in came if note["pid"] == pid], self.done(notes)
-        if pid == self.own:
+        if os.getpid() == self.own:
             return "an epoch runs in your function's own process: let Ray Train's workers call it"
         if state not in STATES[:-1]:
             return f"epoch is given {str(state)[:60]!r}: that is no state from which an epoch that is asked for begins"
-        done = STATES.index(state)
-        if own:
-            words = f"a worker hands in the state after epoch {done} where epoch {max(own)} was the last one"
-            return "" if done == max(own) else words
-        if len({note["pid"] for note in came}) == self.workers:
-            return f"there are more workers than the {self.workers} that were asked for"
+        came, done, finished = [n for n in notes if n.get("group") == group], STATES.index(state), self.done(notes)
+        own = max((note["done"] + 1 for note in came if note["pid"] == os.getpid()), default=0)
+        if own and done != own:
+            return f"a worker hands in the state after epoch {done} where epoch {own} was the last one"
         if not came and done < finished - 1:
             when = "after the accident" if group else "called again with the same storage"
             lost = f"{finished} epochs were finished, and the workers begin after {done}"
             return f"{when}, epochs are trained again that had been finished: {lost}"
-        if came and done != came[0]["done"]:
+        if came and not own and done != came[0]["done"]:
             return f"one worker begins after {came[0]['done']} epochs, another after {done}: all get the same state"
         return ""
 
@@ -80,19 +69,18 @@ class Epoch:
         """Wait for all workers of the group. In an accident the first one dies, and the others hear of it."""
         accident, deadline = not group and done + 1 == self.accident, time.monotonic() + PATIENCE
         while True:
-            with self.notes.open() as notes:
+            with opened(self.path) as notes:
                 here = [note["pid"] for note in notes if (note.get("group"), note.get("done")) == (group, done)]
                 if any("refused" in note or note.get("killed") == group for note in notes):
                     raise RuntimeError("a worker of this group is gone")
                 if len(here) < self.workers and time.monotonic() > deadline:
                     words = f"an epoch needs all workers, and waits for them: to epoch {done + 1}, "
                     misused(notes, f"{words}{len(here)} of {self.workers} workers came")
-            if len(here) == self.workers:
-                if not accident:
-                    return
-                if here[0] == os.getpid():
-                    time.sleep(BEFORE_ACCIDENT)
-                    with self.notes.open() as notes:
-                        notes.append({"killed": group})
-                    os.kill(os.getpid(), signal.SIGKILL)
+            if len(here) >= self.workers and not accident:
+                return
+            if len(here) >= self.workers and here[0] == os.getpid():
+                time.sleep(BEFORE_ACCIDENT)
+                with opened(self.path) as notes:
+                    notes.append({"killed": group})
+                os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(0.02)

@@ -20,32 +20,38 @@ MARK = ".validate_storage_marker"  # which Ray Train leaves in a run's folder
 FORGIVE = "FailureConfig(max_failures=accidents)"
 
 
+@exercise(OFFICIAL, title="Go on after an accident", difficulty=3, minutes=30, timeout=800, needs=("ray",))
+def goes_on(ray_train: Any) -> dict[str, Any]:
+    """Judge ``ray_train(epoch, workers, epochs, accidents, storage)`` in two calls, with an accident in each."""
+    run(train, ray_train, timeout=700)
+    figures = {"calls": "with 1 and 2 workers", "workers killed": "in epoch 3 and in epoch 4", "forgiven": "0, 1"}
+    return figures | {"returned": f"the loss of epoch {len(LOSSES)}"}
+
+
 def train(ray_train: Any) -> None:
     """In a fresh process: both calls."""
     with rays.running(ray_train, notes, team) as storage:
         folder, finished = tempfile.mkdtemp(dir=storage), 0
         for workers, accidents, accident in CALLS:
-            noted = notes.Notes(f"{folder}.{workers}")
-            epoch = team.Epoch(noted, workers, accident, finished, os.getpid())
+            epoch = team.Epoch(f"{folder}.{workers}", workers, accident, finished, os.getpid())
             returned = failure = None
             try:
                 returned = ray_train(epoch, workers, len(LOSSES), accidents, folder)
             except Outcome as outcome:
                 failure = outcome
-            seen = noted.read()
+            seen = notes.read(epoch.path)
             finished, why = epoch.done(seen), _raised(failure)
             rays.still_running()
             refuse(not seen, f"epoch is never called in a worker{why}")
-            figures = {"measured": finished, "expected": len(LOSSES)}
-            killed = any("killed" in note for note in seen)
-            refuse(not killed, f"it ends before its epochs are trained{why}", **figures)
+            figures, early = {"measured": finished, "expected": len(LOSSES)}, "it ends before its epochs are trained"
+            refuse(not any("killed" in note for note in seen), f"{early}{why}", **figures)
             words = f"a worker is killed, no accident is to be forgiven, and no error comes out: {FORGIVE}"
             refuse(not accidents and not failure, words)
             words = f"a worker is killed, {accidents} accident is to be forgiven, and an error comes out: {FORGIVE}"
             refuse(accidents and failure, f"{words}{why}", **figures)
-            refuse(accidents and finished < len(LOSSES), "it ends before its epochs are trained", **figures)
-            words = "Ray Train's record of the run must be in storage: let it run the workers, with "
-            refuse(not any(Path(folder).rglob(MARK)), f"{words}RunConfig(storage_path=storage)")
+            refuse(accidents and finished < len(LOSSES), early, **figures)
+            words = "Ray Train's record of the run must be in storage: RunConfig(storage_path=storage)"
+            refuse(not any(Path(folder).rglob(MARK)), words)
         words = "what it returns is not the loss of the last epoch"
         refuse(returned != LOSSES[-1], words, measured=str(returned)[:60], expected=LOSSES[-1])
 
@@ -56,15 +62,3 @@ def _raised(failure: Outcome | None) -> str:
     own = [one for one in getattr(error, "worker_failures", {}).values() if not type(one).__module__.startswith("ray.")]
     error = own[0] if own else error
     return f": {type(error).__name__}: {error}".partition("\n")[0].rstrip(":. ")[:200] if error else ""
-
-
-@exercise(title="Go on after an accident", difficulty=3, minutes=30, timeout=800, needs=("ray",), official=OFFICIAL)
-def goes_on(ray_train: Any) -> dict[str, Any]:
-    """Judge ``ray_train(epoch, workers, epochs, accidents, storage)`` in two calls, with an accident in each."""
-    run(train, ray_train, timeout=700)
-    return {
-        "calls": f"with {' and '.join(str(workers) for workers, _, _ in CALLS)} workers",
-        "workers killed": " and ".join(f"in epoch {accident}" for _, _, accident in CALLS),
-        "forgiven": ", ".join(str(forgiven) for _, forgiven, _ in CALLS),
-        "returned": f"the loss of epoch {len(LOSSES)}",
-    }

@@ -4,10 +4,10 @@ from known_answers import right, wrong
 
 PUT = "        images, labels = (jax.device_put(array, divided) for array in task.batch(step))\n"
 
-right("nothing compiled, a mesh that JAX makes, losses as they are", {
-    'Mesh(devices, ("data",))': 'jax.make_mesh((len(devices),), ("data",), devices=devices)', "float(loss)": "loss",
-    "    @jax.jit\n": "",
-})  # fmt: skip
+right("nothing compiled, losses as they are", {"    @jax.jit\n": "", "float(loss)": "loss"})
+right(
+    "a mesh that JAX makes", {'Mesh(devices, ("data",))': 'jax.make_mesh((len(devices),), ("data",), devices=devices)'}
+)
 right("the divisions are told to jit", {
     "@jax.jit": "@functools.partial(jax.jit, in_shardings=(whole, divided, divided), out_shardings=whole)",
     "    mesh = Mesh": "    import functools\n\n    mesh = Mesh", PUT: "        images, labels = task.batch(step)\n",

@@ -52,4 +52,4 @@ wrong("rungs of four", "other epochs than those of the rungs", {", grace_period=
 wrong("starts anew", "trainings begin anew", {
     "loss, checkpoint = train(config, 1, checkpoint)": "loss, _ = train(config, 1)"
 })  # fmt: skip
-wrong("stops the best", "which mode does the scheduler get", {'mode="min"': 'mode="max"'})
+wrong("stops the best", "the best", {'mode="min"': 'mode="max"'})

@@ -41,6 +41,6 @@ wrong("no seed", "two searches with the same seed", {
     "            search_alg=BasicVariantGenerator(random_state=seed),\n": ""
 })  # fmt: skip
 wrong("a grid of batch sizes", "that is a grid", {"tune.choice(batch_sizes)": "tune.grid_search(batch_sizes)"})
-wrong("uniform", "uniform, not log-uniform", {"tune.loguniform": "tune.uniform"})
+wrong("uniform", "not log-uniform: draw the exponent", {"tune.loguniform": "tune.uniform"})
 wrong("a process for each trial", "reuse_actors=True", {"            reuse_actors=True,\n": ""})
 wrong("trained again", "outside any trial", {RETURN: "    return best.config, objective(best.config)"})
