@@ -7,6 +7,7 @@ names. Losing it harms nobody, so no trouble with it ever reaches a notebook.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import tempfile
@@ -65,12 +66,7 @@ def _in_solutions() -> bool:
 
 @contextlib.contextmanager
 def _lock(folder: Path) -> Iterator[None]:
-    """Let one process at a time read, change and write (where the system can: not on Windows)."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
+    """Let one process at a time read, change and write."""
     folder.mkdir(parents=True, exist_ok=True)
     fd = os.open(folder, os.O_RDONLY)  # the folder itself, so that no lock file is left behind
     try:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import groupby
 
 from checks.engine.exercises import Exercise, all_exercises, lab_modules
-from checks.engine.verdicts import COLOURS, NOT_STARTED, RIGHT, SIGNS
+from checks.engine.verdicts import NOT_STARTED, RIGHT, SIGNS
 from checks.memory import recall
 from course import outline
 
 
 @dataclass(frozen=True)
 class Progress:
-    """The overview: text and HTML say the same.
+    """The overview.
 
     Args:
         rows: every exercise with its state, lab by lab.
@@ -44,18 +43,6 @@ class Progress:
                 facts = f"{exercise.stars}  {exercise.minutes:>3} min"
                 lines.append(f"  {SIGNS[state]} {exercise.title:<{width}}  {facts}")
         return "\n".join([*lines, *self.problems, self.summary])
-
-    def _repr_html_(self) -> str:
-        parts = []
-        for lab, rows in self._labs():
-            head = f'<th colspan="4" style="text-align:left">{escape(lab)} &nbsp; {_count(rows)}</th>'
-            parts.append(f"<tr>{head}</tr>")
-            for exercise, state in rows:
-                sign = f'<span style="color:{COLOURS[state]}">{SIGNS[state]} {state}</span>'
-                cells = [sign, escape(exercise.title), exercise.stars, f"{exercise.minutes} min"]
-                parts.append("<tr>" + "".join(f'<td style="text-align:left">{cell}</td>' for cell in cells) + "</tr>")
-        notes = "".join(f"<p>{escape(problem)}</p>" for problem in self.problems)
-        return f"<table>{''.join(parts)}</table>{notes}<p><b>{self.summary}</b></p>"
 
     def _labs(self) -> list[tuple[str, list[tuple[Exercise, str]]]]:
         return [(outline.numbered(lab), list(rows)) for lab, rows in groupby(self.rows, key=lambda row: row[0].lab)]

@@ -3,10 +3,9 @@
 exercises.py   what a lab's package defines and a notebook calls
 verdicts.py    ○ not started, ✗ wrong: sentence, ✓ right: figures
 processes.py   run: learners' functions in fresh processes, under a time-out
-preloading.py  what these would import each for itself, imported once before they are forked
 inside.py      what runs in the process, and turns every failure into a sentence
 printed.py     what an answer prints, shown beside the verdict
-standstill.py  ranks that wait for each other are ended at once; threads.py tells waiting from working
+standstill.py  ranks that wait for each other are found and ended
 answers.py     a learner's function on its way there; plain.py: values on their way back
 judging.py     judge: an answer beside the official solution, case by case, in a fresh process or on fresh ranks
 reference.py   the official solution and its likely mistakes, which are changes of its text

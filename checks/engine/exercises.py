@@ -195,16 +195,17 @@ def exercise(  # noqa: PLR0913
         def beside_the_official(*answers: Answer) -> Any:
             from checks.engine.judging import judge
 
+            assert official is not None
             return judge(official, function, cases, *answers, timeout=timeout or 60, **judging)
 
-        name, plays = function.__name__, cases is not None and official is not None
+        name, plays = function.__name__, cases is not None
         if plays:
             function.__qualname__ = f"{name}.play"  # where a rank finds it, in place of the exercise
         made = Exercise(
             judge=beside_the_official if plays else function,
             lab=lab or _lab_of(function.__module__),
             name=name,
-            parameters=official.names.split() if plays else list(inspect.signature(function).parameters),
+            parameters=official.names.split() if official and plays else list(inspect.signature(function).parameters),
             title=title,
             difficulty=difficulty,
             minutes=minutes,

@@ -57,6 +57,7 @@ def put(module: nn.Module, device: torch.device) -> nn.Module:
     """
     moved: dict[torch.Tensor, torch.Tensor] = {}
     for part in module.modules():
+        tensors: Any
         for tensors in (part._parameters, part._buffers):
             for name, tensor in tensors.items():
                 if tensor is not None and tensor not in moved:
@@ -77,29 +78,20 @@ def seen() -> Iterator[Facts]:
         each GPU that computes in forward begins and ends; ``peak``: the most bytes that each GPU held beside what was
         there before; ``waits``: how often the host waited until a GPU was done; ``pauses``: until a stream or an event.
     """
-    cluster, found = simgpu.current(), {"waits": 0, "pauses": 0}
-    before = held()
-    synchronize = type(cluster).synchronize
+    found: Facts = {"waits": 0, "pauses": 0}
+    before, gpus = held(), torch.simgpu  # type: ignore[attr-defined]
 
-    def counted(*arguments: Any) -> None:
-        found["waits"] += 1
-        synchronize(cluster, *arguments)
+    def counting(what: str, wait: Any) -> Any:
+        def counted(*arguments: Any) -> None:
+            found[what] += 1
+            wait(*arguments)
 
-    def pausing(wait: Any) -> Any:
-        def pause(self: Any) -> None:
-            found["pauses"] += 1
-            wait(self)
-
-        return pause
+        return counted
 
     with simgpu.profile() as profile, contextlib.ExitStack() as stack:
-        for kind in (torch.simgpu.Stream, torch.simgpu.Event):
-            stack.enter_context(mock.patch.object(kind, "synchronize", pausing(kind.synchronize)))
-        cluster.synchronize = counted  # type: ignore[method-assign]
-        try:
-            yield found
-        finally:
-            del cluster.synchronize
+        for kind, what in ((type(simgpu.current()), "waits"), (gpus.Stream, "pauses"), (gpus.Event, "pauses")):
+            stack.enter_context(mock.patch.object(kind, "synchronize", counting(what, kind.synchronize)))
+        yield found
     events = profile.events
     found["copies"] = _copies(events)
     found["flops"] = {

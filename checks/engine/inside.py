@@ -6,15 +6,15 @@ reads. (A file and not a return value, because the other ranks must see an excep
 
 from __future__ import annotations
 
-import dis
 import io
 import json
 import linecache
 import os
 import re
 import sys
+import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from checks.engine import printed
@@ -35,14 +35,13 @@ class Outcome(BaseException):
         super().__init__(sentence or kind)
 
 
-def run_in_rank(payload: bytes, notes: str, watched: bool, seconds: float) -> bytes:
+def run_in_rank(payload: bytes, notes: str, watched: bool) -> bytes:
     """Call a function and return what it returns as plain bytes.
 
     Args:
         payload: cloudpickled (function, arguments).
         notes: the folder that the check reads when this rank does not come to the end.
         watched: whether ranks that stand still are to be ended.
-        seconds: when they are ended anyway.
     """
     import torch.distributed as dist
 
@@ -50,7 +49,7 @@ def run_in_rank(payload: bytes, notes: str, watched: bool, seconds: float) -> by
 
     before, sys.stdout = sys.stdout, printed.here
     rank = dist.get_rank()
-    watch = Watch(notes, rank, dist.get_world_size(), seconds)
+    watch = Watch(notes, rank, dist.get_world_size())
     if watched:
         watch.start()
     try:
@@ -105,8 +104,8 @@ class OpenAnswer:
         if is_the_readers_interrupt(failure):
             return failure  # which ends the check
         # (The lab's own line: an answer may pass on such an error of a function that it was given.)
-        own = type(failure) is NotImplementedError and "raise NotImplementedError" in self._line(failure)
-        if own and _was_raised(failure, within=self.files):
+        unwritten, places = "raise NotImplementedError" in self._line(failure), _places(failure)
+        if unwritten and type(failure) is NotImplementedError and places[-1][0] in self.files:
             return Outcome("not started")
         if isinstance(failure, SystemExit):
             what = f"calls sys.exit(){self._line(failure)}, which ends the whole program"
@@ -115,7 +114,7 @@ class OpenAnswer:
         if elsewhere := _ELSEWHERE.match(message):
             kind, where, trace = elsewhere.groups()
             message, where = re.split(rf"\n\S*{kind}:? ?", trace)[-1], f", {where}"
-            if kind == "NotImplementedError" and "raise NotImplementedError" in self._line(failure):
+            if kind == "NotImplementedError" and unwritten:
                 return Outcome("not started")
         elif "Traceback (most recent call last)" in message:  # of another process: its last line says what happened
             message = message.strip().splitlines()[-1]
@@ -168,32 +167,13 @@ def is_the_readers_interrupt(error: BaseException) -> bool:
     """Whether the reader has stopped the check: a rank's handler of a signal has raised it, no answer and no case."""
     if not isinstance(error, KeyboardInterrupt):
         return False
-    files = [trace.tb_frame.f_code.co_filename for trace in _tracebacks(error)]
-    return not _was_raised(error) or f"{os.sep}utils{os.sep}ranks{os.sep}" in files[-1]
-
-
-def _was_raised(error: BaseException, within: list[str] | None = None) -> bool:
-    """Whether a ``raise`` statement made it (in one of these files), and not C++ or a signal."""
-    frames = list(_tracebacks(error))
-    if not frames:
-        return False
-    last = frames[-1]
-    code = last.tb_frame.f_code
-    if within is not None and code.co_filename not in within:
-        return False
-    return dis.opname[code.co_code[last.tb_lasti]] == "RAISE_VARARGS"
-
-
-def _tracebacks(error: BaseException) -> Iterator[types.TracebackType]:
-    trace = error.__traceback__
-    while trace is not None:
-        yield trace
-        trace = trace.tb_next
+    file, line = _places(error)[-1]
+    return f"{os.sep}utils{os.sep}ranks{os.sep}" in file or "raise" not in linecache.getline(file, line)
 
 
 def _places(error: BaseException) -> list[tuple[str, int]]:
     """File and line of each frame that an exception came through, those in a worker last."""
-    places = [(trace.tb_frame.f_code.co_filename, trace.tb_lineno) for trace in _tracebacks(error)]
+    places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     if elsewhere := _ELSEWHERE.match(str(error)):
         places += [(file, int(line)) for file, line in re.findall(r'  File "(.+)", line (\d+)', elsewhere[3])]
     return places

@@ -1,4 +1,4 @@
-"""What is noted of each collective, message and use of the store."""
+"""What is noted of each collective and message."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch.distributed as dist
 from checks.engine.plain import bits
 from utils.ranks.collectives import METHODS
 
-STORE = ("set", "get", "add", "wait", "check", "compare_set", "append", "multi_set", "multi_get", "delete_key")
 MESSAGES = ("send", "recv")
+_OWN = ("work", "start", "pairs", "carries", "partner")  # what no check sees
 _OPERATIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 
 
@@ -22,9 +22,9 @@ class Launch:
     """One communication, as this rank began it.
 
     Args:
-        name: "all_reduce", …, "send", "recv", "store.set".
+        name: "all_reduce", …, "send", "recv", "new_group".
         bytes: that this rank hands in (for recv: that it gets).
-        dtype, shape: of the first tensor.
+        dtype: of the first tensor.
         peer: root, receiver or sender; None: there is none, or any.
         operation: of a reduction, "SUM".
         asynchronous: whether it was called with async_op=True.
@@ -34,13 +34,11 @@ class Launch:
         waited: how many at the first wait for it; None if nobody has waited.
         changed: whether a tensor was written to between launch and wait.
         tag: of a message.
-        asked: how often somebody has asked whether it is over.
     """
 
     name: str
     bytes: int
     dtype: str = ""
-    shape: list[int] = field(default_factory=list)
     peer: int | None = None
     operation: str = ""
     asynchronous: bool = False
@@ -50,7 +48,6 @@ class Launch:
     waited: int | None = None
     changed: bool = False
     tag: int = 0
-    asked: int = 0
     work: Any = None
     carries: Any = None
     partner: Any = None
@@ -63,9 +60,7 @@ class Launch:
         name, goes_in, comes_out = METHODS[method]
         tensors = flat(arguments[goes_in] if goes_in is not None else arguments[0] if comes_out == 0 else ())
         tensors = tensors or flat(list(arguments))
-        options = next(
-            (one for one in arguments if hasattr(one, "timeout") and not isinstance(one, torch.Tensor)), None
-        )
+        options = next((one for one in arguments if hasattr(one, "timeout")), None)
         number = next((one for one in arguments[1:] if isinstance(one, int)), None)
         root = getattr(options, "rootRank", None)
         first = tensors[0] if tensors else None
@@ -75,7 +70,6 @@ class Launch:
             name,
             sum(one.nbytes for one in tensors) if name != "barrier" else 0,
             str(getattr(first, "dtype", "")).removeprefix("torch."),
-            list(getattr(first, "shape", ())),
             None if method == "recv_anysource" else root if root is not None else number,
             _operation(options),
             bool(getattr(options, "asyncOp", False)),
@@ -105,11 +99,7 @@ class Launch:
 
     def plain(self) -> dict[str, Any]:
         """As builtin types."""
-        return {
-            name: value
-            for name, value in vars(self).items()
-            if name not in ("work", "start", "pairs", "carries", "partner")
-        }
+        return {name: value for name, value in vars(self).items() if name not in _OWN}
 
 
 def flat(value: Any) -> list[torch.Tensor]:

@@ -59,10 +59,12 @@ class Messages:
             for peer in self._others if launch.peer is None else [launch.peer]:
                 self._tell(peer, _ROOM, _ANY if launch.peer is None else launch.tag, launch.bytes)
             return
-        number = self._sent[launch.peer] = self._sent[launch.peer] + 1
-        self._tell(launch.peer, _SEND, launch.tag, launch.bytes, number)
+        to = launch.peer
+        assert to is not None
+        self._sent[to] += 1
+        self._tell(to, _SEND, launch.tag, launch.bytes, self._sent[to])
         if launch.bytes:
-            self._carried.append(self._group.send([bits(tensor)], launch.peer, number))
+            self._carried.append(self._group.send([bits(tensor)], to, self._sent[to]))
 
     def finish(self, launch: Launch) -> None:
         """Somebody waits for it: come back when the partner has called its part, a recv with the message.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import numbers
-import pickle
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,9 +52,10 @@ def shorten(value: Any, longest: int = _LONGEST) -> str:
 
 def number(value: Any, whole: bool = False) -> Any:
     """A number of any library (numpy's, a Fraction, a Decimal) as Python's own; None for truth values and tensors."""
-    if isinstance(value, numbers.Integral if whole else numbers.Real | Decimal) and not isinstance(value, bool):
-        return int(value) if isinstance(value, numbers.Integral) else float(value)
-    return None
+    kinds = numbers.Integral if whole else numbers.Real | Decimal
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        return None
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
 def from_array(value: Any) -> Any:
@@ -65,19 +65,24 @@ def from_array(value: Any) -> Any:
 
 def to_bytes(value: Any) -> bytes:
     """Turn a value into bytes that ``from_bytes`` reads without running any code of the value's own."""
-    return pickle.dumps(to_plain(value), protocol=4)
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save(to_plain(value), buffer)
+    return buffer.getvalue()
 
 
 def from_bytes(data: bytes) -> Any:
     """Read what ``to_bytes`` wrote. Raises pickle.UnpicklingError for anything else."""
-    return _Reader(io.BytesIO(data)).load()
+    import torch
+
+    with torch.serialization.safe_globals([Opaque, range]):
+        return torch.load(io.BytesIO(data), weights_only=True)
 
 
 def to_plain(value: Any) -> Any:
     """The same value in builtin types; tensors and arrays become tensors on the CPU, the rest ``Opaque``."""
-    if isinstance(value, Opaque | _Tensor):
-        return value
-    if value is None or type(value) in (bool, int, float, complex, str, bytes):
+    if value is None or type(value) in (bool, int, float, complex, str, bytes, range, Opaque):
         return value
     if isinstance(value, dict):
         return {to_plain(key): to_plain(item) for key, item in value.items()}
@@ -87,10 +92,9 @@ def to_plain(value: Any) -> Any:
         return [to_plain(item) for item in value]
     if isinstance(value, set | frozenset):
         return {to_plain(item) for item in value}
-    if isinstance(value, range):
-        return value
-    if isinstance(value, bool | int | float | complex | str | bytes):  # numpy's float64, an IntEnum, …
-        return next(kind(value) for kind in (bool, int, float, complex, str, bytes) if isinstance(value, kind))
+    kinds: tuple[Any, ...] = (int, float, complex, str, bytes)
+    if builtin := next((kind for kind in kinds if isinstance(value, kind)), None):  # numpy's float64, an IntEnum, …
+        return builtin(value)
     return _numeric(value)
 
 
@@ -114,49 +118,10 @@ def _numeric(value: Any) -> Any:
             if numpy is not None and isinstance(value, numpy.ndarray):
                 value = torch.from_numpy(value.copy())
             if isinstance(value, torch.Tensor):
-                return _Tensor.of(value)
+                return bits(value.cpu()).clone().view(value.dtype).reshape(value.shape)
         except (TypeError, RuntimeError, NotImplementedError):
             pass  # no memory to copy (a meta or sparse tensor), or an array of objects
     return Opaque(type(value).__name__, shorten(value))
-
-
-@dataclass(frozen=True)
-class _Tensor:
-    """A tensor as raw bytes, so that reading it back needs no pickle code of torch."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    data: bytes
-
-    @classmethod
-    def of(cls, tensor: Any) -> _Tensor:
-        data = bits(tensor.cpu()).numpy().tobytes() if tensor.numel() else b""
-        return cls(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), data)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _make_tensor, (self.dtype, self.shape, self.data)
-
-
-def _make_tensor(dtype: str, shape: tuple[int, ...], data: bytes) -> Any:
-    import torch
-
-    kind = getattr(torch, dtype)
-    if not data:
-        return torch.empty(shape, dtype=kind)
-    return torch.frombuffer(bytearray(data), dtype=kind).reshape(shape)
-
-
-class _Reader(pickle.Unpickler):
-    """Reads plain data and refuses every other name."""
-
-    _allowed = frozenset({"set", "frozenset", "range", "complex", "bytearray"})
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module == "builtins" and name in self._allowed:
-            return super().find_class(module, name)
-        if module == __name__ and name in ("Opaque", "_make_tensor"):
-            return globals()[name]
-        raise pickle.UnpicklingError(f"{module}.{name} is not plain data")
 
 
 def _is_tensor(value: Any) -> bool:

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 
+from utils.ranks.output import said_alike
+
 LINES, LENGTH = 20, 200  # of what is kept in a rank: so many lines, so many characters of each
 _OF_RAY = re.compile(r"(\x1b\[\d+m)?\((raylet|autoscaler|[^()]* pid=\d+)")  # it passes on what its processes say
 _shown: ContextVar[list[str] | None] = ContextVar("shown", default=None)
@@ -23,27 +25,19 @@ class Printed(io.TextIOBase):
         self._more = 0
 
     def write(self, text: str) -> int:
-        if len(self._lines) > LINES:
-            self._more += text.count("\n")
-            return len(text)
         first, *others = text.split("\n")
-        self._append(first)
-        for line in others:
-            if len(self._lines) > LINES:
-                self._more += 1
-            else:
-                self._lines.append("")
-                self._append(line)
-        return len(text)
-
-    def _append(self, text: str) -> None:
         if len(self._lines) <= LINES:
-            self._lines[-1] = (self._lines[-1] + text)[: LENGTH + 1]
+            self._lines[-1] = (self._lines[-1] + first)[: LENGTH + 1]
+        room = LINES + 1 - len(self._lines)
+        self._lines += [line[: LENGTH + 1] for line in others[:room]]
+        self._more += len(others[room:])
+        return len(text)
 
     def take(self) -> str:
         """What has been printed since the last time."""
-        own = [line for line in self._lines if not _OF_RAY.match(line)]
-        lines = [line if len(line) <= LENGTH else f"{line[:LENGTH]}…" for line in own]
+        lines = [
+            line if len(line) <= LENGTH else f"{line[:LENGTH]}…" for line in self._lines if not _OF_RAY.match(line)
+        ]
         text = "\n".join(lines[:LINES]).rstrip()
         if self._more:
             text += f"\n… ({self._more:,} more line{'s' if self._more > 1 else ''})"
@@ -87,10 +81,7 @@ def show(texts: Sequence[str]) -> None:
 
 def told(texts: Sequence[str]) -> str:
     """As the reader sees it: ranks that have printed the same are named together."""
-    from utils.ranks.output import said_alike
-
-    parts = []
-    said = said_alike((rank, text) for rank, text in enumerate(texts) if text)
+    parts, said = [], said_alike(enumerate(texts))
     for text, ranks in said:
         lines = text.split("\n")
         room = max(3, LINES // len(said) + 1)  # (with the line that counts the others)

@@ -7,21 +7,30 @@ ever, ended its process, printed a million lines, replaced half of torch.
 from __future__ import annotations
 
 import contextlib
-import json
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from checks.engine import plain, printed
 from checks.engine.answers import Answer
-from checks.engine.preloading import modules_of
-from checks.engine.standstill import End, hung, report, who_waits
+from checks.engine.standstill import End, hung, read_note, report, who_waits
 from checks.engine.verdicts import Wrong, raised_from
+from course.size import PREFIXES
+from utils.ranks.output import label
 
+# What each rank would import, for itself, and what is better imported once, before they are forked:
+_ALWAYS = (
+    "cloudpickle",
+    "numpy.random",
+    "torch.utils._device",
+    "checks.engine.inside",
+    "checks.engine.standstill",
+    "checks.engine.wire",
+)
 _deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
 
 
@@ -51,23 +60,28 @@ def run(
     """
     import cloudpickle
 
+    from checks.engine.inside import run_in_rank
+    from utils import launch
+    from utils.ranks import RankError, RankTimeout, preload
+
     names = [value.name for value in (function, *arguments) if isinstance(value, Answer)]
-    seconds = _seconds_left(timeout)
-    work = _Work(
-        subject=" or ".join(names) or "your function",
-        payload=cloudpickle.dumps((function, arguments)),
-        watch=ranks is not None,
-        ranks=ranks or 1,
-        nodes=nodes,
-        seconds=seconds,
-        modules=modules_of([function, *arguments]),
-    )
-    with tempfile.TemporaryDirectory(prefix="check-") as notes:
+    subject, size, seconds = " or ".join(names) or "your function", ranks or 1, _seconds_left(timeout)
+    preload(*_ALWAYS, *dict.fromkeys(_modules([function, *arguments])))
+    with tempfile.TemporaryDirectory(prefix="check-") as folder:
+        notes, where = Path(folder), {"ranks": size, "nodes": nodes, "backend": "gloo"}
+        work = cloudpickle.dumps((function, arguments)), folder, ranks is not None
         try:
-            results = _launch(work, Path(notes))
+            results = launch(run_in_rank, *work, timeout=seconds, show_output=False, **where)
+        except RankTimeout as error:
+            raise _too_long(error, subject, size, seconds) from None
+        except RankError as error:
+            if ends := hung(notes):
+                raise _stood_still(ends, subject) from None
+            raise _failed(error, subject, size, notes) from None
         finally:
-            printed.show(printed.left(notes, work.ranks))
-    return results[0] if ranks is None else results
+            printed.show(printed.left(notes, size))
+    found = [plain.from_bytes(result) for result in results]
+    return found[0] if ranks is None else found
 
 
 class StoodStill(Wrong):
@@ -108,25 +122,20 @@ def _to_its_end(probe: Callable[..., Any], *arguments: Any) -> End:
         if outcome.record["kind"] == "not started":
             raise
         end = {"state": "raised", "text": outcome.record["sentence"]}
-    Watch.of_this_rank.finish(end)
+    Watch.of_this_rank.ended(end)
     return end | {"value": value}
 
 
-def _ranks(numbers: list[int]) -> str:
-    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
-
-
-@dataclass(frozen=True)
-class _Work:
-    """One launch: what sentences talk of, what to call, where, how long, whether ranks that stand still are ended."""
-
-    subject: str
-    payload: bytes
-    watch: bool
-    ranks: int
-    nodes: int
-    seconds: float
-    modules: tuple[str, ...] = ()
+def _modules(values: Sequence[Any]) -> Iterator[str]:
+    """Modules of the check's own functions among these values, and what those ask for."""
+    for value in values:
+        if isinstance(value, tuple | list):
+            yield from _modules(value)
+        elif not isinstance(value, Answer) and callable(value):
+            module = getattr(value, "__module__", None) or ""
+            if module.startswith(PREFIXES):
+                yield module
+                yield from getattr(sys.modules[module], "PRELOAD", ())
 
 
 @contextlib.contextmanager
@@ -148,69 +157,30 @@ def _seconds_left(timeout: float) -> float:
     return min(timeout, left)
 
 
-def _launch(work: _Work, notes: Path) -> list[Any]:
-    from checks.engine.inside import run_in_rank
-    from utils import launch
-    from utils.ranks import RankError, RankTimeout, preload
-
-    preload(*work.modules)
-    try:
-        results = launch(
-            run_in_rank,
-            work.payload,
-            str(notes),
-            work.watch,
-            work.seconds,
-            ranks=work.ranks,
-            nodes=work.nodes,
-            timeout=work.seconds,
-            backend="gloo",
-            show_output=False,
-        )
-        return [plain.from_bytes(result) for result in results]
-    except RankTimeout as error:
-        raise _too_long(error, work) from None
-    except RankError as error:
-        if ends := hung(notes):
-            raise _stood_still(ends, work) from None
-        raise _failed(error, work, notes) from None
-
-
-def _stood_still(ends: list[End], work: _Work) -> Wrong:
-    first, told = f"{work.subject} was not finished: ", who_waits(ends)
-    if work.ranks == 1:
+def _stood_still(ends: list[End], subject: str) -> Wrong:
+    first, told = f"{subject} was not finished: ", who_waits(ends)
+    if len(ends) == 1:
         return StoodStill(f"{first}{told}, and nobody is there to end that.", ends)
     return StoodStill(f"{first}does a rank wait for another that never comes? {told[0].upper()}{told[1:]}.", ends)
 
 
-def _too_long(error: Any, work: _Work) -> Wrong:
-    after = f"{work.subject} was not finished after {work.seconds:.0f} s"
-    if work.ranks == 1:
+def _too_long(error: Any, subject: str, ranks: int, seconds: float) -> Wrong:
+    after = f"{subject} was not finished after {seconds:.0f} s"
+    if ranks == 1:
         return Wrong(f"{after}: is there a loop that never ends?")
-    details = str(getattr(error, "report", ""))
-    return Wrong(f"{after}: does a rank wait for another that never comes?", details=details)
+    return Wrong(f"{after}: does a rank wait for another that never comes?", details=str(error.report))
 
 
-def _failed(error: Any, work: _Work, notes: Path) -> Exception:
+def _failed(error: Any, subject: str, ranks: int, notes: Path) -> Exception:
     """The sentence for a run that ended early, from what the rank that failed first has written down."""
     first = error.failures[0]
-    outcomes = {rank: outcome for rank in range(work.ranks) if (outcome := _outcome(notes, rank))}
+    outcomes = {rank: outcome for rank in range(ranks) if (outcome := read_note(notes / f"outcome.{rank}"))}
     if first.rank not in outcomes:
         how = " ".join(str(first.message).split()).removeprefix("ended with ")
-        where = f" on rank {first.rank}" if work.ranks > 1 else ""
-        return Wrong(f"{work.subject} ended its process{where} ({how}).")
-    sentence = outcomes[first.rank]["sentence"]
-    if outcomes[first.rank]["kind"] == "not started":
-        return raised_from(outcomes[first.rank])
+        where = f" on rank {first.rank}" if ranks > 1 else ""
+        return Wrong(f"{subject} ended its process{where} ({how}).")
+    told = outcomes[first.rank]
     # Ranks that fail alike fail in any order; what is shown should not depend on it.
-    alike = [rank for rank, outcome in outcomes.items() if outcome["sentence"] == sentence]
-    if len(alike) < work.ranks:
-        sentence = f"on {_ranks(alike)} {sentence}"
-    return raised_from(outcomes[alike[0]] | {"sentence": sentence})
-
-
-def _outcome(notes: Path, rank: int) -> dict[str, str] | None:
-    try:
-        return json.loads((notes / f"outcome.{rank}").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+    alike = [rank for rank, outcome in outcomes.items() if outcome["sentence"] == told["sentence"]]
+    on = f"on {label(alike)} " if told["kind"] != "not started" and len(alike) < ranks else ""
+    return raised_from(outcomes[alike[0]] | {"sentence": on + told["sentence"]})

@@ -42,7 +42,7 @@ def leaves(**things: Any) -> Iterator[None]:
         found["the state of torch's random generator"] = bits(torch.get_rng_state()).tolist()
         found["the state of Python's random generator"] = random.getstate()
         _, keys, place, *_ = numpy.random.get_state()
-        found["the state of numpy's random generator"] = keys.tolist(), place
+        found["the state of numpy's random generator"] = from_array(keys), place
         found["whether gradients are recorded"] = torch.is_grad_enabled()
         found["the default data type"] = torch.get_default_dtype()
         return found
@@ -103,18 +103,18 @@ def difference(seen: Any, expected: Any) -> tuple[str, str]:
     """Of two values that are not the same, what a sentence shows: where they differ, if there is such a place."""
     if isinstance(seen, torch.Tensor) and isinstance(expected, torch.Tensor):
         if seen.shape != expected.shape or seen.dtype != expected.dtype:
-            measured, right = (f"{list(one.shape)}, {str(one.dtype)[6:]}" for one in (seen, expected))
-            return measured, right
-        wide, right = seen.detach().double(), expected.detach().double()
-        away = (wide - right).abs().nan_to_num(math.inf) if seen.is_floating_point() else (seen != expected).int()
+            kinds = [f"{list(one.shape)}, {str(one.dtype)[6:]}" for one in (seen, expected)]
+            return kinds[0], kinds[1]
+        wide, other = seen.detach().double(), expected.detach().double()
+        away = (wide - other).abs().nan_to_num(math.inf) if seen.is_floating_point() else (seen != expected).int()
         place = int(away.argmax())
         where = [int(one) for one in torch.unravel_index(torch.tensor(place), seen.shape)]
         at = f"at {where} " if where else ""
+        pair = seen.flatten()[place].item(), expected.flatten()[place].item()
         if not seen.is_floating_point():
-            return f"{at}{seen.flatten()[place].item()}", f"{expected.flatten()[place].item()}"
-        one, other = float(wide.flatten()[place]), float(right.flatten()[place])
-        digits = 6 if f"{one:.6g}" != f"{other:.6g}" else 17
-        return f"{at}{one:.{digits}g}", f"{other:.{digits}g}"
+            return f"{at}{pair[0]}", f"{pair[1]}"
+        digits = 6 if f"{pair[0]:.6g}" != f"{pair[1]:.6g}" else 17
+        return f"{at}{pair[0]:.{digits}g}", f"{pair[1]:.{digits}g}"
     if isinstance(seen, Sequence) and isinstance(expected, Sequence) and not isinstance(seen, str):
         if len(seen) == len(expected):
             place = next(number for number, pair in enumerate(zip(seen, expected, strict=True)) if not same(*pair))

@@ -1,9 +1,10 @@
 """Ranks that stand still: a watch in every rank sees that nothing moves any more, and ends them all at once.
 
-A time-out would have to be long on a slow machine. The watch is a thread that looks at its rank ten times a second. A
-rank *waits* when its main thread is where it was at the last look, nothing in the process computes or is about to, no
-thread sleeps for a while or reads a disk, and there is no child process that could still have news. Ranks *stand still*
-when, look after look, each of them waits in the same place or has come to its end, and at least one waits.
+The watch is a thread that looks at its rank ten times a second. A rank *moves* if its main thread computes or is at
+another instruction than at the last look, if another thread of Python computes, or while it has a child process. Ranks
+*stand still* when, look after look, none of them moves, and at least one has not come to its end. Two seconds of that
+tell, where all are in a collective. Elsewhere a rank may sleep, read a disk, or wait for a name server that never
+answers: it is ended when it stands still for much longer than any answer would.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from checks.engine import printed
-from checks.engine.threads import Threads
-from utils.ranks.output import text_table
+from utils.ranks.locate import looking, place_of, seconds_of_core
+from utils.ranks.output import said_alike, text_table
 
 TICK = 0.1  # seconds between two looks
 QUIET = 2  # so many looks without a move, and it is asked where the rank is
-STILL = 10  # so many looks without any change: a machine that is too busy for the ranks is too busy for the looks too
-STILL_ELSEWHERE = 120  # … where a rank may wait for somebody else: ten seconds for a name server that never answers
+STILL = 20  # so many looks without any change: a machine that is too busy for the ranks is too busy for the looks too
+STILL_ELSEWHERE = 200  # … where a rank may wait for something else than ranks
+COMPUTING = 0.1  # of a core: a wait needs less, also one that asks a store again and again
 HUNG = "hung"  # the file that the first rank writes which sees it
 _exit = os._exit  # an answer may run with another one
 End = dict[str, Any]  # how one rank ended: "state" (waits, returned, raised), "line", "code", "call", "text", "value"
@@ -31,21 +33,15 @@ End = dict[str, Any]  # how one rank ended: "state" (waits, returned, raised), "
 
 def hung(notes: str | Path) -> list[End] | None:
     """How each rank stood still, if they did; ``notes`` is the folder that their watches were given."""
-    path = Path(notes, HUNG)
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    return read_note(Path(notes, HUNG))
 
 
 def who_waits(ends: list[End]) -> str:
     """One sentence: "rank 0 waits in all_reduce (line 4), and rank 1 has returned"."""
-    groups: dict[str, list[int]] = {}
-    for rank, end in enumerate(ends):
-        groups.setdefault(_state(end), []).append(rank)
     parts = []
-    for state, ranks in groups.items():
-        many = len(ranks) > 1
-        name = f"rank{'s' if many else ''} {', '.join(map(str, ranks))}"
-        words = state.replace("waits", "wait").replace("has ", "have ") if many else state
-        parts.append(f"{name} {words}")
+    for state, ranks in said_alike((rank, _state(end)) for rank, end in enumerate(ends)):
+        many = ranks.startswith("ranks")
+        parts.append(f"{ranks} {state.replace('waits', 'wait').replace('has ', 'have ') if many else state}")
     return ", and ".join(parts)
 
 
@@ -85,108 +81,88 @@ class Watch(threading.Thread):
     Args:
         notes: a folder that all ranks share.
         rank, ranks: this rank, and how many there are.
-        seconds: after that the ranks are ended anyway; a wait that ends by itself before that is none.
     """
 
-    of_this_rank: Watch | None = None
+    of_this_rank: Watch
 
-    def __init__(self, notes: str, rank: int, ranks: int, seconds: float) -> None:
+    def __init__(self, notes: str, rank: int, ranks: int) -> None:
         super().__init__(daemon=True, name="watch")
         Watch.of_this_rank = self
         self.notes, self.rank, self.ranks = Path(notes), rank, ranks
         self.end: End | None = None
         self.over = threading.Event()
-        self.moves = self.looks = 0
-        self._until = time.monotonic() + seconds
+        self._main = threading.main_thread().ident or 0
         self._noting = threading.Lock()
-        self._before: tuple[int, int] | None = None
-        self._found: dict[str, Any] = {}
-        self._quiet, self._spun = 0, False
-        self._main = threading.main_thread()
-        self._threads: Threads | None = None
+        self._looks = self._moves = self._quiet = 0
+        self._sure = False  # whether this rank could only wait for ranks
+        self._before: tuple[int, int, bool] | None = None  # where the main thread was at the last look
+        self._place: dict[str, Any] = {}
+        self._used = time.monotonic(), time.process_time(), seconds_of_core(self._main)
 
     def ended(self, end: End) -> None:
         """The main thread has come to its end; the others may still wait for it."""
-        self.end = end
-        self._note_state()
-
-    def finish(self, end: End) -> None:
-        """The same, and wait until all others have ended too, or stand still."""
-        self.ended(end)
-        while not all(state and state["state"] in ("returned", "raised") for state in self._states()):
-            time.sleep(TICK / 4)
-        self.over.set()
+        self.end = self.end or end
+        self._note()
 
     def run(self) -> None:
-        self._threads = Threads(self._until)
-        first: list[Any] = []  # what was seen when nothing changed any more
-        still = 0
-        while not self.over.is_set():
-            self._note_state()
-            states = self._states()
-            if (self.notes / HUNG).exists():
+        first: list[Any] = []  # what the ranks had noted when they moved for the last time
+        while not self.over.wait(TICK):
+            if hung(self.notes) is not None:
                 self._leave()
-            waiting = [state for state in states if state and state["state"] == "waits"]
-            stopped = waiting and all(state and state["state"] != "runs" for state in states)
-            if not (stopped and list(map(_place, states)) == list(map(_place, first))):
-                first, still = states, 0
-            elif all(
-                now["looks"] > before["looks"] + still for now, before in zip(states, first, strict=True)
-            ):  # an old note of a rank that does not look any more proves nothing
-                still += 1
-            sure = all(map(_for_ranks, waiting)) and not self._spun
-            if stopped and still >= (STILL if sure else STILL_ELSEWHERE):
-                self._write(HUNG, json.dumps(states))
+            self._note()
+            notes = [read_note(self.notes / f"state.{rank}") for rank in range(self.ranks)]
+            if not all(notes) or [note["moves"] for note in notes] != [note["moves"] for note in first]:
+                first = notes if all(notes) else []
+            patience = STILL if all(note and note["sure"] for note in notes) else STILL_ELSEWHERE
+            # (An old note of a rank that does not look any more proves nothing.)
+            still = first and all(
+                now["looks"] > then["looks"] + patience for now, then in zip(notes, first, strict=True)
+            )
+            if still and any(note["state"] == "waits" for note in notes):
+                self._write(HUNG, json.dumps(notes))
                 self._leave()
-            time.sleep(TICK)
 
     def _leave(self) -> None:
         printed.here.leave(self.notes, self.rank)
         _exit(1)
 
     def _look(self) -> End:
-        from utils.ranks.locate import looking, place_of
+        self._looks += 1
+        now = time.monotonic(), time.process_time() - time.thread_time(), seconds_of_core(self._main)
+        elapsed, used, used_by_main = (after - before for after, before in zip(now, self._used, strict=True))
+        self._used, computing = now, COMPUTING * max(elapsed, TICK)
+        others = len([thread for thread in threading.enumerate() if thread.name != "notebook"]) > 2  # main and watch
+        moves = (used if others else used_by_main) > computing or _has_children()
+        sure, found = used <= computing and not others, {}
+        if self.end is None:
+            # Who looks at a frame keeps its tensors for that moment, and some checks count the bytes of tensors. So
+            # frames are looked at only where nothing has moved for some looks.
+            self._quiet = 0 if moves else self._quiet + 1
+            spot = self._spot() if self._quiet >= QUIET else None
+            if spot and spot != self._before:
+                self._place = place_of(self._main)
+            moves = moves or spot is None or spot != self._before
+            self._before, found = spot, {} if moves else self._place
+            in_collective = found and found["call"] not in (None, "init_process_group")
+            sure = sure and bool(in_collective or (found and spot and spot[2]))
+        moves = moves or sure != self._sure  # what a rank waits for may have come just now
+        self._moves, self._sure = self._moves + moves, sure
+        where = {name: found.get(name) for name in ("line", "code", "call")} | {"place": found}
+        end = self.end or {"state": "runs" if moves else "waits"} | where
+        return end | {"looks": self._looks, "moves": self._moves, "sure": sure}
 
-        self.looks += 1
-        notes = {"looks": self.looks}
-        if self.end is not None:  # what other threads of this rank still do may wake another rank
-            self.moves += self._threads is None or not self._threads.all_wait(main_counts=False)
-            return self.end | notes | {"moves": self.moves}
-        # Who looks at a frame keeps its tensors for that moment, and some checks count the bytes of tensors. So frames
-        # are looked at only where nothing has moved for some looks.
-        self._quiet = self._quiet + 1 if self._threads.all_wait() else 0
-        spot, found = None, {"line": None, "code": None, "call": None}
-        if self._quiet >= QUIET:
-            main = self._main.ident or 0
-            with looking:
-                frame = sys._current_frames()[main]
-                spot = (id(frame), frame.f_lasti)
-                del frame
-            if spot != self._before:
-                self._found = place_of(main)
-            found = self._found
-        waits = spot is not None and spot == self._before
-        self._before = spot
-        self.moves += not waits
-        where = {name: found[name] for name in ("line", "code", "call")}
-        notes |= {"moves": self.moves, "place": found, "state": "waits" if waits else "runs"}
-        self._spun |= self._threads.spins
-        return where | notes
+    def _spot(self) -> tuple[int, int, bool]:
+        """At which instruction the main thread is, and whether the check's own wait for a message is there."""
+        with looking:
+            frame = sys._current_frames()[self._main]
+            spot = id(frame), frame.f_lasti, Path(frame.f_code.co_filename).parent == Path(__file__).parent
+            del frame
+        return spot
 
-    def _note_state(self) -> None:
+    def _note(self) -> None:
         """Let the other ranks know: a look and its note in one, or the watch's last look could hide the end."""
         with self._noting:
             self._write(f"state.{self.rank}", json.dumps(self._look()))
-
-    def _states(self) -> list[End | None]:
-        return [self._read(self.notes / f"state.{rank}") for rank in range(self.ranks)]
-
-    @staticmethod
-    def _read(path: Path) -> End | None:
-        try:
-            return json.loads(path.read_text())
-        except (OSError, ValueError):
-            return None
 
     def _write(self, name: str, text: str) -> None:
         new = self.notes / f"{name}.{self.rank}.new"
@@ -194,14 +170,17 @@ class Watch(threading.Thread):
         os.replace(new, self.notes / name)
 
 
-def _for_ranks(state: End) -> bool:
-    """Whether a rank that waits surely waits for other ranks: in a collective, or for one that was begun before.
+def _has_children() -> bool:
+    """Whether this process has any (where the system tells: Linux)."""
+    try:
+        return any(file.read_text().strip() for file in Path("/proc/self/task").glob("*/children"))
+    except OSError:
+        return True  # a thread has ended meanwhile
 
-    (Not where a group is made: there torch asks name servers.)
-    """
-    return bool(state["call"] and state["call"] != "init_process_group") or ".wait(" in (state["code"] or "")
 
-
-def _place(state: End | None) -> End:
-    """What must not change while a rank stands still."""
-    return {name: value for name, value in (state or {}).items() if name != "looks"}
+def read_note(path: Path) -> Any:
+    """What a rank has written down, if it has."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None

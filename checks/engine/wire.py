@@ -8,21 +8,21 @@ and before a collective happens, all ranks tell each other which one it is, so t
 from __future__ import annotations
 
 import contextlib
-import threading
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import _disable_current_modes
 
 from checks.engine.inside import Outcome
-from checks.engine.launches import MESSAGES, METHODS, STORE, Launch, copied, flat, swapped
+from checks.engine.launches import MESSAGES, METHODS, Launch, copied, flat, swapped
 from checks.engine.messages import RETURNED, STOPPED, Alone, Messages
+from utils.ranks.output import said_alike
 
 NEW_GROUP = "_new_group_with_tag"  # all ways of torch to make a group come through here
-FOR_EVER = 5_000  # times that somebody asks whether a message is over
 OVER = "nothing more: its step is over"
 
 
@@ -43,34 +43,23 @@ class Wire:
         self._originals: dict[str, Callable[..., Any]] = {}
         self.stopped = ""  # the sentence, if the play was ended
         self._open: list[Launch] = []  # begun by the learner, and not yet by gloo
-        self._mine = threading.local()  # whether this thread is at work for the wire
         self._begin()
 
     def _begin(self) -> None:
         self.launches: list[Launch] = []
         self.ready: list[Any] = []
-        self._really = 0  # collectives of the whole world that gloo was given
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
         """In the ``with`` block, this rank's communication goes over the wire."""
         self._begin()
-        number = _begun()
-        group = dist.ProcessGroup
-        places = [(group, name, self._noting(name)) for name in METHODS if name in vars(group)]
-        kinds = [kind for kind in vars(dist).values() if isinstance(kind, type) and issubclass(kind, dist.Store)]
-        places += [(k, name, self._storing(name, getattr(k, name))) for k in kinds for name in STORE if name in vars(k)]
-        places.append((dist.distributed_c10d, NEW_GROUP, self._grouping(getattr(dist.distributed_c10d, NEW_GROUP))))
-        kept = [(owner, name, vars(owner)[name]) for owner, name, _ in places]
-        self._originals = {name: getattr(group, name) for owner, name, _ in places if owner is group}
-        for owner, name, ours in places:
-            setattr(owner, name, ours)
-        try:
+        group, module = dist.ProcessGroup, dist.distributed_c10d
+        self._originals = {name: getattr(group, name) for name in METHODS if name in vars(group)}
+        with contextlib.ExitStack() as stack:
+            for name in self._originals:
+                stack.enter_context(mock.patch.object(group, name, self._noting(name)))
+            stack.enter_context(mock.patch.object(module, NEW_GROUP, self._grouping(getattr(module, NEW_GROUP))))
             yield
-        finally:
-            for owner, name, original in kept:
-                setattr(owner, name, original)
-            self.hidden = _begun() - number - self._really
 
     def end_of_step(self) -> dict[str, Any]:
         """Make sure that all ranks have begun the same, and say what this one has done.
@@ -102,13 +91,6 @@ class Wire:
             if launch.waited is None:
                 launch.waited = len(self.ready)
                 launch.arrive()
-
-    def over(self, launch: Launch) -> bool:
-        """Whether a message is over: as with gloo, when somebody has waited for it."""
-        launch.asked += 1
-        if launch.asked > FOR_EVER:
-            self.stop("asks is_completed() of a message for ever; gloo says True only after a wait()")
-        return launch.waited is not None
 
     def stop(self, sentence: str) -> NoReturn:
         self.stopped = self.stopped or sentence
@@ -170,34 +152,18 @@ class Wire:
 
         return grouped
 
-    def _storing(self, name: str, original: Any) -> Callable[..., Any]:
-        def stored(store: Any, *arguments: Any, **named: Any) -> Any:
-            if getattr(self._mine, "quiet", False):
-                return original(store, *arguments, **named)
-            nbytes = sum(len(one) for one in arguments if isinstance(one, str | bytes))
-            self.launches.append(Launch(f"store.{name}", nbytes, waited=0))
-            return original(store, *arguments, **named)
-
-        return stored
-
     @contextlib.contextmanager
     def _quiet(self) -> Iterator[None]:
         if self.stopped:
             raise Stop(self.stopped)
-        before, self._mine.quiet = getattr(self._mine, "quiet", False), True
-        try:
-            with torch.no_grad(), _disable_current_modes():
-                yield
-        finally:
-            self._mine.quiet = before
+        with torch.no_grad(), _disable_current_modes():
+            yield
 
     def _deliver_next(self) -> None:
         launch = self._open[0]
         self._agree(str(launch))
         self._open.pop(0)
-        begun = _begun()
         launch.work = launch.start() if launch.start else None
-        self._really += _begun() - begun  # gloo makes a reduce_scatter from a list of as many as there are ranks
         if launch.work is not None:
             launch.work.wait()
 
@@ -216,10 +182,11 @@ class Wire:
         dist.all_gather_object(answers, (call, reason), group=self._group)
         if reasons := [reason for _, reason in answers if reason]:
             self.stop(max(reasons, key=lambda reason: reason[0])[1])
-        number = sum(one.name not in MESSAGES and not one.name.startswith("store") for one in self.launches)
+        number = sum(one.name not in MESSAGES for one in self.launches) - len(self._open) + 1
+        calls = said_alike((rank, call) for rank, (call, _) in enumerate(answers))
         self.stop(
-            f"the ranks do not call the same collectives. Number {number - len(self._open) + 1} of this step is "
-            f"{_by_rank([call for call, _ in answers])}. They would hang, or mix up tensors"
+            f"the ranks do not call the same collectives. Number {number} of this step is "
+            f"{', and '.join(f'{call} on {ranks}' for call, ranks in calls)}. They would hang, or mix up tensors"
         )
 
 
@@ -237,7 +204,7 @@ class LateWork:
         self.wait()
 
     def is_completed(self) -> bool:
-        return self._wire.over(self._launch) if self._launch.name in MESSAGES else self.wait()
+        return self.wait()
 
     def is_success(self) -> bool:
         return self.wait()
@@ -245,26 +212,9 @@ class LateWork:
     def _source_rank(self) -> int | None:
         return self._launch.peer
 
-    def get_future(self) -> NoReturn:
-        self._wire.stop("keeps a future: call wait() on what the collective returns")
-
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"call wait() on what a collective returns: its {name} is not there in this check")
 
 
 def _at(arguments: tuple[Any, ...], place: int | None) -> set[int]:
     return set() if place is None or place >= len(arguments) else {id(one) for one in flat(arguments[place])}
-
-
-def _begun() -> int:
-    """How many collectives gloo has begun in the world's group, whoever asked it."""
-    return dist.group.WORLD._get_sequence_number_for_group()
-
-
-def _by_rank(words: list[str]) -> str:
-    """ "an all_reduce of 8 bytes on ranks 0, 2, and nothing more on rank 1"."""
-    parts = []
-    for what in dict.fromkeys(words):
-        ranks = [str(rank) for rank, other in enumerate(words) if other == what]
-        parts.append(f"{what} on rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}")
-    return ", and ".join(parts)

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import argparse
-import itertools
+import contextlib
 import math
 import re
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from checks.grade import gradebooks
 from checks.grade.grading import grade
 from checks.grade.handed_in import FEEDBACK
-from checks.grade.sandbox import Interrupted, Limits
+from checks.grade.sandbox import Limits
 from checks.grade.table import Grades
 from checks.grade.walls import hide_memory
 from course.build import LabError
 from course.outline import ROOT, numbered, slugs
 
 TABLE = "grades.csv"
-STOP = threading.Event()
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)  # (of both, what is done is kept)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Grade.
+def main(arguments: list[str] | None = None, stop: threading.Event | None = None) -> int:
+    """Grade, until all is graded or ``stop`` is set.
 
     Returns:
         The exit status: 0 done, 2 it cannot be done (one sentence says why), 130 interrupted.
@@ -38,63 +37,60 @@ def main(arguments: list[str] | None = None) -> int:
             raise LabError("Which folder holds the learners' labs? `make grade DIR=folder` grades it.")
         if given.folder.resolve() == given.labs.resolve():
             raise LabError(f"{given.folder} holds the labs themselves, not a learner's: name a learners' folder.")
-        return _grade(given)
+        return _grade(given, given.out or given.folder, stop or threading.Event())
     except LabError as error:
         print(error, file=sys.stderr)
         return 2
 
 
-def _grade(given: argparse.Namespace) -> int:
-    out = given.out or given.folder
+def _grade(given: argparse.Namespace, out: Path, stop: threading.Event) -> int:
     only = dict(map(_counting, given.count))
     export = gradebooks.writer(given.system, given.roster, given.folder) if given.system else None
-    limits = Limits(given.cell_timeout, given.limit, int(given.memory * (1 << 30)))
-    so_far: list[Grades] = []
-    done = itertools.count(1)
 
     def write(grades: Grades, learners: Sequence[str]) -> None:
-        try:
+        with _writing(out):
             for learner in learners:
                 grades.write_feedback(learner, out / FEEDBACK)
             grades.write_csv(out / TABLE)
-        except OSError as error:
-            raise LabError(f"{error.filename or out} cannot be written: {error.strerror}.") from None
 
     def each(grades: Grades, learner: str, lab: str) -> None:
-        so_far[:] = [grades]
         write(grades, [learner])
-        number = next(done)
-        print(f"{number} of {number + len(grades.waiting)}  {grades.line(learner, lab)}", flush=True)
+        done = sum(bool(lab) for _, lab in grades.notes)
+        print(f"{done} of {done + len(grades.waiting)}  {grades.line(learner, lab)}", flush=True)
 
-    try:
-        grades = grade(
-            given.folder,
-            given.labs,
-            limits=limits,
-            jobs=math.ceil(given.jobs),
-            same_user=given.same_user,
-            only=only,
-            begin=lambda words: print(words, file=sys.stderr, flush=True),
-            each=each,
-            stop=STOP,
-        )
-        write(grades, grades.learners)
-    except Interrupted:
-        print("\nInterrupted" + ("." if so_far else " before the first notebook was graded."), file=sys.stderr)
-        if not so_far:
+    grades = grade(
+        given.folder,
+        given.labs,
+        limits=Limits(given.cell_timeout, given.limit, int(given.memory * (1 << 30))),
+        jobs=math.ceil(given.jobs),
+        same_user=given.same_user,
+        only=only,
+        begin=lambda words: print(words, file=sys.stderr, flush=True),
+        each=each,
+        stop=stop,
+    )
+    if grades.waiting:
+        begun = any(lab for _, lab in grades.notes)
+        print("\nInterrupted" + ("." if begun else " before the first notebook was graded."), file=sys.stderr)
+        if not begun:
             return 130
-        grades = so_far[0]
+    write(grades, grades.learners)
     print(f"\n{grades.text()}\n\n{out / TABLE} is the table, with every check's sentence,")
     print(f"and {out / FEEDBACK}/ has a file for each learner.")
     if export:
-        try:
+        with _writing(out):
             print(*export(grades, out), sep="\n")
-        except OSError as error:
-            raise LabError(f"{error.filename or out} cannot be written: {error.strerror}.") from None
-    if not grades.waiting:
-        return 0
-    print(f"{len(grades.waiting)} notebooks were not graded any more.")
-    return 130
+    if grades.waiting:
+        print(f"{len(grades.waiting)} notebooks were not graded any more.")
+    return 130 if grades.waiting else 0
+
+
+@contextlib.contextmanager
+def _writing(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise LabError(f"{error.filename or out} cannot be written: {error.strerror}.") from None
 
 
 def _counting(text: str) -> tuple[str, set[int]]:
@@ -130,15 +126,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _stop(*_: object) -> None:
-    """Ctrl-C is noted, not raised: raised in the middle of a wait, it would leave a lock of the pool taken for ever."""
-    for number in _SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    STOP.set()
-
-
 if __name__ == "__main__":
     hide_memory()
+    interrupted = threading.Event()
+
+    def note(*_: object) -> None:
+        """Ctrl-C is noted, not raised: raised in the middle of a wait, it would leave a lock taken for ever."""
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        interrupted.set()
+
     for number in _SIGNALS:
-        signal.signal(number, _stop)  # SIGTERM too: what is done is kept
-    sys.exit(main())
+        signal.signal(number, note)
+    sys.exit(main(stop=interrupted))

@@ -69,17 +69,17 @@ def writer(system: str, roster: Path | None, folder: Path) -> Callable[[Grades, 
             possible = [_number(row[i]) if i >= kept else most[lab] for lab, i in zip(most, columns, strict=True)]
             table.append([row[0] or "Points Possible", *row[1:kept], *(f"{one:g}" for one in possible)])
         for learner in grades.learners:
-            if (row := people.get(plain(_MOODLE_ADDS.sub("", learner)))) is None:
+            if (who := people.get(plain(_MOODLE_ADDS.sub("", learner)))) is None:
                 said.append(f"{learner}: no row of {roster.name} is theirs alone, so {system}.csv has none.")
                 continue
-            cells = [row[i] if i >= kept else "" for i in columns]
+            cells = [who[i] if i >= kept else "" for i in columns]
             for place, lab in enumerate(most):
                 if {grades.state(learner, one) for one in grades.of(lab)} & _OPEN:
                     said.append(f"{learner}: {outline.numbered(lab)} was not judged as a whole, so it has no points.")
                 elif (learner, lab) in grades.notes:
                     cells[place] = f"{grades.points(learner, lab)[0] * possible[place] / most[lab]:.2f}"
             if any((learner, lab) in grades.notes for lab in most):
-                table.append([*row[:kept], *cells])
+                table.append([*who[:kept], *cells])
         with (out / f"{system}.csv").open("w", encoding="utf-8", newline="") as file:
             csv.writer(file, delimiter=separator).writerows(table)
         return [*said, f"{out / system}.csv is to be imported there."]

@@ -5,6 +5,7 @@ This process runs no learner's code and unpickles nothing of theirs. It takes a 
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import threading
 from collections.abc import Callable, Mapping
@@ -60,11 +61,10 @@ def grade(  # noqa: PLR0913
         only: by lab the numbers of the exercises that count; of a lab that is not in it, all do.
         begin: is told what learners' code can do here, before any of it runs.
         each: called after each notebook with all grades so far, the learner and the lab.
-        stop: set it, and the grading is interrupted.
+        stop: set it, and the grading ends: what was not graded is ``waiting``. At the end it is set.
 
     Raises:
         LabError: if the folder or the official labs cannot be used.
-        Interrupted: ``each`` has seen what was graded until then.
     """
     official = official_labs(labs)
     work, notes = find_handed_in(folder, official)
@@ -81,16 +81,13 @@ def grade(  # noqa: PLR0913
         waiting={(item.learner, item.slug) for item in work},
     )
     judging, stop = threading.Lock(), stop or threading.Event()
-    with Sandboxes(folder.resolve(), limits or Limits(), same_user, stop) as place:
+    with contextlib.suppress(Interrupted), Sandboxes(folder.resolve(), limits or Limits(), same_user, stop) as place:
         begin(place.words)
         pool = ThreadPoolExecutor(jobs)
         futures = {pool.submit(_grade_one, item, official[item.slug], place, judging): item for item in work}
         try:
-            while futures:
-                if stop.is_set():
-                    raise Interrupted
-                done, _ = wait(futures, timeout=0.5, return_when=FIRST_COMPLETED)
-                for future in done:
+            while futures and not stop.is_set():
+                for future in wait(futures, timeout=0.5, return_when=FIRST_COMPLETED).done:
                     item, result = futures.pop(future), future.result()
                     grades.waiting.discard((item.learner, item.slug))
                     grades.notes[item.learner, item.slug] = result.notes

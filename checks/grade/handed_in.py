@@ -7,7 +7,6 @@ file's name, whatever its number was then and whatever a browser has added ("42_
 
 from __future__ import annotations
 
-import os
 import re
 import unicodedata
 from collections import defaultdict
@@ -71,30 +70,25 @@ def find_handed_in(folder: Path, labs: dict[str, OfficialLab]) -> tuple[list[Han
 
 def _learners(folder: Path, labs: dict[str, OfficialLab]) -> Iterator[tuple[str, list[Path]]]:
     """Each learner's name and files."""
-    folders = [entry for entry in sorted(folder.iterdir()) if entry.is_dir() and _is_visible(entry)]
+    folders = [entry for entry in sorted(folder.iterdir()) if entry.is_dir() and _is_visible(entry.name)]
     own = [entry for entry in folders if _slug(entry, labs)]  # a folder for each lab
-    files = [path for path in sorted(folder.iterdir()) if _counts(path)]
-    files += [path for entry in own for path in _files_below(entry)]
+    files = [path for path in _files(folder) if path.parent == folder or {*path.parents} & {*own}]
     if any(_slug(path, labs) for path in files):
         yield printable(folder.resolve().name), files
     for entry in folders:
         if entry not in own and entry.name not in _NO_LEARNERS:
-            yield printable(entry.name), list(_files_below(entry))
+            yield printable(entry.name), _files(entry)
 
 
-def _files_below(folder: Path) -> Iterator[Path]:
-    for where, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if _is_visible(Path(name)))
-        yield from (path for name in sorted(names) if _counts(path := Path(where, name)))
+def _files(folder: Path) -> list[Path]:
+    """The notebooks and packed files in a folder and below."""
+    found = [path for path in sorted(folder.rglob("*")) if path.suffix.lower() in {".ipynb", *_PACKED}]
+    visible = [path for path in found if all(map(_is_visible, path.relative_to(folder).parts))]
+    return [path for path in visible if path.is_file() and not path.is_symlink()]
 
 
-def _is_visible(path: Path) -> bool:
-    return not path.name.startswith((".", "__"))
-
-
-def _counts(path: Path) -> bool:
-    kind = path.suffix.lower()
-    return (kind == ".ipynb" or kind in _PACKED) and _is_visible(path) and path.is_file() and not path.is_symlink()
+def _is_visible(name: str) -> bool:
+    return not name.startswith((".", "__"))
 
 
 def _slug(path: Path, labs: dict[str, OfficialLab]) -> str:

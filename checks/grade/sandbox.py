@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import pwd
+import re
 import shutil
 import subprocess
 import sys
@@ -25,8 +26,9 @@ from course.outline import ROOT
 from lessons.launchers.processes import kill_all
 
 _ANSWERS = ("solutions", "tests/answers")
-_PASSED_ON = {"PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES"}
-_PASSED_ON_PREFIXES = ("OMP_", "MKL_", "ATEN_", "ONEDNN_", "RANKS_")
+_PASSED_ON = re.compile(
+    "PATH|LANG|LC_ALL|LC_CTYPE|TZ|LD_LIBRARY_PATH|CUDA_VISIBLE_DEVICES|(OMP|MKL|ATEN|ONEDNN|RANKS)_.*"
+)
 _PROCESSES = 4096  # of another user, with all their threads, of which torch makes one for each processor
 _UNSHARE = ["--mount", "--mount-proc", "--net", "--ipc", "--pid", "--fork", "--kill-child"]
 _LOOK_EVERY, _MOST_ERRORS = 0.2, 1 << 20  # seconds, bytes
@@ -157,15 +159,8 @@ class Sandbox:
         for path in (home, home / "tmp"):
             self.own(path)
         memory, work = self.place.limits.memory, self.folder / "work"
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "checks.grade.inside",
-            task,
-            str(memory),
-            str(_PROCESSES if self.user else 0),
-        ]
+        limits = str(memory), str(_PROCESSES if self.user else 0)
+        command = [sys.executable, "-P", "-m", "checks.grade.inside", task, *limits]
         options: dict[str, Any] = {"env": _environment(home), "cwd": work if work.exists() else home}
         if self.place.namespaces:
             config = self._hidden() | {"command": command, "user": self.user, "memory": memory}
@@ -187,11 +182,8 @@ class Sandbox:
                 return [], "itself", str(error)
             for file in (said, errors):
                 file.seek(0)
-            return (
-                _lines(said.read()),
-                why or ("itself" if process.returncode else ""),
-                errors.read(_MOST_ERRORS).decode(errors="replace"),
-            )
+            why = why or ("itself" if process.returncode else "")
+            return _lines(said.read()), why, errors.read(_MOST_ERRORS).decode(errors="replace")
 
     def _watch(self, process: subprocess.Popen[bytes], end: float) -> str:
         """Until it ends or breaks a limit: which one. Nothing that it has started is left."""
@@ -240,21 +232,18 @@ def _lines(text: bytes) -> list[dict[str, Any]]:
 
 def _memory(processes: set[psutil.Process], limit: int) -> int:
     """The bytes that processes use; what several share is counted once where the sum is more than is allowed."""
-    total = 0
-    for shared_once in (False, True) if sys.platform == "linux" else (False,):
+    for kind in ("rss", "pss") if sys.platform == "linux" else ("rss",):
         total = 0
         for process in processes:
             with contextlib.suppress(psutil.Error, OSError):
-                total += process.memory_full_info().pss if shared_once else process.memory_info().rss
+                total += getattr(process.memory_full_info() if kind == "pss" else process.memory_info(), kind)
         if total <= limit:
             break
     return total
 
 
 def _environment(home: Path) -> dict[str, str]:
-    passed = {
-        name: value for name, value in os.environ.items() if name in _PASSED_ON or name.startswith(_PASSED_ON_PREFIXES)
-    }
+    passed = {name: value for name, value in os.environ.items() if _PASSED_ON.fullmatch(name)}
     passed["PYTHONPATH"] = os.pathsep.join([str(ROOT), *map(os.path.abspath, _searched("PYTHONPATH"))])
     passed["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), passed.get("PATH", os.defpath)))
     own = {"HOME": str(home), "TMPDIR": str(home / "tmp"), "COURSE_PROGRESS": str(home / "progress.json")}

@@ -89,11 +89,8 @@ class Grades:
         """A block for each lab, the totals, the legend, then the notes."""
         blocks = [self._block(lab) for lab in self.labs]
         if len(blocks) > 1:
-            blocks.append(
-                "\n".join(
-                    text_table([["all labs", "points"], *([who, _of(self.points(who))] for who in self.learners)])
-                )
-            )
+            totals = [[who, _of(self.points(who))] for who in self.learners]
+            blocks.append("\n".join(text_table([["all labs", "points"], *totals])))
         blocks.append(LEGEND + ("\n… not graded any more" if self.waiting else ""))
         if notes := [f"{who}: {note}" for who in self.learners for note in self.notes_of(who)]:
             blocks.append("\n".join(notes))
@@ -128,8 +125,8 @@ class Grades:
 
     def write_csv(self, path: Path) -> None:
         """One row per learner: points, a state, points and the check's sentence for each exercise, the notes."""
-        names = [f"{item.lab}/{item.name}" for item in self.exercises]
-        columns = [f"{name}{what}" for name in names for what in ("", " points", " sentence")]
+        about = ("", " points", " sentence")
+        columns = [f"{item.lab}/{item.name}{what}" for item in self.exercises for what in about]
         rows = [["learner", "points", "of", "right", *columns, "notes"]]
         for learner in self.learners:
             states = [self.state(learner, item) for item in self.exercises]

@@ -107,7 +107,7 @@ def _works_on_and_off() -> None:
         time.sleep(0.02)
 
 
-LONG = 1.5  # seconds; three times what the watch of these tests needs
+LONG = 1.5  # seconds: half of the patience of these tests with who is in no collective
 SLOW = {
     "sleeps": lambda: time.sleep(LONG),
     "waits for a program": lambda: subprocess.run([sys.executable, "-c", f"import time; time.sleep({LONG})"]),
@@ -120,7 +120,7 @@ SLOW = {
 
 
 def _impatient() -> None:
-    standstill.STILL = standstill.STILL_ELSEWHERE = 4
+    standstill.STILL, standstill.STILL_ELSEWHERE = 4, 30
 
 
 def _slow_ways() -> int:

@@ -73,7 +73,7 @@ def run(framework: str, function: Any, *arguments: Any, ranks: int, timeout: flo
 def work(folder: Path, ranks: int, rank: int) -> None:
     """In a worker: call the function and write down its result, or why there is none."""
     dist.init_process_group("gloo", store=dist.FileStore(str(folder / "store"), ranks), rank=rank, world_size=ranks)
-    result = run_in_rank((folder / "work").read_bytes(), str(folder), watched=False, seconds=0)
+    result = run_in_rank((folder / "work").read_bytes(), str(folder), watched=False)
     (folder / f"new.{rank}").write_bytes(result)
     os.replace(folder / f"new.{rank}", folder / f"result.{rank}")
 
