@@ -6,7 +6,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -17,9 +17,6 @@ from simgpu.time.clock import Clock
 from simgpu.time.sharing import Sharing
 from simgpu.time.work import Lane, Port, Timeline
 from utils.hardware.links import Link
-
-if TYPE_CHECKING:
-    from utils.draw import Picture
 
 NAMED_GPUS = 128
 """torch keeps a device's number in eight bits, so "simgpu:127" is the last one with a name."""
@@ -144,19 +141,6 @@ class Cluster:
         links = [self.inside.name] if self.gpus_per_node > 1 else []
         links += [self.network.name] if self.nodes > 1 else []
         return ", ".join([f"{count} {' and '.join(names)}", *links])
-
-    def topology(self) -> Picture:
-        """A picture of nodes, GPUs and links."""
-        from utils import draw
-
-        return draw.cluster_topology(
-            self.nodes,
-            self.gpus_per_node,
-            self.gpus[0].model.name,
-            self.inside if self.gpus_per_node > 1 else None,
-            self.network if self.nodes > 1 else None,
-            self.gpus[0].model.host,
-        )
 
     def index(self, device: int | str | torch.device | None) -> int:
         """The number of a GPU, from a number, "simgpu:1", or a device; None and "simgpu": the current one.

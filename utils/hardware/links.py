@@ -44,7 +44,6 @@ class Link:
         year: when the standard or product came out, or when it was measured.
         source: where the bandwidth is from.
         alpha_source: where the latency is from.
-        in_bits: True if people quote this link in bits per second (networks).
         full_duplex: True if both directions run at full speed at the same time. Memory cannot do that: reads
             and writes share the bandwidth.
         family: "NVLink", "PCIe" or "network": which of NCCL's latencies count. "": none, α is all.
@@ -63,7 +62,6 @@ class Link:
     year: int
     source: str
     alpha_source: str = "assumed"
-    in_bits: bool = False
     full_duplex: bool = True
     family: str = ""
     share: float = 1.0
@@ -90,18 +88,6 @@ class Link:
         """The link with the bandwidth that rings reach as its peak."""
         share = self.share if self.collective_share is None else self.collective_share
         return replace(self, bytes_per_s=self.bytes_per_s * share, share=1.0, collective_share=None)
-
-    @property
-    def both_directions_bytes_per_s(self) -> float:
-        """The two directions added up, as the data sheets of NVLink quote it, in bytes per second."""
-        return (2.0 if self.full_duplex else 1.0) * self.bytes_per_s
-
-    @property
-    def speed(self) -> str:
-        """The bandwidth of one direction as people quote it: "450 GB/s" or "25 Gbit/s"."""
-        if self.in_bits:
-            return f"{self.bytes_per_s * 8 / 1e9:.4g} Gbit/s"
-        return f"{self.bytes_per_s / 1e9:.4g} GB/s"
 
     @property
     def label(self) -> str:
@@ -215,7 +201,7 @@ def _nvlink(  # noqa: PLR0913
 def _network(name: str, gigabits: float, alpha_s: float, year: int, source: str, alpha_source: str) -> Link:
     speed = gigabits * 1e9 / 8
     known: dict[str, Any] = {"family": "network", "share": 0.95, "channels": _CHANNELS["network"]}
-    return Link(name, alpha_s, speed, year, source, alpha_source, in_bits=True, **known)
+    return Link(name, alpha_s, speed, year, source, alpha_source, **known)
 
 
 DDR5 = Link(
@@ -295,15 +281,10 @@ def point_to_point(nbytes: float, link: Link) -> float:
 def ring_reduce_scatter(nbytes: float, ranks: int, link: Link) -> float:
     """Seconds until each rank holds its 1/p of the sum: p−1 steps, each with one chunk of n/p bytes.
 
-    (p−1)·α + (p−1)/p·n·β. An all-gather around the ring costs the same (``ring_all_gather``).
+    (p−1)·α + (p−1)/p·n·β. An all-gather around the ring costs the same.
     """
     _check(nbytes, ranks)
     return (ranks - 1) * point_to_point(nbytes / ranks, link)
-
-
-def ring_all_gather(nbytes: float, ranks: int, link: Link) -> float:
-    """Seconds until every rank has all p chunks of n/p bytes: (p−1)·α + (p−1)/p·n·β."""
-    return ring_reduce_scatter(nbytes, ranks, link)
 
 
 def ring_all_reduce(nbytes: float, ranks: int, link: Link) -> float:
@@ -317,27 +298,7 @@ def ring_all_reduce(nbytes: float, ranks: int, link: Link) -> float:
 
     Source: Patarasuk and Yuan 2009; Thakur, Rabenseifner and Gropp 2005.
     """
-    return ring_reduce_scatter(nbytes, ranks, link) + ring_all_gather(nbytes, ranks, link)
-
-
-def ring_all_reduce_bytes_per_rank(nbytes: float, ranks: int) -> float:
-    """Bytes that each rank sends (and receives) in a ring all-reduce: 2(p−1)/p·n.
-
-    No all-reduce can do with less when every rank sends the same amount (Patarasuk and Yuan 2009).
-    """
-    _check(nbytes, ranks)
-    return 2 * (ranks - 1) / ranks * nbytes
-
-
-def mixed_ring_all_reduce(nbytes: float, links: Sequence[Link]) -> float:
-    """Seconds for a ring in which each hop has its own link: the slowest link rules.
-
-    All ranks step together, so each of the 2(p−1) steps takes as long as its slowest hop:
-    2(p−1)·max(α + n/p·β). ``links[i]`` connects rank i with rank i+1; the last one closes the ring.
-    """
-    ranks = len(links)
-    _check(nbytes, ranks)
-    return 2 * (ranks - 1) * max(point_to_point(nbytes / ranks, link) for link in links)
+    return 2 * ring_reduce_scatter(nbytes, ranks, link)
 
 
 def flat_ring_all_reduce(
@@ -345,12 +306,15 @@ def flat_ring_all_reduce(
 ) -> float:
     """Seconds for one ring through all ranks of all nodes, or some at once, each over a NIC and for a part of its own.
 
-    A ring leaves each node once, so one hop of every node is ``between``; see ``mixed_ring_all_reduce``.
+    A ring leaves each node once, so one hop of every node is ``between``. All ranks step together, so each of the
+    2(p−1) steps takes as long as its slowest hop: 2(p−1)·max(α + n/p·β).
     """
     _check(nbytes, min(nodes, per_node))
     if nodes == 1:
         return ring_all_reduce(nbytes, per_node, inside)
-    return mixed_ring_all_reduce(nbytes / rings, [*[inside.shared_by(rings)] * (per_node - 1), between] * nodes)
+    ranks = nodes * per_node
+    hops = [between] if per_node == 1 else [inside.shared_by(rings), between]
+    return 2 * (ranks - 1) * max(point_to_point(nbytes / rings / ranks, link) for link in hops)
 
 
 def tree_all_reduce(nbytes: float, ranks: int, link: Link) -> float:
@@ -409,8 +373,5 @@ def hierarchical_all_reduce(
     """
     _check(nbytes, min(nodes, per_node, nics_per_node))
     shared = between.shared_by(per_node / min(per_node, nics_per_node))
-    return (
-        ring_reduce_scatter(nbytes, per_node, inside)
-        + ring_all_reduce(nbytes / per_node, nodes, shared)
-        + ring_all_gather(nbytes, per_node, inside)
-    )
+    inner = ring_reduce_scatter(nbytes, per_node, inside)  # and the all-gather, which takes as long
+    return inner + ring_all_reduce(nbytes / per_node, nodes, shared) + inner
