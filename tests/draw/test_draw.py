@@ -53,7 +53,6 @@ MEMORY = simgpu.MemorySeries(
     "GPU 0",
     [0, 1, 1, 2],
     {"parameters": [4 * 10**9] * 4, "activations": [0, 9 * 10**9, 5 * 10**9, 0], "other": [1000, 0, 0, 0]},
-    10**10,
 )
 DIAGRAMS = {
     "timeline": lambda: draw.timeline(PIPELINE, title="A pipeline", caption="simulated: 4 × H100"),
@@ -61,7 +60,7 @@ DIAGRAMS = {
     "timeline_late": lambda: draw.timeline([draw.Span("host", 10, 10.00001, "compute", "a label")], title="Word " * 40),
     "memory_over_time": lambda: simgpu.memory_over_time([MEMORY], title="Over time"),
     "memory_over_time_11": lambda: simgpu.memory_over_time([MEMORY] * 11),
-    "memory_at_peak": lambda: simgpu.memory_at_peak({"GPU 0": MEMORY.peak(), "GPU 1": {}}, capacity=10**10),
+    "memory_at_peak": lambda: simgpu.memory_at_peak({"GPU 0": MEMORY.peak(), "GPU 1": {}}),
     "memory_at_peak_20": lambda: simgpu.memory_at_peak({f"GPU {i}": {"other": i, "gradients": 9} for i in range(20)}),
     **{file.stem: lambda name=file.stem: diagram(name) for file in pictures.FILES.glob("*.svg")},
     "topology": draw.topology,
