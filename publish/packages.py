@@ -60,9 +60,9 @@ def write_sources(name: str, to: Path) -> None:
         if new.partition(".")[0] != name:
             continue
         start, there = ROOT.joinpath(*old.split(".")), to.joinpath(*new.split("."))
-        files = start.rglob("*") if start.is_dir() else [start.with_suffix(".py")]
+        files = start.rglob("*") if start.is_dir() else start.parent.glob(f"{start.name}.*")
         for path in (path for path in files if path.suffix in (".py", ".toml")):
-            copy = there / path.relative_to(start) if start.is_dir() else there.with_suffix(".py")
+            copy = there / path.relative_to(start) if start.is_dir() else there.with_suffix(path.suffix)
             copy.parent.mkdir(parents=True, exist_ok=True)
             try:
                 copy.write_text(renamed(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -23,7 +23,7 @@ NOTEBOOK = (
     ("%%ranks\nif rank == 2: 1 / 0\ndist.barrier()", "rank 2 failed: ZeroDivisionError"),
     (f"%%ranks -n 2 --gpu H100\n{ALL_REDUCE}", "ranks 0, 1: tensor([1])"),
     ("%ranks timeline", "Timeline of 2 lanes"),
-    ("import simgpu\nsimgpu.cluster(gpus_per_node=2, gpu='H100').topology()", "H100 SXM"),
+    ("import simgpu\nsimgpu.cluster(gpus_per_node=2, gpu='H100')", "H100 SXM"),
 )
 SIMULATED = """
 import simgpu, torch

@@ -24,7 +24,7 @@ how it is made
   tensors/           the tensor that lives on a simulated GPU, and what operators do with it
   time/              what operators and collectives cost, and when they run
   memory/            who holds how many bytes
-  install.py         every change to torch, and all of them taken back; _torch.py has torch's private names
+  install.py         every change to torch; changes.py takes all of them back; _torch.py has torch's private names
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -15,11 +15,8 @@ from simgpu.memory.allocator import Memory
 from simgpu.time import happens_before
 from simgpu.time.clock import Clock
 from simgpu.time.sharing import Sharing
-from simgpu.time.work import Lane, Port, Timeline
+from simgpu.time.work import Port, Timeline
 from utils.hardware.links import Link
-
-if TYPE_CHECKING:
-    from utils.draw import Picture
 
 NAMED_GPUS = 128
 """torch keeps a device's number in eight bits, so "simgpu:127" is the last one with a name."""
@@ -64,6 +61,7 @@ class Cluster:
     """Simulated nodes and GPUs. Made by ``simgpu.cluster``.
 
     Attributes:
+        world_nodes, world_size: nodes and GPUs in all, of which this process need not have all.
         rank_number, prefix: which rank this is, and how its things are named in traces: "rank 3, ".
         between_ranks: other processes have the other GPUs (``simgpu.join``), and torch's own distributed code runs.
         way_to_numbers: for who has shapes only, and needs numbers.
@@ -96,7 +94,8 @@ class Cluster:
         clock: Clock,
         new_stream: Callable[[int], Any],
     ) -> None:
-        self.nodes = nodes
+        self.nodes = self.world_nodes = nodes
+        self.world_size = len(models)
         self.gpus_per_node = len(models) // nodes
         self.inside = inside
         self.network = network
@@ -139,24 +138,11 @@ class Cluster:
     @property
     def description(self) -> str:
         """What it is, for captions: "2 nodes × 4 H100 SXM, NVLink 4 (H100), InfiniBand NDR 400 Gbit/s"."""
-        names = list(dict.fromkeys(gpu.model.name for gpu in self.gpus))
-        count = f"{self.nodes} nodes × {self.gpus_per_node}" if self.nodes > 1 else f"{len(self)} ×"
-        links = [self.inside.name] if self.gpus_per_node > 1 else []
-        links += [self.network.name] if self.nodes > 1 else []
+        names = dict.fromkeys(gpu.model.name for gpu in self.own)
+        several = self.world_nodes > 1
+        count = f"{self.world_nodes} nodes × {self.gpus_per_node}" if several else f"{self.world_size} ×"
+        links = [self.inside.name] * (self.gpus_per_node > 1) + [self.network.name] * several
         return ", ".join([f"{count} {' and '.join(names)}", *links])
-
-    def topology(self) -> Picture:
-        """A picture of nodes, GPUs and links."""
-        from utils import draw
-
-        return draw.cluster_topology(
-            self.nodes,
-            self.gpus_per_node,
-            self.gpus[0].model.name,
-            self.inside if self.gpus_per_node > 1 else None,
-            self.network if self.nodes > 1 else None,
-            self.gpus[0].model.host,
-        )
 
     def index(self, device: int | str | torch.device | None) -> int:
         """The number of a GPU, from a number, "simgpu:1", or a device; None and "simgpu": the current one.
@@ -231,14 +217,10 @@ class Cluster:
     def synchronize(self, gpu: int | None = None) -> None:
         """The host waits until one GPU (None: every GPU) has nothing left to do."""
         streams = [s for each in (self.gpus if gpu is None else [self.gpus[gpu]]) for s in each.streams]
-
-        def wait(lane: Lane) -> None:
-            lane.time = max([lane.time, *(stream.time for stream in streams)])
-
         if happens_before.watching is not None:
             for stream in streams:
                 happens_before.host_waits(happens_before.recorded(stream))
-        self.clock.act(wait, 0 if gpu is None else gpu)
+        self.clock.act(lambda lane: lane.reach(max(stream.time for stream in streams)), 0 if gpu is None else gpu)
 
     def now(self) -> float:
         """Simulated seconds at which every host lane and every GPU is done with what it has."""

@@ -188,7 +188,7 @@ def _run(options: argparse.Namespace, cluster: RankCluster) -> tuple[dict[str, A
                 None
             )
     if options.trace and (cluster.rank == 0 or "{rank}" in options.trace or options.trace.endswith("/")):
-        steps.export_trace(options.trace, "kineto" if options.trace.endswith("/") else "perfetto")
+        steps.export_trace(options.trace)
         where = "for tools that read torch.profiler's" if options.trace.endswith("/") else "for https://ui.perfetto.dev"
         notes[f"trace in {options.trace}, {where}"] = None
     if dist.is_initialized() and code == 0:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
@@ -25,14 +25,12 @@ from torch.optim import optimizer as optim
 from torch.utils.flop_counter import flop_registry
 
 from simgpu import _torch, torch_module
+from simgpu.changes import _undo, around, on_uninstall, put, replace, replace_all, take_back
 from simgpu.cluster import current, exists, make_current
 from simgpu.report import regions
 from simgpu.tensors import attention, autocast, backward, copies, dispatch, factories, parallel, saving
 from simgpu.tensors.tensor import SimTensor
 from simgpu.time import streams
-
-_undo: list[Callable[[], Any]] = []
-_MISSING = object()
 
 _METHODS: dict[str, Any] = {
     "run_operator": staticmethod(dispatch.dispatch),
@@ -63,32 +61,7 @@ def install() -> None:
 def uninstall() -> None:
     """Take everything back: torch is as before the first ``simgpu.cluster``, and there is no cluster any more."""
     make_current(None)
-    while _undo:
-        _undo.pop()()
-
-
-def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    """Replace a function of torch with what ``make`` makes of it, until ``uninstall``."""
-    _set(owner, name, make(getattr(owner, name, None)))
-
-
-def replace_all(places: Sequence[tuple[Any, str]], make: Callable[[Any], Any]) -> None:
-    """The same for one function in several places."""
-    made = make(getattr(*places[0]))
-    for owner, name in places:
-        _set(owner, name, made)
-
-
-def on_uninstall(undo: Callable[[], None]) -> None:
-    """Call this, too, to take everything back."""
-    _undo.append(undo)
-
-
-def _set(owner: Any, name: str, value: Any) -> None:
-    """Set an attribute until ``uninstall``."""
-    before = vars(owner).get(name, _MISSING)
-    setattr(owner, name, value)
-    _undo.append(lambda: delattr(owner, name) if before is _MISSING else setattr(owner, name, before))
+    take_back()
 
 
 # --- The device, and the kernels of its operators -----------------------------------------------------------
@@ -133,7 +106,7 @@ def _introduce_device() -> None:
                 setattr(*place, refusing)
         _methods[torch.Tensor, "simgpu"] = _to_simgpu  # torch's own goes through C++, which knows one device only
     for (owner, name), value in _methods.items():
-        _set(owner, name, value)
+        put(owner, name, value)
     # For good, as the name: C++ goes on to name this accelerator, and torch asks its module whether there is one.
     sys.modules["torch.simgpu"] = torch_module
     torch.get_device_module(torch.device("simgpu"))
@@ -142,12 +115,12 @@ def _introduce_device() -> None:
 def _install_kernels() -> None:
     """Operators of the dispatcher. Destroying the library gives torch its own kernels back."""
     library = torch.library.Library("aten", "IMPL")
-    _undo.append(functools.partial(_torch.destroy, library))
+    on_uninstall(functools.partial(_torch.destroy, library))
     for module in (dispatch, factories, attention, autocast, copies):
         for operator, kernel, key in module.kernels():
             library.impl(operator, kernel, key)
     others = torch.library.Library("_", "IMPL", "AutocastPrivateUse1")
-    _undo.append(functools.partial(_torch.destroy, others))
+    on_uninstall(functools.partial(_torch.destroy, others))
     others.fallback(torch.library.fallthrough_kernel)
 
 
@@ -161,36 +134,29 @@ def _change_tensors() -> None:
     replace(torch.Tensor, "type", _type)
     replace(torch.Tensor, "data", _data)
     replace(torch, "as_tensor", _as_tensor)
-    _set(torch, "Generator", torch_module.Generator)
+    put(torch, "Generator", torch_module.Generator)
     replace_all(((torch.utils.dlpack, "to_dlpack"), (torch, "to_dlpack")), _to_dlpack)
     registry = _torch.PACKAGES
     known = list(registry)
     torch.serialization.register_package(*saving.PACKAGE)
     added = [each for each in registry if each not in known]
-    _undo.extend(functools.partial(registry.remove, each) for each in added)
+    for each in added:
+        on_uninstall(functools.partial(registry.remove, each))
 
 
 def _change_data_parallel() -> None:
-    """What ``nn.DataParallel`` calls. Real CUDA tensors still take torch's own way."""
+    """What ``nn.DataParallel`` calls, of which every module is on simulated GPUs."""
     for name, place in _torch.COMM.items():
         replace(*place, parallel.choosing(getattr(parallel, name)))
-    replace(comm, "reduce_add_coalesced", parallel.reducing_coalesced)
-    replace(nccl, "is_available", parallel.having_nccl)
+    replace(comm, "reduce_add_coalesced", parallel.reduce_add_coalesced)
+    replace(nccl, "is_available", parallel.has_nccl)
     replace(nccl, "reduce", parallel.choosing(parallel.reduce))
-    replace(*_torch.COPY_STREAM, parallel.choosing_stream)
+    replace(*_torch.COPY_STREAM, parallel.copy_stream)
     replace(torch, "is_autocast_enabled", _is_autocast_enabled)
-    replace_all(_torch.DEVICE_TYPES, parallel.choosing_device_type)
-    for name in ("__init__", "forward"):
-        replace(nn.DataParallel, name, parallel.where_its_module_is)
-    replace(nn.parallel, "data_parallel", parallel.where_its_module_is)
+    replace_all(_torch.DEVICE_TYPES, lambda _: lambda: "simgpu")
 
 
 _TYPES = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
-_OF_THE_SAME_NAME = [
-    "device_count", "current_stream", "set_stream", "synchronize", "memory_allocated", "max_memory_allocated",
-    "memory_reserved", "max_memory_reserved", "memory_stats", "reset_peak_memory_stats",
-    "reset_accumulated_memory_stats", "empty_cache",
-]  # fmt: skip
 
 
 def _change_accelerator() -> None:
@@ -198,19 +164,15 @@ def _change_accelerator() -> None:
     replace(torch, "Stream", functools.partial(streams.of_any_device, streams.Stream))
     replace(torch, "Event", functools.partial(streams.of_any_device, lambda _, **options: streams.Event(**options)))
     module = torch_module
-    names: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-        "current_device_index": (module.current_device, torch.cuda.current_device),
-        "current_device_idx": (module.current_device, torch.cuda.current_device),
-        "set_device_index": (module.set_device, torch.cuda.set_device),
-        "set_device_idx": (module.set_device, torch.cuda.set_device),
-        "device_index": (module.device, torch.cuda.device),
-        "get_memory_info": (module.mem_get_info, torch.cuda.mem_get_info),
-        "get_device_capability": (lambda *_: {"supported_dtypes": _TYPES}, torch.accelerator.get_device_capability),
-    }
-    for name in _OF_THE_SAME_NAME:
-        names[name] = getattr(module, name), getattr(torch.cuda, name)
-    for name, (simulated, real) in names.items():
-        _set(torch.accelerator, name, parallel.choosing_accelerator(simulated, real))
+    for name in torch.accelerator.__all__:
+        if name in vars(module):
+            put(torch.accelerator, name, getattr(module, name))
+    put(torch.accelerator, "get_device_capability", lambda *_: {"supported_dtypes": _TYPES})
+    put(torch.accelerator, "get_memory_info", module.mem_get_info)
+    put(torch.accelerator, "device_index", module.device)
+    for kind in "index", "idx":
+        put(torch.accelerator, f"current_device_{kind}", module.current_device)
+        put(torch.accelerator, f"set_device_{kind}", module.set_device)
 
 
 _ATTENTION = "_scaled_dot_product_flash_attention"
@@ -220,17 +182,17 @@ def _change_training() -> None:
     """Backward, the optimizers, and pools of threads."""
     replace_all(_torch.ENGINES, backward.watched)
     replace(BackwardCFunction, "apply", backward.on_its_gpu)
-    _undo.append(optim.register_optimizer_step_pre_hook(parallel.before_step).remove)
-    _undo.append(optim.register_optimizer_step_post_hook(parallel.after_step).remove)
+    on_uninstall(optim.register_optimizer_step_pre_hook(parallel.before_step).remove)
+    on_uninstall(optim.register_optimizer_step_post_hook(parallel.after_step).remove)
     _torch.FOREACH_TYPES.append(SimTensor)  # as on CUDA: one launch for all parameters
-    _undo.append(lambda: _torch.FOREACH_TYPES.remove(SimTensor))
-    replace(*_torch.GROUP_TENSORS, parallel.grouping)
+    on_uninstall(lambda: _torch.FOREACH_TYPES.remove(SimTensor))
+    replace(*_torch.GROUP_TENSORS, parallel.group)
     for way in "", "_backward":  # FlopCounterMode knows attention of real GPUs, and none of the CPU's
         theirs, ours = (getattr(torch.ops.aten, f"{_ATTENTION}{kind}{way}") for kind in ("", "_for_cpu"))
         flop_registry[ours] = flop_registry[theirs]
-        _undo.append(functools.partial(flop_registry.pop, ours))
-    _set(*_torch.CHECKPOINTED, None)  # torch keeps what it finds at its first use
-    replace(ThreadPoolExecutor, "submit", backward.submitting)
+        on_uninstall(functools.partial(flop_registry.pop, ours))
+    put(*_torch.CHECKPOINTED, None)  # torch keeps what it finds at its first use
+    replace(ThreadPoolExecutor, "submit", backward.submit)
     replace(*_torch.TRUNCATED, _truncated)
     replace(torch.autograd.profiler.record_function, "__enter__", regions.entering)
     replace(torch.autograd.profiler.record_function, "__exit__", regions.leaving)
@@ -241,16 +203,14 @@ def name_stages() -> None:
     stage = getattr(sys.modules.get(f"{regions.PIPELINES}.stage"), "PipelineStage", None)
     if _undo and stage is not None and not hasattr(stage.forward_one_chunk, "__wrapped__"):
         for name, letter in regions.CHUNKS.items():
-            replace(stage.__base__, name, functools.partial(regions.of_chunks, letter))
+            replace(stage.__base__, name, regions.of_chunks(letter))
 
 
-def _truncated(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    def draw(tensor: torch.Tensor, mean: float, std: float, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """torch draws until all numbers fit. With shapes alone nobody knows how often: once."""
-        once = tensor.device.type == "simgpu" and not current().numbers
-        return nn.init.normal_(tensor, mean, std) if once else plain(tensor, mean, std, *args, **kwargs)
-
-    return draw
+@around
+def _truncated(plain: Any, tensor: torch.Tensor, mean: float, std: float, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """torch draws until all numbers fit. With shapes alone nobody knows how often: once."""
+    once = tensor.device.type == "simgpu" and not current().numbers
+    return nn.init.normal_(tensor, mean, std) if once else plain(tensor, mean, std, *args, **kwargs)
 
 
 def _say_what_to_do_instead() -> None:
@@ -268,19 +228,16 @@ def _say_what_to_do_instead() -> None:
 def _saying(sentence: str, where: str = "") -> Callable[[Any], Any]:
     """Where there are simulated GPUs, errors of a function (with these words) say what to do instead."""
 
-    def make(plain: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(plain)
-        def function(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return plain(*args, **kwargs)
-            except (AssertionError, AttributeError, RuntimeError) as error:
-                if not exists() or where not in str(error):
-                    raise
-                raise RuntimeError(sentence) from error
+    @around
+    def function(plain: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return plain(*args, **kwargs)
+        except (AssertionError, AttributeError, RuntimeError) as error:
+            if not exists() or where not in str(error):
+                raise
+            raise RuntimeError(sentence) from error
 
-        return function
-
-    return make
+    return function
 
 
 _SCRIPTED = "torch.jit.script's modules cannot go to a simulated GPU: move the module there first, and script it then"
@@ -288,72 +245,61 @@ _FOR_CUDA = (
     "the GPUs here are simulated: where a program for real ones says 'cuda', write 'simgpu' (on ranks device, or "
     "torch.device('simgpu', local_rank)), and torch.simgpu for torch.cuda"
 )
-
-
 _COMPILED = (
     "torch.compile leaves simulated GPUs as they are: what runs there runs operator by operator, with the launches, "
     "the memory and the times of eager mode, not those of fused kernels"
 )
 
 
-def _compile(plain: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(plain)
-    def compile(*args: Any, **kwargs: Any) -> Any:
-        if exists():
-            warnings.warn(_COMPILED, stacklevel=2)
-            kwargs["fullgraph"] = False
-        return plain(*args, **kwargs)
-
-    return compile
+@around
+def _compile(plain: Any, *args: Any, **kwargs: Any) -> Any:
+    if exists():
+        warnings.warn(_COMPILED, stacklevel=3)
+        kwargs["fullgraph"] = False
+    return plain(*args, **kwargs)
 
 
-def _worker_loop(plain: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(plain)
-    def _worker_loop(*args: Any, **kwargs: Any) -> None:
-        """A worker of a DataLoader is another process, on CUDA too."""
-        make_current(
-            None,
-            "a DataLoader's worker is a forked process, which has none of its parent's GPUs: give batches of the CPU "
-            "to the training loop, and move them there",
-        )
-        plain(*args, **kwargs)
-
-    return _worker_loop
+@around
+def _worker_loop(plain: Any, *args: Any, **kwargs: Any) -> None:
+    """A worker of a DataLoader is another process, on CUDA too."""
+    make_current(
+        None,
+        "a DataLoader's worker is a forked process, which has none of its parent's GPUs: give batches of the CPU "
+        "to the training loop, and move them there",
+    )
+    plain(*args, **kwargs)
 
 
-def _to(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """C++ takes "simgpu" without a number for number 0: say which GPU is meant."""
-        asked = args[0] if args else kwargs.get("device", kwargs.get("tensor"))
-        if isinstance(asked, SimTensor) and not isinstance(self, SimTensor):
-            kwargs.pop("tensor", None)
-            return to(self, asked.device, asked.dtype, *args[1:], **kwargs)
-        if isinstance(self, SimTensor) and isinstance(asked, str | int | torch.device | torch.Tensor):
-            return copies.to(self, *args, **kwargs)  # of whoever calls torch.Tensor.to
-        if exists() and current().current_index() and _not_as_in_cpp(asked):
-            home = copies.ToCopy.apply(self, current().named(asked))
-            rest = {name: value for name, value in kwargs.items() if name in ("dtype", "memory_format")}
-            return home.to(*args[1:2], **rest) if args[1:2] or rest else home
-        return plain(self, *args, **kwargs)
-
-    return to
+@around
+def _to(plain: Any, self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """C++ takes "simgpu" without a number for number 0: say which GPU is meant."""
+    asked = args[0] if args else kwargs.get("device", kwargs.get("tensor"))
+    if isinstance(asked, SimTensor) and not isinstance(self, SimTensor):
+        kwargs.pop("tensor", None)
+        return self.to(asked.device, asked.dtype, *args[1:], **kwargs)
+    if isinstance(self, SimTensor) and isinstance(asked, str | int | torch.device | torch.Tensor):
+        return copies.to(self, *args, **kwargs)  # of whoever calls torch.Tensor.to
+    if exists() and current().current_index() and _not_as_in_cpp(asked):
+        home = copies.ToCopy.apply(self, current().named(asked))
+        rest = {name: value for name, value in kwargs.items() if name in ("dtype", "memory_format")}
+        return home.to(*args[1:2], **rest) if args[1:2] or rest else home
+    return plain(self, *args, **kwargs)
 
 
-def _type(plain: Callable[..., Any]) -> Callable[..., Any]:
-    def type_(self: torch.Tensor, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """C++ would take "torch.simgpu.HalfTensor" for one on GPU 0. It means this GPU, or the current one."""
-        simulated = isinstance(self, SimTensor)
-        if isinstance(dtype, str) and dtype.startswith("torch.simgpu."):
-            dtype = getattr(torch, dtype.rpartition(".")[2]).dtype
-        elif not (simulated and isinstance(dtype, torch.dtype)):
-            return plain(self, dtype, *args, **kwargs)
-        return self.to(self.device if simulated else "simgpu", dtype, *args, **kwargs)
-
-    return type_
+@around
+def _type(plain: Any, self: torch.Tensor, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """C++ would take "torch.simgpu.HalfTensor" for one on GPU 0. It means this GPU, or the current one."""
+    simulated = isinstance(self, SimTensor)
+    if isinstance(dtype, str) and dtype.startswith("torch.simgpu."):
+        dtype = getattr(torch, dtype.rpartition(".")[2]).dtype
+    elif not (simulated and isinstance(dtype, torch.dtype)):
+        return plain(self, dtype, *args, **kwargs)
+    return self.to(self.device if simulated else "simgpu", dtype, *args, **kwargs)
 
 
-def _type_as(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    return lambda self, other: self.to(other) if isinstance(other, SimTensor) else plain(self, other)
+@around
+def _type_as(plain: Any, self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    return self.to(other) if isinstance(other, SimTensor) else plain(self, other)
 
 
 def _data(plain: Any) -> property:
@@ -382,27 +328,21 @@ def _to_simgpu(
     return self.to(torch.device("simgpu", current().named(gpu)), non_blocking=non_blocking)
 
 
-def _as_tensor(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    def as_tensor(data: Any, dtype: torch.dtype | None = None, device: Any = None) -> torch.Tensor:
-        """C++ would take one simulated GPU for another."""
-        if isinstance(data, SimTensor) and device is not None:
-            return data.to(device, dtype or data.dtype)
-        return plain(data, dtype=dtype, device=device)
-
-    return as_tensor
+@around
+def _as_tensor(plain: Any, data: Any, dtype: torch.dtype | None = None, device: Any = None) -> torch.Tensor:
+    """C++ would take one simulated GPU for another."""
+    if isinstance(data, SimTensor) and device is not None:
+        return data.to(device, dtype or data.dtype)
+    return plain(data, dtype=dtype, device=device)
 
 
-def _to_dlpack(plain: Callable[..., Any]) -> Callable[..., Any]:
-    def to_dlpack(tensor: torch.Tensor) -> Any:
-        """C++ would hand out a pointer to nothing."""
-        return tensor.__dlpack__() if isinstance(tensor, SimTensor) else plain(tensor)
-
-    return to_dlpack
+@around
+def _to_dlpack(plain: Any, tensor: torch.Tensor) -> Any:
+    """C++ would hand out a pointer to nothing."""
+    return tensor.__dlpack__() if isinstance(tensor, SimTensor) else plain(tensor)
 
 
-def _is_autocast_enabled(plain: Callable[..., bool]) -> Callable[..., bool]:
-    def is_autocast_enabled(device_type: str | None = None) -> bool:
-        """DataParallel asks without a device type, which means CUDA."""
-        return plain(device_type) if device_type else plain("simgpu") or plain()
-
-    return is_autocast_enabled
+@around
+def _is_autocast_enabled(plain: Any, device_type: str | None = None) -> bool:
+    """DataParallel asks without a device type, which means CUDA."""
+    return plain(device_type) if device_type else plain("simgpu") or plain()

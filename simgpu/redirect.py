@@ -20,8 +20,9 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from simgpu import install, torch_module
+from simgpu import torch_module
 from simgpu._torch import CUDA_INITS, DeviceContext, device_constructors
+from simgpu.changes import around, replace
 from simgpu.cluster import Cluster
 from simgpu.ranks.refusals import BACKEND
 from simgpu.tensors import known
@@ -54,29 +55,29 @@ def redirect(cluster: Cluster, left_out: Callable[[str], None]) -> None:
     """
     cluster.as_cuda = True
     for place in _TOLD_A_DEVICE:
-        install.replace(*place, _rewriting)
+        replace(*place, _rewriting)
     for owner in (torch.Tensor, nn.Module):
-        install.replace(owner, "cuda", functools.partial(_simulated_one, vars(owner)["simgpu"]))
-    install.replace(SimTensor, "device", _device)
-    install.replace(DTensor, "device", _device)
-    install.replace(torch.Tensor, "is_cuda", _is_cuda)
+        replace(owner, "cuda", functools.partial(_simulated_one, vars(owner)["simgpu"]))
+    replace(SimTensor, "device", _device)
+    replace(DTensor, "device", _device)
+    replace(torch.Tensor, "is_cuda", _is_cuda)
     for module in (torch.cuda, torch.cuda.memory, torch.cuda.random):
         for name in module.__all__:
             if name in vars(torch_module):
-                install.replace(module, name, functools.partial(_simulated_one, getattr(torch_module, name)))
-    install.replace(torch.cuda, "is_bf16_supported", lambda _: lambda including_emulation=True: True)
+                replace(module, name, functools.partial(_simulated_one, getattr(torch_module, name)))
+    replace(torch.cuda, "is_bf16_supported", lambda _: lambda including_emulation=True: True)
     for name in ("range_push", "range_pop", "mark"):
-        install.replace(torch.cuda.nvtx, name, lambda _: lambda *_: 0)
+        replace(torch.cuda.nvtx, name, lambda _: lambda *_: 0)
     for place in CUDA_INITS:
-        install.replace(*place, lambda _: _refuse)
-    install.replace(dist, "get_backend", _backend_of_real_gpus)
-    install.replace(dist, "is_nccl_available", lambda _: lambda: True)
-    install.replace(torch, "load", _load)
-    install.replace(torch, "compile", lambda _: functools.partial(_compile, left_out))
+        replace(*place, lambda _: _refuse)
+    replace(dist, "get_backend", _backend_of_real_gpus)
+    replace(dist, "is_nccl_available", lambda _: lambda: True)
+    replace(torch, "load", _load)
+    replace(torch, "compile", lambda _: functools.partial(_compile, left_out))
     if not cluster.numbers:
         cluster.unknown = math.nan
-        install.replace(SimTensor, "__bool__", _branching)
-        install.replace(torch, "save", lambda _: functools.partial(_save, left_out))
+        replace(SimTensor, "__bool__", _branching)
+        replace(torch, "save", lambda _: functools.partial(_save, left_out))
 
 
 def simulated(asked: Any) -> Any:
@@ -86,12 +87,9 @@ def simulated(asked: Any) -> Any:
     return f"simgpu{asked[4:]}" if isinstance(asked, str) and (asked == "cuda" or asked.startswith("cuda:")) else asked
 
 
-def _rewriting(plain: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(plain)
-    def function(*args: Any, **kwargs: Any) -> Any:
-        return plain(*map(simulated, args), **{name: simulated(value) for name, value in kwargs.items()})
-
-    return function
+@around
+def _rewriting(plain: Any, *args: Any, **kwargs: Any) -> Any:
+    return plain(*map(simulated, args), **{name: simulated(value) for name, value in kwargs.items()})
 
 
 def _simulated_one(ours: Any, _plain: Any) -> Any:
@@ -115,31 +113,29 @@ def _is_cuda(plain: property) -> property:
     return property(lambda tensor: (tensor.device.type == "simgpu" and not _asked_by_torch()) or plain.__get__(tensor))
 
 
-def _backend_of_real_gpus(plain: Callable[..., str]) -> Callable[..., str]:
-    return lambda group=None: "nccl" if plain(group) == BACKEND else plain(group)
+@around
+def _backend_of_real_gpus(plain: Any, group: Any = None) -> str:
+    return "nccl" if plain(group) == BACKEND else plain(group)
 
 
 def _refuse(*_: Any) -> None:
     raise NotImplementedError("here the program asks for something of CUDA that simulated GPUs have not: leave it out")
 
 
-def _load(plain: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(plain)
-    def load(file: Any, map_location: Any = None, **kwargs: Any) -> Any:
-        """Files say "cuda:0"; or "simgpu:0", if a simulated run has written them."""
+@around
+def _load(plain: Any, file: Any, map_location: Any = None, **kwargs: Any) -> Any:
+    """Files say "cuda:0"; or "simgpu:0", if a simulated run has written them."""
 
-        def place(storage: Any, location: Any) -> Any:
-            if isinstance(map_location, dict):  # "cuda:1" for "cuda:0", say
-                location = map_location.get(location, map_location.get(location.replace("simgpu", "cuda"), location))
-            elif callable(map_location):
-                found = map_location(storage, location.replace("simgpu", "cuda"))
-                return storage if found is None else found
-            return torch.serialization.default_restore_location(storage, simulated(location))
+    def place(storage: Any, location: Any) -> Any:
+        if isinstance(map_location, dict):  # "cuda:1" for "cuda:0", say
+            location = map_location.get(location, map_location.get(location.replace("simgpu", "cuda"), location))
+        elif callable(map_location):
+            found = map_location(storage, location.replace("simgpu", "cuda"))
+            return storage if found is None else found
+        return torch.serialization.default_restore_location(storage, simulated(location))
 
-        direct = isinstance(map_location, str | torch.device)
-        return plain(file, simulated(map_location) if direct else place, **kwargs)
-
-    return load
+    direct = isinstance(map_location, str | torch.device)
+    return plain(file, simulated(map_location) if direct else place, **kwargs)
 
 
 def _compile(left_out: Callable[[str], None], model: Any = None, **options: Any) -> Any:
@@ -154,14 +150,11 @@ def _save(left_out: Callable[[str], None], *_args: Any, **_options: Any) -> None
     left_out("torch.save: with shapes only there are no numbers to save, and files stay as they are")
 
 
-def _branching(plain: Callable[[SimTensor], bool]) -> Callable[[SimTensor], bool]:
-    def __bool__(tensor: SimTensor) -> bool:
-        """An unknown number is nan for who prints it, which counts as true: not for who decides by it."""
-        if known.values(tensor) is None:
-            raise RuntimeError(
-                "with shapes only, no tensor has a value to decide by (if, while, assert): leave it out, or give "
-                "--numbers"
-            )
-        return plain(tensor)
-
-    return __bool__
+@around
+def _branching(plain: Any, tensor: SimTensor) -> bool:
+    """An unknown number is nan for who prints it, which counts as true: not for who decides by it."""
+    if known.values(tensor) is None:
+        raise RuntimeError(
+            "with shapes only, no tensor has a value to decide by (if, while, assert): leave it out, or give --numbers"
+        )
+    return plain(tensor)

@@ -1,21 +1,6 @@
 """What one kind of GPU can do: the fields of a data sheet, and what programs get of it (no torch needed).
 
-How to read the numbers:
-
-- **FLOP/s are dense peaks.** Data sheets since 2020 print the double of it, "with sparsity": half of the numbers
-  of a matrix must be zero for that, which is not the case in ordinary training. Here are the other numbers.
-- **Which units?** "fp32" is the rate of the ordinary cores. "tf32", "bf16", "fp16" and "fp8" are rates of the
-  tensor cores, which multiply matrices and add up in fp32. "fp64" is the best that a matrix product gets: tensor
-  cores on the A100 and later, ordinary cores before that and on the RTX 4090.
-- **GB or GiB?** Memory is built in powers of two: the "80 GB" of an H100 are 80 GiB (80·2³⁰ bytes), and
-  ``memory_bytes`` says so. A program sees a little less, because the driver keeps some: torch reports a
-  ``total_memory`` of 79.2 GiB on an H100, 139.8 GiB on an H200 and 31.7 GiB on a V100. Bandwidths are in GB/s of
-  10⁹ bytes.
-- **A peak is not reached.** The ``achievable_…`` shares say what kernels get of it: measured operator by operator on
-  an H100, fitted to steps that others measured on the older ones.
-- **Power limits products.** Tensor cores at full speed would draw more than the board gets, so its clock falls.
-  Measured rates of large products in bf16 are proportional to power: 500 W, 0.53 of the H100's peak; 700 W, 0.74; a
-  B200 with 1,000 W, 0.485 of its own. That is 0.95 pJ for each operation, all that the board draws included.
+How to read the numbers is said in ``kinds.toml``, at the top.
 
 A GPU of your own: ``simgpu.cluster(gpu=GPU(name=…, …))``, or ``dataclasses.replace(simgpu.gpu("H100"), …)``. Rates and
 bandwidth stand in its data sheet. For the shares take those of the next of kin in ``known``; what large products and
@@ -193,18 +178,6 @@ class GPU:
         """Do its tensor cores multiply this kind of number? (Those of fp64 count as ordinary cores here.)"""
         short = _short(kind)
         return short in {"tf32", "bf16", "fp16", "fp8"} and (short in self.flops or _FALLBACK.get(short) in self.flops)
-
-    def slower(self, factor: float) -> GPU:
-        """The same GPU with its FLOP/s and its memory bandwidth divided by ``factor`` (at least 1)."""
-        if factor < 1:
-            raise ValueError(f"factor must be at least 1, not {factor:g}: 2 means half the speed")
-        return replace(
-            self,
-            name=f"{self.name} at 1/{factor:g} speed",
-            memory_bytes_per_s=self.memory_bytes_per_s / factor,
-            flops={kind: rate / factor for kind, rate in self.flops.items()},
-            source=f"{self.source}; made slower by hand",
-        )
 
     def with_memory(self, memory_bytes: int) -> GPU:
         """The same GPU with ``memory_bytes`` bytes of memory."""

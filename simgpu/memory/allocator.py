@@ -10,30 +10,22 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from simgpu._torch import address_of
-from simgpu.time import happens_before
-from simgpu.time.phases import in_optimizer
-from simgpu.time.work import Stamp
-
-if TYPE_CHECKING:
-    from simgpu.time.clock import Clock
-    from simgpu.time.work import Timeline, Work
 from simgpu.memory.caching import CachingAllocator
+from simgpu.time import happens_before
+from simgpu.time.clock import Clock
+from simgpu.time.phases import in_optimizer
+from simgpu.time.work import Stamp, Timeline, Work
 
 BLOCK_BYTES = 512
 """Every allocation is a multiple of this (kMinBlockSize in PyTorch's c10/cuda/CUDACachingAllocator)."""
 
-PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, OTHER = KINDS = (
-    "parameters",
-    "gradients",
-    "optimizer state",
-    "activations",
-    "other",
-)
+KINDS = ("parameters", "gradients", "optimizer state", "activations", "other")
+PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, OTHER = KINDS
 """What memory is used for. "other": inputs, buffers, and what backward and the optimizer need for a moment."""
 
 _lock = threading.RLock()  # re-entrant: the garbage collector may free one storage while another is allocated
@@ -136,8 +128,7 @@ class Memory:
     """The ledger of one GPU.
 
     Args:
-        gpu: number of the GPU in the cluster.
-        capacity: bytes that it has.
+        capacity: bytes that the GPU has.
         clock, stream: say when something is allocated and freed: in the order of the GPU's stream, as CUDA's
             allocator sees it.
         name: the hardware's name, for messages.

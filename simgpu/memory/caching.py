@@ -14,15 +14,8 @@ import heapq
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
-
 
 MIB = 2**20
-
-
 SMALL = MIB
 """Requests up to this come from segments of 2 MiB; larger ones, below 10 MiB, from segments of 20 MiB."""
 

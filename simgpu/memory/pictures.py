@@ -6,33 +6,16 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from utils.draw import palette
-from utils.draw.frame import (
-    AXIS_HEIGHT,
-    DOT,
-    EDGE,
-    GRID,
-    LIMIT,
-    PEAK,
-    SIZES,
-    Frame,
-    TimeAxis,
-    caption_clause,
-    limit_line,
-    over,
-    round_ticks,
-    size_text,
-    unit_for,
-    unknown,
-)
+from utils.draw import frame, palette
 from utils.draw.picture import Picture
 from utils.draw.svg import Canvas, number, shorten, text_width
 
 WIDTH = 900
 MOST_GPUS = 8
 KINDS = tuple(palette.MEMORY_KINDS)
+Held = Mapping[str, int]
+"""Bytes by kind."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +27,11 @@ class MemorySeries:
         times: seconds, increasing (several at the same moment are allowed).
         bytes_by_kind: a kind in ``palette.MEMORY_KINDS`` → the bytes held from times[i] until times[i+1]. The last
             ones are held until the end of the picture; before the first there is nothing.
-        capacity: bytes that the GPU has, if known.
     """
 
     name: str
     times: Sequence[float]
     bytes_by_kind: Mapping[str, Sequence[int]]
-    capacity: int | None = None
 
     def __post_init__(self) -> None:
         if not len(self.times):
@@ -87,73 +68,47 @@ class ByteScale:
     ticks: list[float]
 
     @staticmethod
-    def of(totals: Sequence[int], capacities: Sequence[int | None], least: int, most: int) -> ByteScale:
-        """Room for all totals, and for the capacities if that does not make the totals tiny."""
-        highest = max(totals) or 1
-        known = [capacity for capacity in capacities if capacity and capacity <= 4 * highest]
-        top = 1.04 * max(highest, *known, 0)
-        return ByteScale(top, round_ticks(0, top, least, most))
+    def of(totals: Sequence[int], least: int, most: int) -> ByteScale:
+        """Room for all totals, with so many ticks."""
+        top = 1.04 * (max(totals) or 1)
+        return ByteScale(top, frame.round_ticks(0, top, least, most))
 
     def part(self, nbytes: float) -> float:
         return nbytes / self.top
 
-    def shows(self, capacity: int | None) -> bool:
-        return capacity is not None and 0 < capacity <= self.top
-
     def words(self) -> list[str]:
-        unit, factor = unit_for(self.ticks[-1], SIZES)
+        unit, factor = frame.unit_for(self.ticks[-1], frame.SIZES)
         return [f"{tick / factor:.6g} {unit}" for tick in self.ticks]
 
 
-def check_kinds(name: str, held: Mapping[str, int]) -> None:
+def check_kinds(name: str, held: Held) -> None:
     for kind, nbytes in held.items():
         if kind not in palette.MEMORY_KINDS:
-            raise ValueError(f"{name}: {unknown('kind of memory', kind, KINDS)}")
+            raise ValueError(f"{name}: {frame.unknown('kind of memory', kind, KINDS)}")
         if not nbytes >= 0:
             raise ValueError(f"{name}: nothing can hold {nbytes} bytes ({kind})")
 
 
-def count_gpus(count: int) -> str:
-    return f"{count} GPU{'' if count == 1 else 's'}"
-
-
-def held_text(nbytes: float, capacity: int | None) -> str:
-    if not capacity:
-        return size_text(nbytes)
-    return f"{size_text(nbytes)}, more than {size_text(capacity)}" if nbytes > capacity else \
-           f"{size_text(nbytes)} of {size_text(capacity)}"  # fmt: skip
-
-
-def too_much(held: Mapping[str, int], capacity: int | None) -> bool:
-    return capacity is not None and 0 < capacity < sum(held.values())
-
-
-def legend_of(held: Iterable[Mapping[str, int]]) -> list[palette.Role]:
+def legend_of(held: Iterable[Held]) -> list[palette.Role]:
     """The kinds of which there is something."""
     present = {kind for each in held for kind, nbytes in each.items() if nbytes}
     return [role for kind, role in palette.MEMORY_KINDS.items() if kind in present]
 
 
-def peaks_alt_text(
-    opening: str,
-    names: Sequence[str],
-    peaks: Sequence[Mapping[str, int]],
-    capacities: Sequence[int | None],
-    title: str,
-    caption: str,
-) -> str:
-    """The sentence for those who cannot see the picture: each GPU's peak and its largest kind."""
+def peaks_alt_text(opening: str, gpus: Sequence[tuple[str, Held]], title: str, caption: str) -> str:
+    """The sentence for those who cannot see the picture: each GPU's name, its peak and its largest kind."""
     parts = []
-    for name, held, capacity in list(zip(names, peaks, capacities, strict=True))[:MOST_GPUS]:
+    for name, held in gpus[:MOST_GPUS]:
         total = sum(held.values())
         most = max(KINDS, key=lambda kind: held.get(kind, 0))
-        share = f", most of it {most} ({size_text(held[most])})" if total else ""
+        share = f", most of it {most} ({frame.size_text(held[most])})" if total else ""
         if total and held[most] <= total / 2:
-            share = f", the largest part {most} ({size_text(held[most])})"
-        parts.append(f"{name} holds at most {held_text(total, capacity)}{share}")
-    if len(names) > MOST_GPUS:
-        parts.append(f"and {len(names) - MOST_GPUS} more")
-    return (f"{title.rstrip('.')}. " if title else "") + f"{opening}{caption_clause(caption)}: {'; '.join(parts)}."
+            share = f", the largest part {most} ({frame.size_text(held[most])})"
+        parts.append(f"{name} holds at most {frame.size_text(total)}{share}")
+    if len(gpus) > MOST_GPUS:
+        parts.append(f"and {len(gpus) - MOST_GPUS} more")
+    of = f"Memory of {len(gpus)} GPU{'' if len(gpus) == 1 else 's'} {opening}{frame.caption_clause(caption)}"
+    return (f"{title.rstrip('.')}. " if title else "") + f"{of}: {'; '.join(parts)}."
 
 
 # --- Over time ---
@@ -183,24 +138,16 @@ def memory_over_time(
     if not end > start:
         raise ValueError(f"there is no time to draw: everything happens at {start:.9g} s")
     peaks = [one.peak() for one in series]
-    if alt is None:
-        alt = peaks_alt_text(
-            f"Memory of {count_gpus(len(series))} {over(start, end)}",
-            [one.name for one in series],
-            peaks,
-            [one.capacity for one in series],
-            title,
-            caption,
-        )
+    gpus = [(one.name, peak) for one, peak in zip(series, peaks, strict=True)]
+    alt = alt or peaks_alt_text(frame.over(start, end), gpus, title, caption)
     shown = series[:MOST_GPUS]
     columns = 1 if len(shown) <= 2 else 2
     rows = -(-len(shown) // columns)
     high = {1: 220, 2: 150, 3: 130}.get(rows, 110)
-    capacities = [one.capacity for one in shown]
-    scale = ByteScale.of([sum(peak.values()) for peak in peaks[: len(shown)]], capacities, 3, 5)
-    left = EDGE + max(text_width(word, 12) for word in scale.words()) + 8
+    scale = ByteScale.of([sum(peak.values()) for peak in peaks[: len(shown)]], 3, 5)
+    left = frame.EDGE + max(text_width(word, 12) for word in scale.words()) + 8
     gap = 26
-    wide = (WIDTH - left - EDGE - (columns - 1) * gap) / columns
+    wide = (WIDTH - left - frame.EDGE - (columns - 1) * gap) / columns
 
     piles, bins = _piles(shown, start, end, int(wide), high / scale.top)
     notes = [caption] if caption else []
@@ -208,32 +155,27 @@ def memory_over_time(
         notes.append(f"and {len(series) - len(shown)} more GPUs")
     if bins < int(wide):
         notes.append(f"each column of {wide / bins:.0f} pixels shows its fullest moment")
-    frame = Frame(WIDTH, title, " · ".join(notes), legend_of(peak for one in piles for peak in one),
-                  [LIMIT] * any(scale.shows(c) for c in capacities) + [PEAK])  # fmt: skip
+    outline = frame.Frame(WIDTH, title, " · ".join(notes), legend_of(peak for one in piles for peak in one), peak=True)
     step = 26 + high + 8
-    canvas = frame.canvas(rows * step - 8 + AXIS_HEIGHT, alt, "Memory over time")
+    canvas = outline.canvas(rows * step - 8 + frame.AXIS_HEIGHT, alt, "Memory over time")
     for i, (one, peak) in enumerate(zip(shown, peaks, strict=False)):
         row, column = divmod(i, columns)
-        x, base = left + column * (wide + gap), frame.top + row * step + 26 + high
-        axis = TimeAxis(start, end, x, wide, 4, 7)
-        words = held_text(sum(peak.values()), one.capacity)
-        canvas.text(x, base - high - 9, shorten(f"{one.name}: peak {words}", wide, 12.5), size=12.5, anchor="start",
-                    colour=palette.VERMILION if too_much(peak, one.capacity) else palette.INK)  # fmt: skip
+        x, base = left + column * (wide + gap), outline.top + row * step + 26 + high
+        axis = frame.TimeAxis(start, end, x, wide, 4, 7)
+        words = f"{one.name}: peak {frame.size_text(sum(peak.values()))}"
+        canvas.text(x, base - high - 9, shorten(words, wide, 12.5), size=12.5, anchor="start")
         axis.grid(canvas, base - high, base, words=i + columns >= len(shown))
         for tick, word in zip(scale.ticks, scale.words(), strict=True):
             y = base - high * scale.part(tick)
-            canvas.line([(x, y), (x + wide, y)], GRID, 1)
+            canvas.line([(x, y), (x + wide, y)], frame.GRID, 1)
             if column == 0:
                 canvas.text(x - 7, y + 4, word, size=12, anchor="end")
         _pile(canvas, piles[i], x, base, wide / bins, high / scale.top)
         canvas.box(x, base - high, wide, high, fill="none", radius=0, stroke_width=0.8)
-        if scale.shows(one.capacity):
-            y = base - high * scale.part(one.capacity or 0)
-            limit_line(canvas, [(x, y), (x + wide, y)])
         totals = [sum(held.values()) for held in piles[i]]
         fullest = totals.index(max(totals))
         if max(totals):
-            canvas.dot(x + (fullest + 0.5) * wide / bins, base - high * scale.part(max(totals)), DOT)
+            canvas.dot(x + (fullest + 0.5) * wide / bins, base - high * scale.part(max(totals)), frame.DOT)
     return canvas.picture()
 
 
@@ -275,7 +217,7 @@ def _fullest(one: MemorySeries, start: float, end: float, bins: int) -> _Pile:
     return [{kind: one.bytes_by_kind[kind][i] for kind in kinds} if i is not None else {} for i in best]
 
 
-def _heights(held: Mapping[str, int], scale: float) -> list[float]:
+def _heights(held: Held, scale: float) -> list[float]:
     """Where each kind ends in the pile, in pixels from its bottom, rounded to halves."""
     return [round(2 * scale * total) / 2 for total in itertools.accumulate(held.get(kind, 0) for kind in KINDS)]
 
@@ -306,7 +248,6 @@ def memory_at_peak(
     *,
     title: str = "",
     caption: str = "simulated",
-    capacity: int | None = None,
     alt: str | None = None,
 ) -> Picture:
     """A bar for each GPU: what its memory holds at the fullest moment.
@@ -315,7 +256,6 @@ def memory_at_peak(
         peaks: a GPU's name → a kind in ``palette.MEMORY_KINDS`` → bytes. The first 16 GPUs are drawn.
         title: the sentence that the picture shows.
         caption: "simulated", what was simulated, or the hardware's name.
-        capacity: bytes that each GPU has, drawn as a line.
         alt: text alternative; None: each GPU's peak and what is the most of it.
 
     Raises:
@@ -325,43 +265,31 @@ def memory_at_peak(
         raise ValueError("there is no memory to draw: no GPU was given")
     for name, held in peaks.items():
         check_kinds(name, held)
-    if alt is None:
-        alt = peaks_alt_text(
-            f"Memory of {count_gpus(len(peaks))} at the fullest moment",
-            list(peaks),
-            list(peaks.values()),
-            [capacity] * len(peaks),
-            title,
-            caption,
-        )
+    alt = alt or peaks_alt_text("at the fullest moment", list(peaks.items()), title, caption)
     shown = dict(list(peaks.items())[:MOST_BARS])
     totals = {name: sum(held.values()) for name, held in shown.items()}
-    scale = ByteScale.of(list(totals.values()), [capacity], 4, 7)
+    scale = ByteScale.of(list(totals.values()), 4, 7)
     names = {name: shorten(name, 190, 13) for name in shown}
-    ends = {name: held_text(total, None) for name, total in totals.items()}
-    left = EDGE + max(text_width(name, 13) for name in names.values()) + 10
-    right = EDGE + max(text_width(end, 13, bold=True) for end in ends.values()) + 10
+    ends = {name: frame.size_text(total) for name, total in totals.items()}
+    left = frame.EDGE + max(text_width(name, 13) for name in names.values()) + 10
+    right = frame.EDGE + max(text_width(end, 13, bold=True) for end in ends.values()) + 10
     wide = WIDTH - left - right
 
-    small = {
-        name: [k for k in KINDS if held.get(k) and text_width(size_text(held[k]), 12) + 8 > wide * scale.part(held[k])]
-        for name, held in shown.items()
-    }
+    small: dict[str, list[str]] = {}  # kinds whose sizes find no room in their parts of a bar
+    for name, held in shown.items():
+        sizes = {kind: text_width(frame.size_text(held[kind]), 12) + 8 for kind in KINDS if held.get(kind)}
+        small[name] = [kind for kind, pixels in sizes.items() if pixels > wide * scale.part(held[kind])]
     tall = 34 if len(shown) <= 8 else 22
     heights = {name: tall + (17 if small[name] else 0) + 10 for name in shown}
     notes = [caption] if caption else []
     if len(peaks) > len(shown):
         notes.append(f"and {len(peaks) - len(shown)} more GPUs")
-    if capacity and not scale.shows(capacity):
-        notes.append(f"each GPU has {size_text(capacity)}, far beyond the right end")
-    frame = Frame(WIDTH, title, " · ".join(notes), legend_of(shown.values()), [LIMIT] * scale.shows(capacity))
-    canvas = frame.canvas(sum(heights.values()) + 22, alt, "Memory at the fullest moment")
-    y, bottom = frame.top, frame.top + sum(heights.values())
-    limit = left + wide * scale.part(capacity or 0) if scale.shows(capacity) else None
-    on_the_line: list[dict[str, Any]] = []  # texts that the capacity's line crosses: written last, with white around
+    outline = frame.Frame(WIDTH, title, " · ".join(notes), legend_of(shown.values()))
+    canvas = outline.canvas(sum(heights.values()) + 22, alt, "Memory at the fullest moment")
+    y, bottom = outline.top, outline.top + sum(heights.values())
     for tick, word in zip(scale.ticks, scale.words(), strict=True):
         x = left + wide * scale.part(tick)
-        canvas.line([(x, y), (x, bottom + 4)], GRID, 1)
+        canvas.line([(x, y), (x, bottom + 4)], frame.GRID, 1)
         canvas.text(x, bottom + 18, word, size=12)
     for name, held in shown.items():
         canvas.text(left - 10, y + tall / 2 + 4.5, names[name], size=13, anchor="end")
@@ -370,27 +298,14 @@ def memory_at_peak(
             if not held.get(kind):
                 continue
             length = wide * scale.part(held[kind])
-            words = "" if kind in small[name] else size_text(held[kind])
-            if words and limit and abs(x + length / 2 - limit) < text_width(words, 12) / 2 + 4:
-                on_the_line.append({"x": x + length / 2, "y": y + tall / 2 + 4.2, "text": words, "size": 12})
-                words = ""
+            words = "" if kind in small[name] else frame.size_text(held[kind])
             role = palette.MEMORY_KINDS[kind]
             canvas.box(x, y, length, tall, words or (), role=role, size=12, radius=0, stroke_width=0.8)
             x += length
-        colour = palette.VERMILION if too_much(held, capacity) else palette.INK
-        canvas.text(x + 8, y + tall / 2 + 4.5, ends[name], size=13, anchor="start", bold=True, colour=colour)
+        canvas.text(x + 8, y + tall / 2 + 4.5, ends[name], size=13, anchor="start", bold=True)
         if small[name]:
-            words = "and " + ", ".join(f"{size_text(held[kind])} {kind}" for kind in small[name])
-            at: dict[str, Any] = {"x": left, "y": y + tall + 14, "text": words, "size": 12, "anchor": "start"}
-            at["colour"] = palette.MUTED
-            if limit and limit < left + text_width(words, 12) + 4:
-                on_the_line.append(at)
-            else:
-                canvas.text(**at)
+            words = "and " + ", ".join(f"{frame.size_text(held[kind])} {kind}" for kind in small[name])
+            canvas.text(left, y + tall + 14, words, size=12, anchor="start", colour=palette.MUTED)
         y += heights[name]
-    canvas.line([(left, frame.top - 4), (left, bottom)], palette.LINE, 1.2)
-    if limit:
-        limit_line(canvas, [(limit, frame.top - 4), (limit, bottom)])
-    for text in on_the_line:
-        canvas.text(**text, halo=True)
+    canvas.line([(left, outline.top - 4), (left, bottom)], palette.LINE, 1.2)
     return canvas.picture()

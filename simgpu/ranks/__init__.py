@@ -13,11 +13,10 @@ joining.py     ``simgpu.join``, ``simgpu.one_of``
 changes.py     what is changed in torch.distributed; refusals.py: what to do instead of what does not work
 dtensors.py    what DTensors need: random numbers, and optimizers over many of them
 cells.py       simulated GPUs for ``%%ranks --gpu``, and pictures of all ranks
-operators.py   collectives of c10d, from issue to their place in time; functional.py: those of DTensor and FSDP2
+operators.py   collectives of c10d, from issue to their place in time; and the functional ones of DTensor and FSDP2
 sizes.py       what every rank gives and gets, and whether it fits together
 messages.py    send and recv
-issue.py       the host launches a communication; the ranks agree on when it begins
-durations.py   how long a communication takes, and over which links
-movement.py    the numbers travel over gloo; standing.py: where one process stands for many ranks
+issue.py       the host launches a communication; the ranks agree on when it begins; how long it takes, on which links
+movement.py    the numbers travel over gloo, also where one process stands for many ranks
 works.py       what a collective returns
 """

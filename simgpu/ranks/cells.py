@@ -68,11 +68,7 @@ def begin(notes: list[Any]) -> None:
     if not (exists() and isinstance(current(), RankCluster)):
         return
     latest = max([note for note in notes if note is not None], default=0.0)
-
-    def wait(lane: Any) -> None:
-        lane.time = max(lane.time, latest)
-
-    current().clock.act(wait, current().first)
+    current().clock.act(lambda lane: lane.reach(latest), current().first)
     _last = CellProfile()
     _last.__enter__()
 

@@ -7,7 +7,6 @@ DistributedDataParallel(find_unused_parameters=True), or static_graph=True. So, 
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,10 +16,11 @@ import torch.distributed as dist
 from torch.distributed.nn import functional as differentiable
 from torch.distributed.tensor import DTensor
 
-from simgpu import _torch, install, torch_module
+from simgpu import _torch, torch_module
 from simgpu._torch import destroy
+from simgpu.changes import around, on_uninstall, replace, replace_all
 from simgpu.cluster import current, exists
-from simgpu.ranks import dtensors, functional, movement, operators
+from simgpu.ranks import dtensors, movement, operators
 from simgpu.ranks.cluster import RankCluster
 from simgpu.ranks.refusals import BACKEND, connect_refusals, of_other_ranks, without_nccl
 from simgpu.ranks.works import after_backward, forget_unfinished
@@ -35,30 +35,30 @@ def connect() -> None:
         return
     if BACKEND not in dist.Backend.backend_list:
         dist.Backend.register_backend(BACKEND, _make_group, extended_api=True, devices=["cpu", "simgpu"])
-    dispatch.communication.update(c10d=operators.run, _c10d_functional=functional.run_functional)
-    install.on_uninstall(dispatch.communication.clear)
+    dispatch.communication.update(c10d=operators.run, _c10d_functional=operators.run_functional)
+    on_uninstall(dispatch.communication.clear)
     for make in (_barrier, _init_process_group, _new_group, _split_group):
         _replace_in_dist(make.__name__[1:], make)
     lists = (f"{name}_object_list" for name in ("broadcast", "scatter", "recv"))
     for name in (*lists, "all_gather_object", "gather_object"):
         _replace_in_dist(name, of_other_ranks)
-    install.replace(differentiable, "dist", lambda _: _LikeNccl())
-    install.replace_all(_torch.ENGINES, _run_backward)
-    install.replace(dist.Logger, "set_runtime_stats_and_log", _log_nothing)
-    install.replace(torch.nn.parallel.DistributedDataParallel, "__init__", for_models_that_need_it)
+    replace(differentiable, "dist", lambda _: _LikeNccl())
+    replace_all(_torch.ENGINES, _run_backward)
+    replace(dist.Logger, "set_runtime_stats_and_log", _log_nothing)
+    replace(torch.nn.parallel.DistributedDataParallel, "__init__", for_models_that_need_it)
     connect_refusals()
     movement.connect()
-    install.replace(DTensor, "device", lambda _: property(_device))
-    install.replace(DTensor, "to", _to)
-    install.replace(_torch.ShardingPropagator, "propagate_op_sharding_non_cached", dtensors.one_of_each_kind)
-    install.replace_all([_torch.RANDOM_TRACKER], lambda _: dtensors.Tracker())
-    install.replace_all([_torch.FSDP_CHUNKS], _chunk_with_empty)
-    install.replace_all([_torch.OFFLOAD], _to_host)
+    replace(DTensor, "device", lambda _: property(_device))
+    replace(DTensor, "to", _to)
+    replace(_torch.ShardingPropagator, "propagate_op_sharding_non_cached", dtensors.one_of_each_kind)
+    replace_all([_torch.RANDOM_TRACKER], lambda _: dtensors.Tracker())
+    replace_all([_torch.FSDP_CHUNKS], _chunk_with_empty)
+    replace_all([_torch.OFFLOAD], _to_host)
 
 
 def _replace_in_dist(name: str, make: Callable[[Any], Any]) -> None:
     owners = dist, dist.distributed_c10d, dist.device_mesh  # (the last has them from when it was imported)
-    install.replace_all([(owner, name) for owner in owners if hasattr(owner, name)], make)
+    replace_all([(owner, name) for owner in owners if hasattr(owner, name)], make)
 
 
 def _make_group(asked: Any, _: Any) -> Any:
@@ -85,71 +85,61 @@ def _simulated(group: Any) -> bool:
     return exists() and current().between_ranks and BACKEND in dist.get_backend_config(group)
 
 
-def _barrier(plain: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(plain)
-    def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None, timeout: Any = None) -> Any:
-        """torch would take the CPU's gloo, which knows no simulated time."""
-        group = group or dist.group.WORLD
-        if group is dist.GroupMember.NON_GROUP_MEMBER or not _simulated(group):
-            return plain(group, async_op, device_ids, timeout)
-        before, group.bound_device_id = group.bound_device_id, torch.device("simgpu", 0)
-        try:
-            work = plain(group, async_op, None, timeout)
-        finally:
-            group.bound_device_id = before
-        if not async_op:
-            torch_module.synchronize()  # NCCL's keeps the host waiting, too
-        return work
-
-    return barrier
+@around
+def _barrier(plain: Any, group: Any = None, async_op: bool = False, device_ids: Any = None, timeout: Any = None) -> Any:
+    """torch would take the CPU's gloo, which knows no simulated time."""
+    group = group or dist.group.WORLD
+    if group is dist.GroupMember.NON_GROUP_MEMBER or not _simulated(group):
+        return plain(group, async_op, device_ids, timeout)
+    before, group.bound_device_id = group.bound_device_id, torch.device("simgpu", 0)
+    try:
+        work = plain(group, async_op, None, timeout)
+    finally:
+        group.bound_device_id = before
+    if not async_op:
+        torch_module.synchronize()  # NCCL's keeps the host waiting, too
+    return work
 
 
-def _init_process_group(plain: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(plain)
-    def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """With ``device_id`` torch would split groups, which gloo cannot."""
-        if exists() and isinstance(cluster := current(), RankCluster):
-            kwargs.pop("device_id", None)
-            backend = without_nccl(backend or BACKEND, kwargs.get("pg_options"))
-            forget_unfinished()
-            if cluster.store is not None:
-                args, kwargs = (), {"store": cluster.store, "rank": cluster.rank, "world_size": cluster.world_size}
-                cluster.store = dist.PrefixStore("again", cluster.store)
-        return plain(backend, *args, **kwargs)
-
-    return init_process_group
+@around
+def _init_process_group(plain: Any, backend: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """With ``device_id`` torch would split groups, which gloo cannot."""
+    if exists() and isinstance(cluster := current(), RankCluster):
+        kwargs.pop("device_id", None)
+        backend = without_nccl(backend or BACKEND, kwargs.get("pg_options"))
+        forget_unfinished()
+        if cluster.store is not None:
+            args, kwargs = (), {"store": cluster.store, "rank": cluster.rank, "world_size": cluster.world_size}
+            cluster.store = dist.PrefixStore("again", cluster.store)
+    return plain(backend, *args, **kwargs)
 
 
-def _new_group(plain: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(plain)
-    def new_group(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """All ranks make all groups, also those of others, who use the same network cards."""
-        if ranks is not None and exists() and isinstance(cluster := current(), RankCluster):
-            cluster.note_group(ranks)
-        options = args[2] if len(args) > 2 else kwargs.get("pg_options")
-        if len(args) > 1:
-            args = args[0], without_nccl(args[1], options), *args[2:]
-        else:
-            kwargs["backend"] = without_nccl(kwargs.get("backend"), options)
-        return plain(ranks, *args, **kwargs)
-
-    return new_group
+@around
+def _new_group(plain: Any, ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """All ranks make all groups, also those of others, who use the same network cards."""
+    if ranks is not None and exists() and isinstance(cluster := current(), RankCluster):
+        cluster.note_group(ranks)
+    options = args[2] if len(args) > 2 else kwargs.get("pg_options")
+    if len(args) > 1:
+        args = args[0], without_nccl(args[1], options), *args[2:]
+    else:
+        kwargs["backend"] = without_nccl(kwargs.get("backend"), options)
+    return plain(ranks, *args, **kwargs)
 
 
-def _split_group(plain: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(plain)
-    def split_group(parent_pg: Any = None, split_ranks: Any = None, timeout: Any = None, **options: Any) -> Any:
-        """NCCL splits a communicator; here each part is a new group of its own."""
-        parent_pg = parent_pg or dist.group.WORLD
-        without_nccl(None, options.get("pg_options"))
-        if not split_ranks or not _simulated(parent_pg):
-            return plain(parent_pg, split_ranks, timeout, **options)
-        ranks = dist.get_process_group_ranks(parent_pg)
-        parts = [[ranks[i] for i in part] for part in split_ranks]
-        groups = [dist.new_group(part, timeout, use_local_synchronization=True) for part in parts]
-        return next((group for group, part in zip(groups, parts, strict=True) if dist.get_rank() in part), None)
-
-    return split_group
+@around
+def _split_group(
+    plain: Any, parent_pg: Any = None, split_ranks: Any = None, timeout: Any = None, **options: Any
+) -> Any:
+    """NCCL splits a communicator; here each part is a new group of its own."""
+    parent_pg = parent_pg or dist.group.WORLD
+    without_nccl(None, options.get("pg_options"))
+    if not split_ranks or not _simulated(parent_pg):
+        return plain(parent_pg, split_ranks, timeout, **options)
+    ranks = dist.get_process_group_ranks(parent_pg)
+    parts = [[ranks[i] for i in part] for part in split_ranks]
+    groups = [dist.new_group(part, timeout, use_local_synchronization=True) for part in parts]
+    return next((group for group, part in zip(groups, parts, strict=True) if dist.get_rank() in part), None)
 
 
 class _LikeNccl:
@@ -163,16 +153,13 @@ class _LikeNccl:
         return dist.Backend.NCCL if _simulated(group or dist.group.WORLD) else dist.get_backend(group)
 
 
-def _run_backward(engine: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(engine)
-    def run_backward(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return engine(*args, **kwargs)
-        finally:
-            if not in_backward():
-                after_backward()
-
-    return run_backward
+@around
+def _run_backward(engine: Any, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return engine(*args, **kwargs)
+    finally:
+        if not in_backward():
+            after_backward()
 
 
 def _device(tensor: DTensor) -> torch.device:
@@ -181,64 +168,49 @@ def _device(tensor: DTensor) -> torch.device:
     return torch.Tensor.device.__get__(tensor) if local is tensor else local.device
 
 
-def _to(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    @functools.wraps(plain)
-    def to(self: DTensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """To the GPU where it is already: for C++ that is another one, and a copy would add up what is partial."""
-        copy = kwargs.get("copy", False)
-        parse: Any = _torch.parse_to  # (its stub does not say that each of the four may be None)
-        device, dtype, _, memory_format = parse(*args, **{k: v for k, v in kwargs.items() if k != "copy"})
-        if copy or memory_format is not None or device is None or (device.type, self.device.type) != ("simgpu",) * 2:
-            return plain(self, *args, **kwargs)
-        return self if dtype in (None, self.dtype) else plain(self, dtype)
-
-    return to
+@around
+def _to(plain: Any, self: DTensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """To the GPU where it is already: for C++ that is another one, and a copy would add up what is partial."""
+    copy = kwargs.get("copy", False)
+    parse: Any = _torch.parse_to  # (its stub does not say that each of the four may be None)
+    device, dtype, _, memory_format = parse(*args, **{k: v for k, v in kwargs.items() if k != "copy"})
+    if copy or memory_format is not None or device is None or (device.type, self.device.type) != ("simgpu",) * 2:
+        return plain(self, *args, **kwargs)
+    return self if dtype in (None, self.dtype) else plain(self, dtype)
 
 
-def _to_host(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    @functools.wraps(plain)
-    def _offload_tensor(stager: Any, tensor: torch.Tensor, memo: dict, non_blocking: bool = False) -> torch.Tensor:
-        """Asynchronous checkpoints copy storages to the host, byte by byte."""
-        if not isinstance(tensor, SimTensor):
-            return plain(stager, tensor, memo, non_blocking)
-        memo[id(tensor)] = copy = tensor.detach().cpu()
-        return copy
-
-    return _offload_tensor
+@around
+def _to_host(plain: Any, stager: Any, tensor: torch.Tensor, memo: dict, non_blocking: bool = False) -> torch.Tensor:
+    """Asynchronous checkpoints copy storages to the host, byte by byte."""
+    if not isinstance(tensor, SimTensor):
+        return plain(stager, tensor, memo, non_blocking)
+    memo[id(tensor)] = copy = tensor.detach().cpu()
+    return copy
 
 
-def _chunk_with_empty(plain: Callable[..., list]) -> Callable[..., list]:
+@around
+def _chunk_with_empty(_plain: Any, tensor: torch.Tensor, num_chunks: int, dim: int) -> list[torch.Tensor]:
     """FSDP2's parts of a parameter. With thousands of ranks most are empty; none looks at more than its own."""
-
-    def chunk_with_empty(tensor: torch.Tensor, num_chunks: int, dim: int) -> list[torch.Tensor]:
-        parts = list(tensor.chunk(num_chunks, dim))
-        return parts + [parts[0].new_empty(0)] * (num_chunks - len(parts))
-
-    return chunk_with_empty
+    parts = list(tensor.chunk(num_chunks, dim))
+    return parts + [parts[0].new_empty(0)] * (num_chunks - len(parts))
 
 
-def _log_nothing(plain: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(plain)
-    def set_runtime_stats_and_log(logger: Any) -> None:
-        """DistributedDataParallel's logger would warn that it cannot measure times on this device."""
-        if not (exists() and current().between_ranks):
-            plain(logger)
-
-    return set_runtime_stats_and_log
+@around
+def _log_nothing(plain: Any, logger: Any) -> None:
+    """DistributedDataParallel's logger would warn that it cannot measure times on this device."""
+    if not (exists() and current().between_ranks):
+        plain(logger)
 
 
 _libraries: list[torch.library.Library] = []
 
 
-def for_models_that_need_it(plain: Callable[..., None]) -> Callable[..., None]:
+@around
+def for_models_that_need_it(plain: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     """``DistributedDataParallel.__init__``, which looks whether the model will ask for pinned memory."""
-
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        if kwargs.get("find_unused_parameters") or kwargs.get("static_graph"):
-            _allow()
-        plain(self, *args, **kwargs)
-
-    return __init__
+    if kwargs.get("find_unused_parameters") or kwargs.get("static_graph"):
+        _allow()
+    plain(self, *args, **kwargs)
 
 
 def _allow() -> None:
@@ -249,17 +221,11 @@ def _allow() -> None:
         warnings.simplefilter("ignore")  # "Overriding a previously registered kernel": yes
         library.impl("empty_strided", _empty_strided, "CPU")
     _libraries.append(library)
-    install.on_uninstall(lambda: destroy(_libraries.pop()))
+    on_uninstall(lambda: destroy(_libraries.pop()))
 
 
 def _empty_strided(
-    size: Sequence[int],
-    stride: Sequence[int],
-    *,
-    dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: bool | None = None,
+    size: Sequence[int], stride: Sequence[int], *, dtype: Any = None, pin_memory: bool | None = None, **_: Any
 ) -> torch.Tensor:
     elements = 0 if 0 in size else 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
     flat = torch.ops.aten.empty.memory_format([elements], dtype=dtype, device="cpu")

@@ -83,14 +83,6 @@ class RankCluster(Cluster):
     def own(self) -> list[SimulatedGPU]:
         return [self.gpus[self.first]]
 
-    @property
-    def description(self) -> str:
-        """What all ranks together have, for captions."""
-        each = f"{self.world_nodes} nodes × {self.gpus_per_node}" if self.world_nodes > 1 else f"{self.world_size} ×"
-        links = [self.inside.name] if self.gpus_per_node > 1 else []
-        links += [self.network.name] if self.world_nodes > 1 else []
-        return ", ".join([f"{each} {self.own[0].model.name}", *links])
-
     def index(self, device: int | str | torch.device | None) -> int:
         """The number of a GPU of this node; 0 is this rank's own, for C++ sees one device and calls it 0."""
         device = torch.device(device) if isinstance(device, str) else device
@@ -151,7 +143,7 @@ class RankCluster(Cluster):
             places[rank // self.each].append(rank % self.each)
         if len(set(map(tuple, places.values()))) > 1:
             raise NotImplementedError(
-                f"a group of ranks {str(list(ranks[:8]))[1:-1]}{', …' * (len(ranks) > 8)} has not the same places in "
+                f"a group of ranks {few(ranks)} has not the same places in "
                 f"each pipeline stage of {self.each} ranks, for which one process stands here: make groups that have, "
                 "or start all ranks (simgpu.join)"
             )
@@ -202,6 +194,11 @@ class RankCluster(Cluster):
     def synchronize(self, gpu: int | None = None) -> None:
         self.finish_messages()
         super().synchronize(gpu)
+
+
+def few(numbers: Sequence[int]) -> str:
+    """The first eight, in words."""
+    return ", ".join(map(str, numbers[:8])) + ", …" * (len(numbers) > 8)
 
 
 def here() -> RankCluster:

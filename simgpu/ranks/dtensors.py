@@ -13,9 +13,8 @@ ahead in its generator by the number of elements that lie before its shard.)
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,44 +22,37 @@ import torch
 import torch.distributed as dist
 
 from simgpu._torch import OffsetBasedRNGTracker, schema_of, split_by, tree_map, tree_map_only
+from simgpu.changes import around
 from simgpu.cluster import current
 from simgpu.torch_module import drawing, get_rng_state, set_rng_state
 
 
-def one_of_each_kind(plain: Callable[..., Any]) -> Callable[..., Any]:
+@around
+def one_of_each_kind(plain: Any, propagator: Any, schema: Any) -> Any:
     """``ShardingPropagator.propagate_op_sharding_non_cached``, which is asked once for each kind."""
-
-    @functools.wraps(plain)
-    def propagate(self: Any, schema: Any) -> Any:
-        kinds = _kinds(schema) if schema.op.name().startswith(("aten::_foreach_", "aten::_fused_")) else None
-        if kinds is None:
-            return plain(self, schema)
-        firsts = [kinds.index(kind) for kind in range(max(kinds) + 1)]
-        few = type(schema)(
-            schema.op,
-            tuple(_picked(arg, firsts, len(kinds)) for arg in schema.args_schema),
-            {name: _picked(arg, firsts, len(kinds)) for name, arg in schema.kwargs_schema.items()},
-            schema_info=schema.schema_info,
-        )
-        sharding = plain(self, few)
-        if sharding.needs_redistribute:
-            return plain(self, schema)
-        output: Any = sharding.output_spec
-        if isinstance(output, Sequence):
-            same_type: Any = type(output)
-            output = same_type(output[kind] for kind in kinds)
-        return type(sharding)(output, schema)
-
-    return propagate
-
-
-def _lists(schema: Any) -> list[Any]:
-    return [arg for arg in schema.args_schema if isinstance(arg, (list, tuple)) and arg]
+    kinds = _kinds(schema) if schema.op.name().startswith(("aten::_foreach_", "aten::_fused_")) else None
+    if kinds is None:
+        return plain(propagator, schema)
+    firsts = [kinds.index(kind) for kind in range(max(kinds) + 1)]
+    few = type(schema)(
+        schema.op,
+        tuple(_picked(arg, firsts, len(kinds)) for arg in schema.args_schema),
+        {name: _picked(arg, firsts, len(kinds)) for name, arg in schema.kwargs_schema.items()},
+        schema_info=schema.schema_info,
+    )
+    sharding = plain(propagator, few)
+    if sharding.needs_redistribute:
+        return plain(propagator, schema)
+    output: Any = sharding.output_spec
+    if isinstance(output, Sequence):
+        same_type: Any = type(output)
+        output = same_type(output[kind] for kind in kinds)
+    return type(sharding)(output, schema)
 
 
 def _kinds(schema: Any) -> list[int] | None:
     """For each place in the lists the number of its kind; None if lists differ in length, or all places in kind."""
-    lists = _lists(schema)
+    lists = [arg for arg in schema.args_schema if isinstance(arg, (list, tuple)) and arg]
     if not lists or len({len(each) for each in lists}) > 1:
         return None
     known: dict[Any, int] = {}

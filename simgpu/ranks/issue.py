@@ -1,7 +1,8 @@
 """One communication that this rank's host has issued, on its way into simulated time.
 
 It begins when its last rank has issued it and what it reads is there. The ranks tell each other, in real time, when
-each of them is ready (``meet``); the latest is the beginning, for all.
+each of them is ready (``meet``); the latest is the beginning, for all. At the end: how long it takes, and which of a
+GPU's links it uses.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import torch
 from torch.distributed import ReduceOp
 
 from simgpu import install
-from simgpu.ranks.cluster import here
+from simgpu.ranks.cluster import Members, RankCluster, here
 from simgpu.ranks.sizes import Sizes
 from simgpu.tensors.tensor import SimTensor
 from simgpu.time import happens_before
 from simgpu.time.phases import COMMUNICATION, in_backward
 from simgpu.time.work import Share, Timeline, Work
+from utils.hardware.links import point_to_point
 
 _LONGEST = 300
 NEVER = float("inf")
@@ -27,11 +29,9 @@ NEVER = float("inf")
 
 
 class Issue:
-    """The host launches a communication: what it waits for on this rank.
+    """The host launches a communication on a stream: what it waits for on this rank.
 
     Args:
-        name: "all-reduce", "send", ….
-        stream: on which it runs.
         reads, writes: tensors.
         after: it can not begin before, in simulated seconds.
     """
@@ -100,7 +100,7 @@ class Issue:
         if cluster.overlap is not None and stream is cluster.current_stream():
             cluster.overlap.wait(stream, work)
         else:
-            stream.time = max(stream.time, work.end)
+            stream.reach(work.end)
         for tensor in outputs:
             tensor.allocation.last_write = work if cluster.overlap is None else None  # (until the block ends)
         cluster.clock.record(work)
@@ -147,3 +147,60 @@ def _who_does_what(meeting: Any, there: Sequence[int], what: str) -> str:
     for rank, text in zip(there, all_, strict=True):
         does.setdefault(bytes(text.tolist()).decode(errors="replace").strip(), []).append(rank)
     return "; ".join(f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}: {it}" for it, ranks in does.items())
+
+
+def exchange_seconds(cluster: RankCluster, members: Members, sent: Sequence[int], received: Sequence[int]) -> float:
+    """Seconds that this rank needs for messages to and from all members at once, as all-to-all, gather and scatter are.
+
+    Both directions of a link work at the same time, and so do the links inside a node and its network card. In an
+    all-to-all, GPUs of a node share the cards that they have together.
+
+    Args:
+        sent, received: bytes for, and from, each member.
+    """
+    me = cluster.node_of(cluster.rank)
+    slowest = 0.0
+    for near, link in ((True, cluster.inside), (False, cluster.network)):
+        ranks = enumerate(members.ranks)
+        others = [i for i, rank in ranks if rank != cluster.rank and (cluster.node_of(rank) == me) == near]
+        out, back = sum(sent[i] for i in others), sum(received[i] for i in others)
+        users = members.size / members.nodes / members.cards if out and back and not near else 1.0  # of a card
+        if out or back:
+            moved = point_to_point(max(out, back), link.for_collectives().shared_by(users))
+            slowest = max(slowest, cluster.inside.start_s + moved)
+    return slowest
+
+
+def message_seconds(cluster: RankCluster, peer: int, nbytes: int) -> float:
+    """Seconds of one message to or from another rank."""
+    same_node = cluster.node_of(peer) == cluster.node_of(cluster.rank)
+    link = cluster.inside if same_node else cluster.network
+    return cluster.inside.start_s + point_to_point(nbytes, link.for_copies())
+
+
+def _ends(cluster: RankCluster, members: Members) -> list[tuple[bool, ...]]:
+    """This GPU's ends of the links that a collective uses: those to the ranks of its node, those to other nodes."""
+    return [end for end in cluster.link_free if (members.size > members.nodes if end[0] else members.nodes > 1)]
+
+
+def links_free(cluster: RankCluster, members: Members) -> float:
+    """When this GPU's ends of the links that a collective uses have nothing more to do."""
+    return max((cluster.link_free[end] for end in _ends(cluster, members)), default=0.0)
+
+
+def take_links(cluster: RankCluster, members: Members, until: float) -> None:
+    """A collective keeps this GPU's ends of its links busy, in both directions.
+
+    What waits for the network leaves room on faster links inside the node: others use them meanwhile, and here as if
+    they were alone.
+    """
+    network, inside = (link.for_collectives().bytes_per_s for link in (cluster.network, cluster.inside))
+    waits = members.nodes > 1 and members.cards * network < inside
+    for end in _ends(cluster, members):
+        if not (waits and end[0]):
+            cluster.link_free[end] = max(cluster.link_free[end], until)
+
+
+def end_for(cluster: RankCluster, peer: int, out: bool) -> tuple[bool, bool]:
+    """This GPU's end of a link, for a message to (``out``) or from another rank: a key of ``link_free``."""
+    return cluster.node_of(peer) == cluster.node_of(cluster.rank), out

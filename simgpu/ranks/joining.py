@@ -166,14 +166,7 @@ def made(
     """The cluster of a rank, with torch's distributed code changed; ``each`` and ``store``: see ``RankCluster``."""
     if nodes < 1 or world_size % nodes:
         raise ValueError(f"{world_size} ranks cannot be shared out equally to {nodes} nodes")
-    of_ranks: dict[str, Any] = {
-        "rank": rank,
-        "world_size": world_size,
-        "world_nodes": nodes,
-        "each": each,
-        "store": store,
-    }
-    make = functools.partial(RankCluster, **of_ranks)
+    make = functools.partial(RankCluster, rank=rank, world_size=world_size, world_nodes=nodes, each=each, store=store)
     cluster = api.cluster(1, world_size // nodes, gpu, network=network, make=make, **options)
     changes.connect()
     assert isinstance(cluster, RankCluster)

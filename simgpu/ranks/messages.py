@@ -18,8 +18,7 @@ import torch
 from torch.distributed import get_global_rank
 
 from simgpu.ranks.cluster import here
-from simgpu.ranks.durations import end_for, message_seconds
-from simgpu.ranks.issue import Issue
+from simgpu.ranks.issue import Issue, end_for, message_seconds
 from simgpu.ranks.works import SimWork
 from simgpu.tensors import known
 from simgpu.tensors.tensor import SimTensor

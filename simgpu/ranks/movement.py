@@ -3,29 +3,34 @@
 The factor of a pre-multiplied sum (``torch.distributed._make_nccl_premul_sum``) is one that c10d does not tell Python.
 But whoever asks for such a sum writes it into the collective's options just before, in the same thread: it is noted
 there.
+
+In a group of which some members are no processes (``simgpu.one_of``), a process stands for the members of its pipeline
+stage: they give what it gives. With shapes only, what travels is few.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.distributed import ReduceOp
 from torch.distributed import distributed_c10d as c10d
 
-from simgpu import install
 from simgpu._torch import all_gather_base
+from simgpu.changes import replace
+from simgpu.ranks.cluster import here
 
-PREMULTIPLIED = ReduceOp.PREMUL_SUM
+PREMULTIPLIED, AVERAGE = ReduceOp.PREMUL_SUM, ReduceOp.AVG
 _noted = threading.local()
 
 
 def connect() -> None:
     """Until ``simgpu.uninstall``."""
     for options in (c10d.AllreduceOptions, c10d.ReduceOptions, c10d.ReduceScatterOptions):
-        install.replace(options, "reduceOp", _noting)
+        replace(options, "reduceOp", _noting)
 
 
 def _noting(plain: Any) -> property:
@@ -40,14 +45,11 @@ def _noting(plain: Any) -> property:
 
 def scaled(value: Any, written: set[int]) -> Any:
     """Tensors times the factor, in place where the collective writes into them."""
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, Tensor):
         return value.mul_(_noted.factor) if id(value) in written else value * _noted.factor
     if isinstance(value, (list, tuple)):
         return [scaled(each, written) for each in value]
     return value
-
-
-AVERAGE = ReduceOp.AVG
 
 
 Options = Callable[[Any], Any]
@@ -55,7 +57,7 @@ Mover = Callable[[Any, dict, Options], None]
 """Gets the group, an operator's arguments by name, and what fills in the options of gloo's collective."""
 
 
-def move(mover: Mover, group: Any, values: dict[str, Any], outputs: list[torch.Tensor]) -> None:
+def move(mover: Mover, group: Any, values: dict[str, Any], outputs: list[Tensor]) -> None:
     """Run an operator of c10d over gloo.
 
     Args:
@@ -64,7 +66,7 @@ def move(mover: Mover, group: Any, values: dict[str, Any], outputs: list[torch.T
         outputs: those of them that it writes.
     """
     asked = kind(values)
-    staged: list[tuple[torch.Tensor, torch.Tensor]] = []
+    staged: list[tuple[Tensor, Tensor]] = []
     written = {id(tensor) for tensor in outputs}
     if asked == PREMULTIPLIED:
         values = {name: scaled(value, written) for name, value in values.items()}
@@ -87,7 +89,7 @@ def kind(values: dict[str, Any]) -> Any:
 
 def _contiguous(value: Any, staged: list, written: set[int]) -> Any:
     """gloo wants tensors without holes."""
-    if isinstance(value, torch.Tensor) and not value.is_contiguous():
+    if isinstance(value, Tensor) and not value.is_contiguous():
         copy = value.contiguous()
         if id(value) in written:
             staged.append((value, copy))
@@ -139,10 +141,14 @@ def all_gather_lists(group: Any, values: dict, _options: Options) -> None:
         group.allgather([list(outputs)], [source], c10d.AllgatherOptions()).wait()
 
 
-def all_gather_whole(group: Any, values: dict, _options: Options) -> None:
+def _wholes(values: dict) -> Iterator[tuple[Tensor, Tensor]]:
+    """Each output with its input: of one tensor, or of several at once."""
     outputs = values.get("outputs") or [values["output_tensor"]]
-    inputs = values.get("inputs") or [values["input_tensor"]]
-    for output, source in zip(outputs, inputs, strict=True):
+    return zip(outputs, values.get("inputs") or [values["input_tensor"]], strict=True)
+
+
+def gather_whole(group: Any, values: dict, _options: Options) -> None:
+    for output, source in _wholes(values):
         all_gather_base(group)(output, source, c10d.AllgatherOptions()).wait()
 
 
@@ -150,14 +156,12 @@ def reduce_scatter(group: Any, values: dict, options: Options) -> None:
     _scatter_sum(group, values["output_tensors"][0], values["input_tensors"][0], options)
 
 
-def reduce_scatter_whole(group: Any, values: dict, options: Options) -> None:
-    outputs = values.get("outputs") or [values["output_tensor"]]
-    inputs = values.get("inputs") or [values["input_tensor"]]
-    for output, source in zip(outputs, inputs, strict=True):
+def scatter_whole(group: Any, values: dict, options: Options) -> None:
+    for output, source in _wholes(values):
         _scatter_sum(group, output, list(source.reshape(-1).chunk(group.size())), options)
 
 
-def _scatter_sum(group: Any, output: torch.Tensor, parts: list[torch.Tensor], options: Options) -> None:
+def _scatter_sum(group: Any, output: Tensor, parts: list[Tensor], options: Options) -> None:
     """By an all-reduce, whose sums are added in the same order on every rank."""
     whole = torch.cat([part.reshape(-1) for part in parts])
     group.allreduce([whole], options(c10d.AllreduceOptions())).wait()
@@ -186,3 +190,80 @@ def gather(group: Any, values: dict, options: Options) -> None:
 
 def scatter(group: Any, values: dict, options: Options) -> None:
     group.scatter(values["output_tensors"], values["input_tensors"], options(c10d.ScatterOptions())).wait()
+
+
+class Standing:
+    """What ``movement`` takes for gloo's group, with those of its methods that can be done so.
+
+    Args:
+        group: torch's, which has all members.
+    """
+
+    def __init__(self, group: Any) -> None:
+        cluster = here()
+        members = cluster.members_of(group)
+        self._meeting, self._place, self._size = cluster.meeting_of(group), members.place, members.size
+        self._processes = len(members.processes)
+        stages = {rank // cluster.each: i for i, rank in enumerate(members.processes)}
+        self._process_of = [stages[rank // cluster.each] for rank in members.ranks]
+
+    def size(self) -> int:
+        return self._size
+
+    def rank(self) -> int:
+        return self._place
+
+    def wait(self) -> None:
+        """Everything is done at once."""
+
+    def _by_process(self, tensor: Tensor) -> list[Tensor]:
+        if self._meeting is None:
+            return [tensor.clone()]
+        given = [torch.empty_like(tensor) for _ in range(self._processes)]
+        self._meeting.allgather([given], [tensor], c10d.AllgatherOptions()).wait()
+        return given
+
+    def _by_member(self, tensor: Tensor) -> list[Tensor]:
+        given = self._by_process(tensor)
+        return [given[process] for process in self._process_of]
+
+    def allreduce(self, tensors: list[Tensor], options: Any) -> Standing:
+        given, times = torch.stack(self._by_process(tensors[0])), self._size // self._processes
+        if options.reduceOp == ReduceOp.SUM:
+            result = given.sum(0) * times
+        elif options.reduceOp == ReduceOp.PRODUCT:
+            result = given.prod(0) ** times
+        else:
+            result = given.amin(0) if options.reduceOp == ReduceOp.MIN else given.amax(0)
+        tensors[0].copy_(result)
+        return self
+
+    reduce = allreduce
+
+    def broadcast(self, tensors: list[Tensor], options: Any) -> Standing:
+        tensors[0].copy_(self._by_member(tensors[0])[options.rootRank])
+        return self
+
+    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], _options: Any) -> Standing:
+        for target, given in zip(outputs[0], self._by_member(inputs[0]), strict=True):
+            target.copy_(given.view_as(target))
+        return self
+
+    def _allgather_base(self, output: Tensor, source: Tensor, _options: Any) -> Standing:
+        return self.allgather([list(output.view(-1).chunk(self._size))], [source], None)
+
+    def alltoall_base(self, output: Tensor, source: Tensor, outs: list, ins: list, _options: Any) -> Standing:
+        """Of as many rows from each as this process gives itself: all give their members what this one gives its."""
+        parts = [given.split(ins or len(source) // self._size)[self._place] for given in self._by_member(source)]
+        output.copy_(torch.cat(parts))
+        return self
+
+    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], options: Any) -> Standing:
+        given = self._by_member(inputs[0])
+        for target, each in zip(outputs[0] if outputs else [], given, strict=False):
+            target.copy_(each)
+        return self
+
+    def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], _options: Any) -> Standing:
+        outputs[0].copy_(inputs[0][self._place])
+        return self

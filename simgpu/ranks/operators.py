@@ -11,20 +11,23 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.distributed import ProcessGroup
+from torch.distributed import ProcessGroup, ReduceOp
+from torch.distributed import distributed_c10d as c10d
 
-from simgpu._torch import packet_of, schema_of
+from simgpu._torch import AsyncCollectiveTensor, all_gather_base, group_named, packet_of, reduce_scatter_base, schema_of
 from simgpu.ranks import messages, movement
-from simgpu.ranks.cluster import Members, RankCluster, here
-from simgpu.ranks.durations import choice, exchange_seconds, links_free, share, take_links
-from simgpu.ranks.issue import NEVER, Issue, meet
+from simgpu.ranks.cluster import Members, RankCluster, few, here
+from simgpu.ranks.issue import NEVER, Issue, exchange_seconds, links_free, meet, take_links
 from simgpu.ranks.sizes import COLLECTIVES, EXCHANGES, Sizes, look
-from simgpu.ranks.standing import Standing
-from simgpu.ranks.works import SimWork
+from simgpu.ranks.works import SimWork, stream_waits
 from simgpu.tensors import known
-from simgpu.tensors.schemas import arguments_of, tensors_in
-from simgpu.tensors.tensor import SimTensor, check_cluster
-from simgpu.time.nccl import Choice
+from simgpu.tensors.collectives import choice, share
+from simgpu.tensors.schemas import operator_of, tensors_in
+from simgpu.tensors.tensor import SimTensor, check_cluster, new
+from simgpu.time.nccl import Choice, memory_traffic
+
+BARRIER = 4
+"""Bytes of the all-reduce that a barrier is under NCCL."""
 
 
 def run(func: Any, args: tuple, kwargs: dict) -> Any:
@@ -32,7 +35,7 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
     packet = packet_of(func).__name__
     if packet == "check_for_nan":
         return None
-    values = arguments_of(func, args, kwargs)
+    values = operator_of(func).values(args, kwargs)
     group = values["process_group"]
     group = ProcessGroup.unbox(group) if isinstance(group, torch.ScriptObject) else group
     if packet == "recv_any_source_":
@@ -78,22 +81,24 @@ def collective(packet: str, values: dict[str, Any], group: ProcessGroup) -> SimW
     stream = cluster.stream_of(group.group_name) if asynchronous else cluster.current_stream()
     issue = Issue(name, stream, inputs, outputs, links_free(cluster, members))
     nbytes = max(sum(tensor.nbytes for tensor in inputs), sum(tensor.nbytes for tensor in outputs))
-    traffic = 0
     if name in EXCHANGES:
         itemsize = (inputs or outputs)[0].itemsize
         sent, received = ([n * itemsize for n in each] for each in (sizes.given, sizes.expected))
         chosen = Choice("", "", exchange_seconds(cluster, members, sent, received))
         traffic = sum(sent) + sum(received)
     else:
-        chosen = choice(cluster, name, members, nbytes)
-    few = all(map(known.may_be, outputs))
-    moves = cluster.numbers or (few and _known_here(name, values, members, sizes, inputs))
+        kind, size = ("all-reduce", BARRIER) if name == "barrier" else (name, nbytes)
+        chosen = choice(cluster, kind, members.size, members.nodes, size, members.cards)
+        traffic = memory_traffic(name, chosen.algorithm, nbytes, members.size)
+    small = all(map(known.may_be, outputs))
+    moves = cluster.numbers or (small and _known_here(name, values, members, sizes, inputs))
     start, seconds, moves = meet(group, sizes, issue.ready, issue.lasting(chosen.seconds), moves)
     if moves and name != "barrier":
         _move(cluster, packet, values, group)
     elif not cluster.numbers:
         known.forget(outputs)
-    takes = share(cluster, name, members, nbytes, replace(chosen, seconds=seconds), traffic)
+    chosen, model = replace(chosen, seconds=seconds), cluster.own[0].model
+    takes = share(cluster, model, chosen, members.nodes, members.cards, nbytes, traffic)
     work = issue.place(start, seconds, nbytes, outputs, _place(members.ranks), chosen.name, takes)
     take_links(cluster, members, work.end)
     if outputs:
@@ -144,7 +149,7 @@ def _move(cluster: RankCluster, packet: str, values: dict, group: ProcessGroup) 
     """Numbers travel if there are numbers; with shapes only, those integers that are known do."""
     of = _numbers if cluster.numbers else known.kept
     plain = {key: _plain(value, of) for key, value in values.items()}
-    over = group if cluster.meeting_of(group) is group else Standing(group)
+    over = group if cluster.meeting_of(group) is group else movement.Standing(group)
     movement.move(COLLECTIVES[packet].move, over, plain, tensors_in(plain[COLLECTIVES[packet].writes]))
 
 
@@ -161,4 +166,94 @@ def _place(members: Sequence[int]) -> str:
         return f"ranks {first}–{last} ↔" if len(members) > 1 else f"rank {first} ↔"
     if len(members) > 4 and list(members) == list(range(first, last + 1, step)):
         return f"ranks {first}, {first + step}, … {last} ↔"
-    return f"ranks {', '.join(map(str, members[:8]))}{', …' if len(members) > 8 else ''} ↔"
+    return f"ranks {few(members)} ↔"
+
+
+# --- Functional ones, which DTensor and FSDP2 use: each makes its output and issues the collective of c10d
+
+
+def run_functional(func: Any, args: tuple, kwargs: dict) -> Any:
+    """An operator of the namespace _c10d_functional has met a simulated tensor."""
+    packet = packet_of(func).__name__
+    values = operator_of(func).values(args, kwargs)
+    if packet == "wait_tensor":
+        (tensor,) = args
+        if tensor.allocation.last_write is not None:
+            stream_waits(tensor.allocation.last_write)
+        return tensor
+    if packet == "_wrap_tensor_autograd":
+        return AsyncCollectiveTensor(args[0])
+    if "_coalesced" in packet:
+        single = getattr(torch.ops._c10d_functional, packet.replace("_coalesced", "")).default
+        rest = [values[each.name] for each in schema_of(func).arguments[1:]]
+        return [run_functional(single, (each, *rest), {}) for each in values["inputs"]]
+    kind, tensor = packet.removesuffix("_out").removesuffix("_"), values.get("input")
+    if kind not in _ISSUED:
+        raise NotImplementedError(f"simulated ranks cannot do the functional collective {packet}: use dist's own")
+    if packet in ("all_reduce", "broadcast"):  # (those in place have a "_" behind their names)
+        tensor = torch.ops.aten.clone.default(tensor, memory_format=torch.contiguous_format)
+    return _ISSUED[kind](_group(values["group_name"]), tensor, values)
+
+
+def _group(name: Any) -> ProcessGroup:
+    if isinstance(name, torch.ScriptObject):
+        return ProcessGroup.unbox(name)
+    return name if isinstance(name, ProcessGroup) else group_named(name)
+
+
+def _empty(like: SimTensor, *shape: int) -> SimTensor:
+    raw = torch.empty(shape, dtype=like.dtype, device=like.raw.device)
+    return new(raw, here().own[0])
+
+
+def _asked(options: Any, values: dict) -> Any:
+    if "reduce_op" in values:
+        options.reduceOp = getattr(ReduceOp, values["reduce_op"].upper())
+    if "src" in values:
+        options.rootRank = values["src"]
+    options.asyncOp = True
+    return options
+
+
+def _all_reduce(group: ProcessGroup, tensor: SimTensor, values: dict) -> SimTensor:
+    group.allreduce([tensor], _asked(c10d.AllreduceOptions(), values))
+    return tensor
+
+
+def _broadcast(group: ProcessGroup, tensor: SimTensor, values: dict) -> SimTensor:
+    group.broadcast([tensor], _asked(c10d.BroadcastOptions(), values))
+    return tensor
+
+
+def _all_gather(group: ProcessGroup, given: SimTensor, values: dict) -> SimTensor:
+    tensor: Any = given.contiguous()
+    rows = tensor.shape[0] if tensor.dim() else 1
+    output = values.get("out")
+    output = _empty(tensor, rows * values["group_size"], *tensor.shape[1:]) if output is None else output
+    all_gather_base(group)(output, tensor, _asked(c10d.AllgatherOptions(), {}))
+    return output
+
+
+def _reduce_scatter(group: ProcessGroup, given: SimTensor, values: dict) -> SimTensor:
+    tensor: Any = given.contiguous()
+    output = values.get("out")
+    output = _empty(tensor, tensor.shape[0] // values["group_size"], *tensor.shape[1:]) if output is None else output
+    reduce_scatter_base(group)(output, tensor, _asked(c10d.ReduceScatterOptions(), values))
+    return output
+
+
+def _all_to_all(group: ProcessGroup, given: SimTensor, values: dict) -> SimTensor:
+    tensor: Any = given.contiguous()
+    outs, ins = list(values["output_split_sizes"]), list(values["input_split_sizes"])
+    output = _empty(tensor, sum(outs), *tensor.shape[1:])
+    group.alltoall_base(output, tensor, outs, ins, _asked(c10d.AllToAllOptions(), {}))
+    return output
+
+
+_ISSUED = {
+    "all_reduce": _all_reduce,
+    "broadcast": _broadcast,
+    "all_gather_into_tensor": _all_gather,
+    "reduce_scatter_tensor": _reduce_scatter,
+    "all_to_all_single": _all_to_all,
+}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -13,25 +12,20 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 
-from simgpu import _torch, install
+from simgpu import _torch
+from simgpu.changes import around, replace
 from simgpu.cluster import current, exists
 from simgpu.tensors.tensor import SimTensor
 
 _IN_BF16 = ("bf16_compress_hook", "bf16_compress_wrapper_hook")
-
-
 _FSDP1 = (
     "FullyShardedDataParallel (FSDP1) reaches into storages, which simulated GPUs do not have: use fully_shard (FSDP2) "
     "from torch.distributed.fsdp, which replaces it"
 )
-
-
 _OPTIONS = (
     "options of ProcessGroupNCCL say how NCCL runs on real GPUs, and simulated ones go by its own choices: leave "
     "pg_options out"
 )
-
-
 _SYMMETRIC_MEMORY = (
     "symmetric memory, and with it asynchronous tensor parallelism, lets a GPU's kernels read other GPUs' memory, as "
     "simulated ones cannot: use the collectives of torch.distributed"
@@ -40,12 +34,12 @@ _SYMMETRIC_MEMORY = (
 
 def connect_refusals() -> None:
     """Until ``simgpu.uninstall``."""
-    install.replace(FullyShardedDataParallel, "__init__", _refusing(_FSDP1))
-    install.replace(nn.SyncBatchNorm, "forward", _no_synchronized_norm)
-    install.replace(*_torch.CHECK_COMM_HOOK, _hooks_in_bf16)
-    install.replace(dist, "ProcessGroupNCCL", _with_options)
+    replace(FullyShardedDataParallel, "__init__", _refusing(_FSDP1))
+    replace(nn.SyncBatchNorm, "forward", _no_synchronized_norm)
+    replace(*_torch.CHECK_COMM_HOOK, _hooks_in_bf16)
+    replace(dist, "ProcessGroupNCCL", _with_options)
     for name in ("enable_symm_mem_for_group", "get_symm_mem_workspace", "empty", "rendezvous", "get_mem_pool"):
-        install.replace(_torch.symmetric_memory, name, _refusing(_SYMMETRIC_MEMORY))
+        replace(_torch.symmetric_memory, name, _refusing(_SYMMETRIC_MEMORY))
 
 
 def without_nccl(backend: Any, options: Any = None) -> Any:
@@ -62,28 +56,24 @@ def without_nccl(backend: Any, options: Any = None) -> Any:
     return backend
 
 
-def of_other_ranks(plain: Callable[..., Any]) -> Callable[..., Any]:
+@around
+def of_other_ranks(plain: Any, *args: Any, **kwargs: Any) -> Any:
     """Objects from others: a root's, which one rank knows only if it is the root; all stages', which none knows."""
-    signature = inspect.signature(plain)
-
-    @functools.wraps(plain)
-    def objects(*args: Any, **kwargs: Any) -> Any:
-        cluster: Any = current() if exists() else None
-        if getattr(cluster, "store", None) is not None:
-            given = signature.bind(*args, **kwargs).arguments
-            group: Any = given.get("group") or dist.group.WORLD
-            meeting, unknown = cluster.meeting_of(group), ""
-            if "src" not in signature.parameters:
-                unknown = "all stages" if meeting is not None else ""
-            else:
-                in_group = given.get("group_src")
-                root = given.get("src") or 0 if in_group is None else dist.get_global_rank(group, in_group)
-                unknown = f"rank {root}" if root != dist.get_rank() else ""
-            if unknown and meeting is not group:
-                _refuse(f"{plain.__name__} gets objects from {unknown}: {cluster.way_to_numbers}")
-        return plain(*args, **kwargs)
-
-    return objects
+    cluster: Any = current() if exists() else None
+    if getattr(cluster, "store", None) is not None:
+        signature = inspect.signature(plain)
+        given = signature.bind(*args, **kwargs).arguments
+        group: Any = given.get("group") or dist.group.WORLD
+        meeting, unknown = cluster.meeting_of(group), ""
+        if "src" not in signature.parameters:
+            unknown = "all stages" if meeting is not None else ""
+        else:
+            in_group = given.get("group_src")
+            root = given.get("src") or 0 if in_group is None else dist.get_global_rank(group, in_group)
+            unknown = f"rank {root}" if root != dist.get_rank() else ""
+        if unknown and meeting is not group:
+            _refuse(f"{plain.__name__} gets objects from {unknown}: {cluster.way_to_numbers}")
+    return plain(*args, **kwargs)
 
 
 def _with_options(plain: Any) -> Any:
@@ -92,37 +82,28 @@ def _with_options(plain: Any) -> Any:
 
 
 def _refusing(sentence: str) -> Callable[[Any], Any]:
-    def make(plain: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(plain)
-        def refused(*args: Any, **kwargs: Any) -> Any:
-            return _refuse(sentence) if exists() and current().between_ranks else plain(*args, **kwargs)
+    @around
+    def refused(plain: Any, *args: Any, **kwargs: Any) -> Any:
+        return _refuse(sentence) if exists() and current().between_ranks else plain(*args, **kwargs)
 
-        return refused
-
-    return make
+    return refused
 
 
-def _no_synchronized_norm(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    @functools.wraps(plain)
-    def forward(self: nn.SyncBatchNorm, input: torch.Tensor) -> torch.Tensor:
-        if not (isinstance(input, SimTensor) and self.training):
-            return plain(self, input)
-        return _refuse(
-            "SyncBatchNorm has kernels for real GPUs only: on simulated ones use BatchNorm, which normalizes on each "
-            "rank by itself, or GroupNorm or LayerNorm, which need no other rank"
-        )
-
-    return forward
+@around
+def _no_synchronized_norm(plain: Any, self: nn.SyncBatchNorm, input: torch.Tensor) -> torch.Tensor:
+    if not (isinstance(input, SimTensor) and self.training):
+        return plain(self, input)
+    return _refuse(
+        "SyncBatchNorm has kernels for real GPUs only: on simulated ones use BatchNorm, which normalizes on each "
+        "rank by itself, or GroupNorm or LayerNorm, which need no other rank"
+    )
 
 
-def _hooks_in_bf16(plain: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(plain)
-    def _check_comm_hook(self: Any, hook: Any) -> None:
-        """torch looks for NCCL before it allows bf16; gloo adds up in bf16, too."""
-        if not (exists() and current().between_ranks and getattr(hook, "__name__", "") in _IN_BF16):
-            plain(self, hook)
-
-    return _check_comm_hook
+@around
+def _hooks_in_bf16(plain: Any, self: Any, hook: Any) -> None:
+    """torch looks for NCCL before it allows bf16; gloo adds up in bf16, too."""
+    if not (exists() and current().between_ranks and getattr(hook, "__name__", "") in _IN_BF16):
+        plain(self, hook)
 
 
 def _refuse(sentence: str) -> NoReturn:

@@ -14,7 +14,7 @@ import torch
 from torch.distributed import ReduceOp
 
 from simgpu.ranks import movement as gloo
-from simgpu.ranks.cluster import Members
+from simgpu.ranks.cluster import Members, few
 from simgpu.tensors.schemas import tensors_in
 
 ALL, PARTS, LIST, INNER = "all of it", "a part", "its entry", "its entry of the list inside"
@@ -22,38 +22,32 @@ ALL, PARTS, LIST, INNER = "all of it", "a part", "its entry", "its entry of the 
 
 
 class Collective(NamedTuple):
-    """What people call it, which of the operator's arguments it reads and writes, and how they are shared and moved."""
+    """What people call it, which of the operator's arguments it reads and writes, and how they are moved and shared."""
 
     name: str
     reads: str
     writes: str
+    move: Any = None
     gives: str = ALL
     gets: str = ALL
-    move: Any = None
 
 
 COLLECTIVES = {
-    "allreduce_": Collective("all-reduce", "tensors", "tensors", ALL, ALL, gloo.all_reduce),
-    "allreduce_coalesced_": Collective("all-reduce", "tensors", "tensors", ALL, ALL, gloo.all_reduce),
-    "broadcast_": Collective("broadcast", "tensors", "tensors", ALL, ALL, gloo.broadcast),
-    "reduce_": Collective("reduce", "tensors", "tensors", ALL, ALL, gloo.reduce),
-    "allgather_": Collective("all-gather", "input_tensors", "output_tensors", ALL, INNER, gloo.all_gather),
-    "_allgather_base_": Collective("all-gather", "input_tensor", "output_tensor", ALL, PARTS, gloo.all_gather_whole),
-    "allgather_coalesced_": Collective("all-gather", "input_list", "output_lists", ALL, LIST, gloo.all_gather_lists),
-    "allgather_into_tensor_coalesced_": Collective(
-        "all-gather", "inputs", "outputs", ALL, PARTS, gloo.all_gather_whole
-    ),
-    "reduce_scatter_": Collective("reduce-scatter", "input_tensors", "output_tensors", INNER, ALL, gloo.reduce_scatter),
-    "_reduce_scatter_base_": Collective(
-        "reduce-scatter", "input_tensor", "output_tensor", PARTS, ALL, gloo.reduce_scatter_whole
-    ),
-    "reduce_scatter_tensor_coalesced_": Collective(
-        "reduce-scatter", "inputs", "outputs", PARTS, ALL, gloo.reduce_scatter_whole
-    ),
-    "alltoall_base_": Collective("all-to-all", "input", "output", PARTS, PARTS, gloo.all_to_all),
-    "alltoall_": Collective("all-to-all", "input_tensors", "output_tensors", LIST, LIST, gloo.all_to_all_lists),
-    "gather_": Collective("gather", "input_tensors", "output_tensors", ALL, INNER, gloo.gather),
-    "scatter_": Collective("scatter", "input_tensors", "output_tensors", INNER, ALL, gloo.scatter),
+    "allreduce_": Collective("all-reduce", "tensors", "tensors", gloo.all_reduce),
+    "allreduce_coalesced_": Collective("all-reduce", "tensors", "tensors", gloo.all_reduce),
+    "broadcast_": Collective("broadcast", "tensors", "tensors", gloo.broadcast),
+    "reduce_": Collective("reduce", "tensors", "tensors", gloo.reduce),
+    "allgather_": Collective("all-gather", "input_tensors", "output_tensors", gloo.all_gather, ALL, INNER),
+    "_allgather_base_": Collective("all-gather", "input_tensor", "output_tensor", gloo.gather_whole, ALL, PARTS),
+    "allgather_coalesced_": Collective("all-gather", "input_list", "output_lists", gloo.all_gather_lists, ALL, LIST),
+    "allgather_into_tensor_coalesced_": Collective("all-gather", "inputs", "outputs", gloo.gather_whole, ALL, PARTS),
+    "reduce_scatter_": Collective("reduce-scatter", "input_tensors", "output_tensors", gloo.reduce_scatter, INNER),
+    "_reduce_scatter_base_": Collective("reduce-scatter", "input_tensor", "output_tensor", gloo.scatter_whole, PARTS),
+    "reduce_scatter_tensor_coalesced_": Collective("reduce-scatter", "inputs", "outputs", gloo.scatter_whole, PARTS),
+    "alltoall_base_": Collective("all-to-all", "input", "output", gloo.all_to_all, PARTS, PARTS),
+    "alltoall_": Collective("all-to-all", "input_tensors", "output_tensors", gloo.all_to_all_lists, LIST, LIST),
+    "gather_": Collective("gather", "input_tensors", "output_tensors", gloo.gather, ALL, INNER),
+    "scatter_": Collective("scatter", "input_tensors", "output_tensors", gloo.scatter, INNER),
     "barrier": Collective("barrier", "tensor", "tensor"),
     "monitored_barrier_": Collective("barrier", "tensor", "tensor"),
 }
@@ -81,10 +75,7 @@ class Sizes(NamedTuple):
     def __str__(self) -> str:
         if not self.given:
             return self.same
-        given, expected = (
-            f"{str(list(each[:8]))[1:-1]}{', …' * (len(each) > 8)}" for each in (self.given, self.expected)
-        )
-        return f"{self.same}, giving the ranks {given} elements, expecting {expected} of them"
+        return f"{self.same}, giving the ranks {few(self.given)} elements, expecting {few(self.expected)} of them"
 
 
 def look(packet: str, values: dict[str, Any], members: Members) -> Sizes:
@@ -94,7 +85,7 @@ def look(packet: str, values: dict[str, Any], members: Members) -> Sizes:
         TypeError: NCCL knows no such type of tensor.
         ValueError: the call does not fit itself, or the group.
     """
-    name, reads, writes, gives, gets, _ = COLLECTIVES[packet]
+    name, reads, writes, _, gives, gets = COLLECTIVES[packet]
     if name == "barrier":
         return Sizes(name)
     inputs, outputs = tensors_in(values[reads]), tensors_in(values[writes])

@@ -26,7 +26,7 @@ def stream_waits(work: Work) -> None:
 
     def follow(_lane: object) -> None:
         if overlap is None:
-            stream.time = max(stream.time, work.end)
+            stream.reach(work.end)
         else:
             overlap.wait(stream, work)
 
@@ -48,14 +48,14 @@ class Overlap:
 
     def wait(self, stream: Timeline, work: Work) -> None:
         """For the first part only; for the others when the block ends."""
-        stream.time = max(stream.time, self.first(work))
+        stream.reach(self.first(work))
         self._waited.append((work, stream, stream.time))
 
     def end(self) -> None:
         """What followed a communication is done one part after that."""
         reached = {stream: stream.time for _, stream, _ in self._waited}
         for work, stream, began in self._waited:
-            stream.time = max(stream.time, work.end + (reached[stream] - began) / self.chunks)
+            stream.reach(work.end + (reached[stream] - began) / self.chunks)
 
 
 @contextmanager

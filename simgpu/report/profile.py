@@ -12,7 +12,7 @@ from simgpu import install
 from simgpu.cluster import Cluster, current
 from simgpu.memory.allocator import KINDS, Change, Label
 from simgpu.memory.caching import CachingAllocator
-from simgpu.report import kineto, trace
+from simgpu.report import trace
 from simgpu.time.phases import COMMUNICATION
 from simgpu.time.work import Work
 
@@ -95,9 +95,9 @@ class Profile:
     def __exit__(self, *exc: object) -> None:
         cluster = self.cluster
         self._wait()
-        _remove(cluster.clock.watchers, self._work)
+        cluster.clock.watchers = [each for each in cluster.clock.watchers if each is not self._work]
         for gpu, record in zip(cluster.gpus, self._memory, strict=True):
-            _remove(gpu.memory.recorders, record)
+            gpu.memory.recorders = [each for each in gpu.memory.recorders if each is not record]
         self.elapsed = cluster.now() - self._began
 
     def _wait(self) -> None:
@@ -128,13 +128,7 @@ class Profile:
     @property
     def flops(self) -> int:
         """Floating-point operations that were counted: products, convolutions and attention, on all own GPUs."""
-        return sum(self.flops_by_gpu.values())
-
-    @property
-    def flops_by_gpu(self) -> dict[int, int]:
-        """The same for each of this process's GPUs, by its number."""
-        numbers = [gpu.index for gpu in self.cluster.own]
-        return {gpu: sum(work.flops for work in self._work if work.gpus[0] == gpu) for gpu in numbers}
+        return sum(work.flops for work in self._work)
 
     def mfu(self, model_flops: float | None = None) -> float:
         """Model FLOPs utilisation (PaLM, 2022): the part of its GPUs' dense peak that the model used, 0 to 1.
@@ -200,30 +194,24 @@ class Profile:
             spans, lanes=lanes, start=0.0, end=self.elapsed, title=title, caption=self.caption, width=width
         )
 
-    def export_trace(self, path: str | Path, format: str = "perfetto") -> None:
-        """Write a file for ui.perfetto.dev or chrome://tracing.
+    def export_trace(self, path: str | Path, format: str = "kineto") -> None:
+        """Write what torch.profiler writes for CUDA and NCCL, for ui.perfetto.dev, HolisticTraceAnalysis and the like.
+
+        Operators, launches and kernels, with arrows between them; one time for all ranks.
 
         Args:
             path: of the file. "{rank}" in it stands for this rank's number; in a folder (there already, or with "/" at
                 its end) the file is "rank0.json", "rank1.json", ….
-            format: "perfetto": a row for each stream, link and host thread; time begins with this profile. "kineto":
-                what torch.profiler writes for CUDA and NCCL, for tools such as HolisticTraceAnalysis: operators,
-                launches and kernels, with arrows between them; one time for all ranks.
-
-        Raises:
-            ValueError: there is no such format.
+            format: "kineto"; there is no other.
         """
-        if format not in ("perfetto", "kineto"):
-            raise ValueError(f'format must be "perfetto" or "kineto", not {format!r}')
-        rank, work = self.cluster.rank_number, list(self._work)
+        if format != "kineto":
+            raise ValueError(f'format must be "kineto", which ui.perfetto.dev reads too, not {format!r}')
+        rank = self.cluster.rank_number
         file = Path(str(path).replace("{rank}", str(rank)))
         if file.is_dir() or str(path).endswith("/"):
             file.mkdir(parents=True, exist_ok=True)
             file /= f"rank{rank}.json"
-        if format == "kineto":
-            content = kineto.content(self.cluster, work, self._began, self.elapsed)
-        else:
-            content = trace.content(self.cluster, work, self._began)
+        content = trace.content(self.cluster, list(self._work), self._began, self.elapsed)
         file.write_text(json.dumps(content), encoding="utf-8")
 
     @property
@@ -301,14 +289,6 @@ class Profile:
             raise ValueError(f'at must be "time" or "peak", not {at!r}')
         peaks = {gpu.name: self.memory_at_peak(gpu.index) for gpu in self.cluster.own}
         return memory_pictures.memory_at_peak(peaks, title=title, caption=self.caption)
-
-
-def _remove(lists: list, one: object) -> None:
-    """Remove a list by identity: lists with equal content are equal."""
-    for i, each in enumerate(lists):
-        if each is one:
-            del lists[i]
-            return
 
 
 def _together(gpus: tuple[int, ...]) -> str:

@@ -31,6 +31,7 @@ import torch
 
 from simgpu._torch import TorchDispatchMode, address_of, packet_of, schema_of
 from simgpu.cluster import current
+from simgpu.tensors.schemas import tensors_in
 from simgpu.time import happens_before
 from simgpu.time.accesses import Access, Extent, History, Place, place_now, users_frame
 from simgpu.time.happens_before import Order, Ordering, joined
@@ -41,7 +42,6 @@ HOST = -1
 """In place of a GPU's number: memory of the host."""
 Host = Timeline("the host")
 """In place of a stream."""
-
 
 _OURS = 3
 """References to a frame's variables: its own, the one here, and that of who counts."""
@@ -376,21 +376,13 @@ class _HostAccesses(TorchDispatchMode):
 
     def _look(self, func: Any, args: tuple, kwargs: dict) -> None:
         name = packet_of(func).__name__
-        tensors = [(tensor, i) for i, arg in enumerate(args) for tensor in _tensors(arg)]
+        tensors = [(tensor, i) for i, arg in enumerate(args) for tensor in tensors_in(arg)]
         if name == "is_pinned" or any(tensor.device.type == "simgpu" for tensor, _ in tensors):
             return
         writes = {i for i, each in enumerate(schema_of(func).arguments) if each.alias_info and each.alias_info.is_write}
         for tensor, i in tensors:
             if tensor.device.type == "cpu" and type(tensor) in (torch.Tensor, torch.nn.Parameter):
                 self._races.host_uses(tensor, name, i in writes)
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _tensors(each)
 
 
 def races(stop: bool = False) -> Races:

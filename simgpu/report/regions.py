@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from simgpu.changes import around
 from simgpu.cluster import current, exists
 
 PIPELINES = "torch.distributed.pipelining"
@@ -31,39 +31,33 @@ def region(name: str) -> Iterator[None]:
         lane.region = before
 
 
-def entering(plain: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(plain)
-    def __enter__(self: Any) -> Any:
-        """``record_function``'s. What torch calls its own machinery would hide what the program says: not that."""
-        module = sys._getframe(1).f_globals.get("__name__", "")
-        if exists() and (module.startswith(PIPELINES) or not module.startswith("torch.")):
-            inside = vars(self).setdefault("_regions", [])  # several, if it decorates a function that calls itself
-            inside.append(region(self.name))
-            inside[-1].__enter__()
-        return plain(self)
-
-    return __enter__
+@around
+def entering(plain: Any, record: Any) -> Any:
+    """``record_function``'s. What torch calls its own machinery would hide what the program says: not that."""
+    module = sys._getframe(2).f_globals.get("__name__", "")
+    if exists() and (module.startswith(PIPELINES) or not module.startswith("torch.")):
+        inside = vars(record).setdefault("_regions", [])  # several, if it decorates a function that calls itself
+        inside.append(region(record.name))
+        inside[-1].__enter__()
+    return plain(record)
 
 
-def leaving(plain: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(plain)
-    def __exit__(self: Any, *error: Any) -> Any:
-        if inside := vars(self).get("_regions"):
-            inside.pop().__exit__(None, None, None)
-        return plain(self, *error)
-
-    return __exit__
+@around
+def leaving(plain: Any, record: Any, *error: Any) -> Any:
+    """The same at its end."""
+    if inside := vars(record).get("_regions"):
+        inside.pop().__exit__(None, None, None)
+    return plain(record, *error)
 
 
-def of_chunks(letter: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+def of_chunks(letter: str) -> Callable[[Any], Callable[..., Any]]:
     """A stage's method that does something with one micro-batch. (Not all of torch's schedules name it.)"""
-    signature = inspect.signature(plain)
 
-    @functools.wraps(plain)
-    def one_chunk(stage: Any, *args: Any, **kwargs: Any) -> Any:
+    @around
+    def one_chunk(plain: Any, stage: Any, *args: Any, **kwargs: Any) -> Any:
         if not exists():
             return plain(stage, *args, **kwargs)
-        given = signature.bind(stage, *args, **kwargs).arguments
+        given = inspect.signature(plain).bind(stage, *args, **kwargs).arguments
         half = letter == "B" and not given.get("full_backward", True)
         with region(f"PP:{stage.stage_index}{'I' if half else letter}{list(given.values())[1]}"):
             return plain(stage, *args, **kwargs)

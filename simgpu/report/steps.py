@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from torch.optim import Optimizer
@@ -13,6 +13,7 @@ from simgpu.memory.allocator import readable
 from simgpu.ranks.cells import CellProfile
 from simgpu.time.phases import COMMUNICATION
 from utils.draw.frame import TIMES, unit_for
+from utils.draw.timeline import busy_seconds
 
 
 class Enough(BaseException):
@@ -56,9 +57,8 @@ class Steps(CellProfile):
         begin, end = (self.ends[median], self.ends[median + 1]) if seconds else (0.0, self.elapsed)
         work = [one for one in self._work if gpu.index in one.gpus and begin <= one.start - self._began < end]
         flops = [each for each in work if each.flops]
-        spans = [(each.start, each.end, each.phase == COMMUNICATION) for each in work if "host" not in each.place]
-        computing = _covered((a, b) for a, b, sent in spans if not sent)
-        sending = _covered((a, b) for a, b, sent in spans if sent)
+        on_gpu = sorted((each for each in work if "host" not in each.place), key=lambda each: (each.start, each.end))
+        computing = busy_seconds(each for each in on_gpu if each.phase != COMMUNICATION)
         return {
             "steps": len(self.ends),
             "first": self.ends[0] if self.ends else None,
@@ -68,21 +68,12 @@ class Steps(CellProfile):
             "hfu": sum(each.flops / gpu.model.peak_flops(each.dtype) for each in flops) / (end - begin or 1),
             "types": sorted({each.dtype for each in flops}),
             "computing": computing,
-            "sending": sending,
-            "exposed": _covered((a, b) for a, b, _ in spans) - computing,
+            "sending": busy_seconds(each for each in on_gpu if each.phase == COMMUNICATION),
+            "exposed": busy_seconds(on_gpu) - computing,
             "memory": self.memory_at_peak(gpu.index),
             "reserved": self.peak_reserved(gpu.index),
             "capacity": gpu.model.memory_bytes,
         }
-
-
-def _covered(spans: Iterable[tuple[float, float]]) -> float:
-    """Seconds in which at least one of them runs."""
-    total, until = 0.0, float("-inf")
-    for begin, end in sorted(spans):
-        total += max(0.0, end - max(begin, until))
-        until = max(until, end)
-    return total
 
 
 def report(figures: dict[str, Any], peaks: list[int]) -> Iterator[str]:

@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
-from simgpu._torch import packet_of, schema_of
+from simgpu._torch import packet_of
 from simgpu.tensors import fused
 from simgpu.tensors.fused import OWN
 from simgpu.tensors.operators import run
+from simgpu.tensors.schemas import operator_of
 from simgpu.tensors.tensor import SimTensor
 
 aten = torch.ops.aten
@@ -67,23 +68,23 @@ def _as_on_the_cpu(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) 
 
 def flash(func: Any, args: tuple, kwargs: dict) -> tuple:
     """CUDA's flash attention: the CPU's gives the same result and the same logarithms of sums."""
-    query, key, value, *rest = args
-    causal = kwargs.get("is_causal", rest[1] if len(rest) > 1 else False)
+    values = operator_of(func).values(args, kwargs)
+    query, key, value, causal, scale = (values[name] for name in ("query", "key", "value", "is_causal", "scale"))
     state = torch.empty((), dtype=torch.int64, device="cpu")  # of random numbers, and of other things nobody reads
     if 0 in (*query.shape, *key.shape):  # which end the CPU's kernel by a division, and so the process
         sums = query.new_zeros(query.shape[:3], dtype=torch.float32)
         return torch.zeros_like(query), sums, None, None, query.shape[2], key.shape[2], state, state, None
     if _as_on_the_cpu(query, key, value):
-        out, sums = run(fused.flash.default, (query, key, value, 0.0, causal), {"scale": kwargs.get("scale")})
+        out, sums = run(fused.flash.default, (query, key, value, 0.0, causal), {"scale": scale})
     else:
-        scale = kwargs.get("scale") or query.shape[-1] ** -0.5
+        scale = scale or query.shape[-1] ** -0.5
         out, sums = run(OWN.flash_attention.default, (query, key, value, causal, scale), {})
     return out, sums, None, None, query.shape[2], key.shape[2], state, state, None
 
 
 def flash_backward(func: Any, args: tuple, kwargs: dict) -> tuple:
     """Likewise."""
-    values = {each.name: value for each, value in zip(schema_of(func).arguments, args, strict=False)} | kwargs
+    values = operator_of(func).values(args, kwargs)
     names = ("grad_out", "query", "key", "value", "out", "logsumexp")
     asked = tuple(values[name] for name in names)
     query, key, value = asked[1:4]
@@ -150,14 +151,15 @@ def _sum(*parts: torch.Tensor | None) -> torch.Tensor:
 
 def kernels() -> list[tuple[str, Any, str]]:
     """Operators, what runs for them, and the dispatcher's keys."""
+    whole = {
+        "scaled_dot_product_attention": scaled_dot_product_attention,
+        "ctc_loss.Tensor": ctc_loss,
+        "rms_norm": rms_norm,
+    }
+    keys = ("AutogradPrivateUse1", "PrivateUse1")
     return [
+        *((name, kernel, key) for name, kernel in whole.items() for key in keys),
         ("_thnn_fused_lstm_cell", lstm_cell, "AutogradPrivateUse1"),
         ("_thnn_fused_gru_cell", gru_cell, "AutogradPrivateUse1"),
-        ("scaled_dot_product_attention", scaled_dot_product_attention, "AutogradPrivateUse1"),
-        ("scaled_dot_product_attention", scaled_dot_product_attention, "PrivateUse1"),
-        ("ctc_loss.Tensor", ctc_loss, "AutogradPrivateUse1"),
-        ("ctc_loss.Tensor", ctc_loss, "PrivateUse1"),
-        ("rms_norm", rms_norm, "AutogradPrivateUse1"),
-        ("rms_norm", rms_norm, "PrivateUse1"),
         ("_fused_rms_norm", fused.fused_rms_norm, "PrivateUse1"),  # so that autograd keeps it whole
     ]

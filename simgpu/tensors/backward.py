@@ -15,9 +15,11 @@ import torch
 from torch.autograd.grad_mode import set_multithreading_enabled
 
 from simgpu._torch import DeviceGuard
+from simgpu.changes import around
 from simgpu.cluster import current, exists
 from simgpu.tensors.tensor import SimTensor, new
 from simgpu.time.phases import in_backward
+from simgpu.torch_module import on
 
 _errors: list[BaseException] = []
 
@@ -45,72 +47,59 @@ def device_guard() -> DeviceGuard:
     return type("DeviceGuard", (DeviceGuard,), {"type_": type_})()
 
 
-def watched(engine: Callable[..., Any]) -> Callable[..., Any]:
+@around
+def watched(engine: Any, *args: Any, **kwargs: Any) -> Any:
     """Autograd's engine, with the simulation's lanes for its threads from when it is called until it returns.
 
     In fact it runs in the thread that calls it: the engine starts its threads at the first backward of a process, for
     the devices that torch knows then, which need not include this one.
     """
-
-    def run_backward(*args: Any, **kwargs: Any) -> Any:
-        if not exists():
+    if not exists():
+        return engine(*args, **kwargs)
+    _check_gradients(*args)
+    gpu = next((tensor.get_device() for tensor in args[0] if isinstance(tensor, SimTensor)), current().first)
+    try:
+        with current().own_selection(gpu), current().clock.backward(), set_multithreading_enabled(False):
             return engine(*args, **kwargs)
-        _check_gradients(*args)
-        gpu = next((tensor.get_device() for tensor in args[0] if isinstance(tensor, SimTensor)), current().first)
-        try:
-            with current().own_selection(gpu), current().clock.backward(), set_multithreading_enabled(False):
-                return engine(*args, **kwargs)
-        except BaseException as error:
-            aside = _errors[0] if _errors and isinstance(error, SystemError) else None  # see device_guard
-            if not in_backward():
-                _errors.clear()  # their tracebacks keep tensors alive
-                _empty_queue(engine)
-            if aside is None:
-                raise
-        try:
-            raise aside
-        finally:
-            del aside  # or error, traceback, frame and error hold each other, and the tensors in the frames
-
-    return run_backward
+    except BaseException as error:
+        aside = _errors[0] if _errors and isinstance(error, SystemError) else None  # see device_guard
+        if not in_backward():
+            _errors.clear()  # their tracebacks keep tensors alive
+            _empty_queue(engine)
+        if aside is None:
+            raise
+    try:
+        raise aside
+    finally:
+        del aside  # or error, traceback, frame and error hold each other, and the tensors in the frames
 
 
-def refusing_real_gpus(engine: Callable[..., Any]) -> Callable[..., Any]:
+@around
+def refusing_real_gpus(engine: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
     """Autograd's engine, which in this process knows simulated GPUs as the only ones.
 
     The name of an accelerator is given for good, and C++ asks for streams of that one: a backward on a real GPU would
     end with an assertion about them inside of torch (seen on an H200 with torch 2.11; 2.13 has the same line).
     """
-
-    def run_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if any(str(getattr(tensor, "device", "")).startswith("cuda") for tensor in tensors):  # (a graph's edges: none)
-            raise RuntimeError(
-                "torch's autograd works for one kind of GPU in a process, and this one has made simulated GPUs: train "
-                "on real GPUs in another process (restart the kernel, and make no simulated cluster before)."
-            )
-        return engine(tensors, *args, **kwargs)
-
-    return run_backward
+    if any(str(getattr(tensor, "device", "")).startswith("cuda") for tensor in tensors):  # (a graph's edges: none)
+        raise RuntimeError(
+            "torch's autograd works for one kind of GPU in a process, and this one has made simulated GPUs: train "
+            "on real GPUs in another process (restart the kernel, and make no simulated cluster before)."
+        )
+    return engine(tensors, *args, **kwargs)
 
 
-def on_its_gpu(apply: Callable[..., Any]) -> Callable[..., Any]:
+@around
+def on_its_gpu(apply: Any, node: Any, *gradients: Any) -> Any:
     """``backward`` of an ``autograd.Function``: inside, the current GPU is that of its gradients.
 
     On CUDA each GPU's nodes run in a thread whose current GPU is this one. (Here hooks see that of the graph's end.)
     """
-
-    def apply_there(self: Any, *gradients: Any) -> Any:
-        gpu = next((gradient.get_device() for gradient in gradients if isinstance(gradient, SimTensor)), None)
-        if gpu is None:
-            return apply(self, *gradients)
-        before = current().current_index()
-        current().set_current(gpu)
-        try:
-            return apply(self, *gradients)
-        finally:
-            current().set_current(before)
-
-    return apply_there
+    gpu = next((gradient.get_device() for gradient in gradients if isinstance(gradient, SimTensor)), None)
+    if gpu is None:
+        return apply(node, *gradients)
+    with on(gpu):
+        return apply(node, *gradients)
 
 
 def _check_gradients(tensors: Any, gradients: Any = (), *_: Any) -> None:
@@ -148,19 +137,18 @@ def _empty_queue(engine: Callable[..., Any]) -> None:
         engine(tuple(outputs), gradients, False, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
-def submitting(original: Callable[..., Any]) -> Callable[..., Any]:
+_tasks = itertools.count()
+
+
+@around
+def submit(plain: Any, pool: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """``ThreadPoolExecutor.submit``. A task's number tells it from others, not the thread that happens to take it."""
-    numbers = itertools.count()
+    number = next(_tasks)
 
-    def submit(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        number = next(numbers)
+    def task() -> Any:
+        if not exists():
+            return fn(*args, **kwargs)
+        with current().clock.task(number):
+            return fn(*args, **kwargs)
 
-        def task() -> Any:
-            if not exists():
-                return fn(*args, **kwargs)
-            with current().clock.task(number):
-                return fn(*args, **kwargs)
-
-        return original(self, task)
-
-    return submit
+    return plain(pool, task)

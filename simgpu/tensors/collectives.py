@@ -1,8 +1,8 @@
 """Collectives over simulated GPUs, for tensors of one process: a list with one tensor for each GPU.
 
-They compute the result at once. Their time is that of the algorithm that NCCL would choose (``simgpu.time.nccl``),
-or the textbook's for the algorithm that the caller chooses (``utils.hardware.links``). They run on each GPU's
-communication stream, as NCCL's do, so with ``async_op=True`` they overlap with computing.
+They compute the result at once. Their time is that of the algorithm that NCCL would choose (``simgpu.time.nccl``); over
+links of which NCCL's latencies are not known (the toy's), the textbook's (``utils.hardware.links``). They run on each
+GPU's communication stream, as NCCL's do, so with ``async_op=True`` they overlap with computing.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from simgpu.time.work import Port, Share, Work
 from utils.hardware import links
 from utils.hardware.links import Link
 
-ALGORITHMS = ("ring", "tree", "hierarchical")
-
 
 @dataclass
 class Handle:
@@ -35,46 +33,34 @@ class Handle:
         """Work that is launched on these GPUs after this begins only when the collective is done."""
         cluster, work = current(), self.work
         streams = [cluster.current_stream(gpu) for gpu in work.gpus]
-
-        def follow(_lane: object) -> None:
-            for stream in streams:
-                stream.time = max(stream.time, work.end)
-
         for stream in streams:
             happens_before.stream_waits(stream, work.order)
-        cluster.clock.act(follow, work.gpus[0])
+        cluster.clock.act(lambda _: [stream.reach(work.end) for stream in streams], work.gpus[0])
 
 
-def all_reduce(
-    tensors: Sequence[torch.Tensor], op: str = "sum", algorithm: str | None = None, async_op: bool = False
-) -> Handle:
+def all_reduce(tensors: Sequence[torch.Tensor], op: str = "sum", async_op: bool = False) -> Handle:
     """Every GPU gets the sum (or mean) of all tensors, in place.
 
     Args:
         tensors: one for each GPU, with equal shapes.
         op: "sum", "mean" or "max".
-        algorithm: "ring", "tree" or "hierarchical", as textbooks have them. None: what NCCL would choose.
         async_op: do not make the GPUs' streams wait; call ``wait()`` on what is returned.
-
-    Source of the costs: ``utils.hardware.links`` (Patarasuk and Yuan 2009; Thakur, Rabenseifner and Gropp 2005).
     """
-    checked = _check(tensors, "all_reduce", algorithm)
+    checked = _check(tensors, "all_reduce")
     result = _reduced(checked, op)
     for tensor in checked:
         tensor.raw.copy_(result)
     torch.autograd.graph.increment_version(checked)  # so that backward notices the change
-    return _run("all-reduce", checked, checked[0].nbytes, checked, algorithm, async_op)
+    return _run("all-reduce", checked, checked[0].nbytes, checked, async_op)
 
 
-def reduce_scatter(
-    tensors: Sequence[torch.Tensor], op: str = "sum", algorithm: str | None = None, async_op: bool = False
-) -> list[SimTensor]:
+def reduce_scatter(tensors: Sequence[torch.Tensor], op: str = "sum", async_op: bool = False) -> list[SimTensor]:
     """GPU i gets part i of the sum: its rows ``i·n/p … (i+1)·n/p``.
 
     Args:
         tensors: one for each of p GPUs, with equal shapes; the first dimension must be a multiple of p.
     """
-    checked = _check(tensors, "reduce_scatter", algorithm)
+    checked = _check(tensors, "reduce_scatter")
     rows, ranks = checked[0].shape[0], len(checked)
     if rows % ranks:
         raise ValueError(
@@ -83,19 +69,17 @@ def reduce_scatter(
     parts = _reduced(checked, op).chunk(ranks)
     cluster = current()
     outputs = [new(part.clone(), cluster.gpus[t.gpu]) for part, t in zip(parts, checked, strict=True)]
-    _run("reduce-scatter", checked, checked[0].nbytes, outputs, algorithm, async_op)
+    _run("reduce-scatter", checked, checked[0].nbytes, outputs, async_op)
     return outputs
 
 
-def all_gather(
-    tensors: Sequence[torch.Tensor], algorithm: str | None = None, async_op: bool = False
-) -> list[SimTensor]:
+def all_gather(tensors: Sequence[torch.Tensor], async_op: bool = False) -> list[SimTensor]:
     """Every GPU gets all tensors, one below the other along the first dimension."""
-    checked = _check(tensors, "all_gather", algorithm)
+    checked = _check(tensors, "all_gather")
     cluster = current()
     whole = torch.cat([tensor.raw for tensor in checked])
     outputs = [new(whole.clone(), cluster.gpus[tensor.gpu]) for tensor in checked]
-    _run("all-gather", checked, outputs[0].nbytes, outputs, algorithm, async_op)
+    _run("all-gather", checked, outputs[0].nbytes, outputs, async_op)
     return outputs
 
 
@@ -106,12 +90,11 @@ def broadcast(tensors: Sequence[torch.Tensor], source: int = 0, async_op: bool =
         if tensor is not checked[source]:
             tensor.raw.copy_(checked[source].raw)
             torch.autograd.graph.increment_version(tensor)
-    return _run("broadcast", checked, checked[0].nbytes, checked, None, async_op)
+    return _run("broadcast", checked, checked[0].nbytes, checked, async_op)
 
 
-def _check(tensors: Sequence[torch.Tensor], name: str, algorithm: str | None = None) -> list[SimTensor]:
+def _check(tensors: Sequence[torch.Tensor], name: str) -> list[SimTensor]:
     given = list(tensors)
-    _check_algorithm(algorithm)
     simulated = [tensor for tensor in given if isinstance(tensor, SimTensor)]
     if not given or len(simulated) < len(given):
         raise ValueError(f"{name} takes a list with one tensor for each simulated GPU, at least one")
@@ -129,11 +112,6 @@ def _check(tensors: Sequence[torch.Tensor], name: str, algorithm: str | None = N
     return simulated
 
 
-def _check_algorithm(algorithm: str | None) -> None:
-    if algorithm not in (None, *ALGORITHMS):
-        raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, not {algorithm!r}")
-
-
 def _reduced(tensors: list[SimTensor], op: str) -> torch.Tensor:
     if op not in ("sum", "mean", "max"):
         raise ValueError(f'op must be "sum", "mean" or "max", not {op!r}')
@@ -143,45 +121,29 @@ def _reduced(tensors: list[SimTensor], op: str) -> torch.Tensor:
     return result.div_(len(tensors)) if op == "mean" else result
 
 
-def _run(
-    name: str, tensors: list[SimTensor], nbytes: int, outputs: list, algorithm: str | None, async_op: bool
-) -> Handle:
+def _run(name: str, tensors: list[SimTensor], nbytes: int, outputs: list, async_op: bool) -> Handle:
     gpus = [tensor.gpu for tensor in tensors]
-    return Handle(launch_collective(current(), name, gpus, nbytes, tensors, outputs, algorithm, async_op))
+    return Handle(launch_collective(name, gpus, nbytes, tensors, outputs, async_op))
 
 
-def choice(
-    cluster: Cluster,
-    name: str,
-    ranks: int,
-    nodes: int,
-    nbytes: int,
-    algorithm: str | None = None,
-    cards: float | None = None,
-) -> nccl.Choice:
+def choice(cluster: Cluster, name: str, ranks: int, nodes: int, nbytes: int, cards: float) -> nccl.Choice:
     """How long a collective takes, and with which algorithm and protocol of NCCL.
 
     Args:
         name: "all-reduce", "reduce-scatter", "all-gather", "broadcast" or "reduce".
         ranks, nodes: GPUs that take part, equally many on each of so many nodes.
         nbytes: size of the whole tensor, in bytes.
-        algorithm: "ring", "tree", "hierarchical"; None: NCCL's choice. Between links of which NCCL's latencies are not
-            known (the toy's), None is hierarchical if there are several nodes, else ring.
-        cards: network cards of each node that it has. None: one for each GPU, if there are so many.
+        cards: network cards of each node that it has.
     """
-    _check_algorithm(algorithm)
     if ranks == 1:
         return nccl.Choice("", "", 0.0)
     per_node = math.ceil(ranks / nodes)
-    cards = cards or min(cluster.nics_per_node, per_node)
     inside, network = cluster.inside.for_collectives(), cluster.network.for_collectives()
     if cards < 1:  # a part of one
         network, cards = network.shared_by(1 / cards), 1
-    if algorithm is None and inside.family and (nodes == 1 or network.family):
+    if inside.family and (nodes == 1 or network.family):
         return nccl.choose(name, nbytes, nodes, per_node, inside, network, cards)
-    return nccl.Choice(
-        algorithm or "ring", "", _textbook(name, ranks, nodes, nbytes, algorithm, inside, network, cards)
-    )
+    return nccl.Choice("ring", "", _textbook(name, ranks, nodes, nbytes, inside, network, cards))
 
 
 def share(
@@ -201,35 +163,28 @@ def share(
     return Share(blocks / model.multiprocessors, traffic / chosen.seconds / reached)
 
 
-def _textbook(
-    name: str, ranks: int, nodes: int, nbytes: int, algorithm: str | None, inside: Link, network: Link, cards: float
-) -> float:
+def _textbook(name: str, ranks: int, nodes: int, nbytes: int, inside: Link, network: Link, cards: float) -> float:
+    """A ring, in levels if there are several nodes with several GPUs."""
     per_node = math.ceil(ranks / nodes)
-    slowest: Link = inside if nodes == 1 else network
     if name in ("broadcast", "reduce"):  # a chain of GPUs that pass on small pieces
+        slowest = inside if nodes == 1 else network
         return (ranks - 1) * slowest.alpha_s + nbytes * slowest.beta_s_per_byte
     halves = 1 if name == "all-reduce" else 2  # reduce-scatter and all-gather are one half of an all-reduce
-    if algorithm == "tree":
-        if nodes == 1 or per_node == 1:
-            return links.tree_all_reduce(nbytes, ranks, slowest) / halves
-        both = links.tree_all_reduce(nbytes, per_node, inside) + links.tree_all_reduce(nbytes, nodes, network)
-        return both / halves
-    if nodes > 1 and per_node > 1 and algorithm != "ring":
+    if nodes > 1 and per_node > 1:
         return links.hierarchical_all_reduce(nbytes, nodes, per_node, inside, network, cards) / halves
     return links.flat_ring_all_reduce(nbytes, nodes, per_node, inside, network) / halves
 
 
 def launch_collective(
-    cluster: Cluster,
     name: str,
     gpus: Sequence[int],
     nbytes: int,
     inputs: Sequence[SimTensor],
     outputs: Sequence[SimTensor],
-    algorithm: str | None = None,
     async_op: bool = False,
 ) -> Work:
     """Put a collective on the timeline of its GPUs, which waits for their streams; ``outputs`` are written."""
+    cluster = current()
     members = [cluster.gpus[gpu] for gpu in gpus]
     nodes = {gpu.node for gpu in members}
     ports: list[Port] = []
@@ -239,7 +194,7 @@ def launch_collective(
         ports += [port for node in nodes for port in (*cluster.network_out[node], *cluster.network_in[node])]
     streams = tuple(cluster.current_stream(gpu) for gpu in gpus)
     cards = min(cluster.nics_per_node, math.ceil(len(gpus) / len(nodes)))
-    chosen = choice(cluster, name, len(gpus), len(nodes), nbytes, algorithm, cards)
+    chosen = choice(cluster, name, len(gpus), len(nodes), nbytes, cards)
     traffic = nccl.memory_traffic(name, chosen.algorithm, nbytes, len(gpus))
     work = Work(
         name=name,

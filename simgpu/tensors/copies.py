@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from simgpu._torch import address_of, parse_to
-from simgpu.cluster import current
+from simgpu.cluster import Cluster, current
 from simgpu.memory import allocator as memory
 from simgpu.tensors import known
 from simgpu.tensors.tensor import SimTensor, check_cluster, new
@@ -26,11 +26,6 @@ from simgpu.time.launches import launch_kernel
 from simgpu.time.phases import COMMUNICATION, in_backward
 from simgpu.time.work import Work
 from utils.hardware.links import point_to_point
-
-if TYPE_CHECKING:
-    from simgpu.cluster import Cluster
-    from simgpu.hardware import GPU
-    from simgpu.time.work import Lane
 
 _pinned: weakref.WeakSet = weakref.WeakSet()
 
@@ -43,11 +38,7 @@ def pin(tensor: torch.Tensor) -> torch.Tensor:
     new = max(0, needed - cluster.pinned_bytes)  # torch keeps what it has pinned, for the next one who asks
     cluster.pinned_bytes += new
     seconds = tensor.nbytes / gpu.model.pageable_bytes_per_s + new / gpu.model.pinning_bytes_per_s
-
-    def take(lane: Lane) -> None:
-        lane.time += seconds
-
-    cluster.clock.act(take, gpu.index)
+    cluster.clock.act(lambda lane: lane.reach(lane.time + seconds), gpu.index)
     really = torch.cuda.is_available() and not cluster.as_cuda
     copy = torch.empty_like(tensor, pin_memory=True).copy_(tensor) if really else tensor.clone()
     count_as_pinned(copy)
@@ -101,38 +92,15 @@ def to_host(
     cluster: Cluster, tensor: SimTensor, target: torch.Tensor | None = None, non_blocking: bool = False
 ) -> None:
     """Copy a tensor to the host: to ``target``, or (None) to new memory, which is pageable."""
-    gpu, nbytes = cluster.gpus[tensor.gpu], tensor.nbytes
     pinned = target is not None and is_pinned(target)
-    work = Work(
-        name="copy to host",
-        phase=COMMUNICATION,
-        place=f"{gpu.name} → host",
-        seconds=_host_seconds(gpu.model, nbytes, pinned),
-        gpus=gpu.alone,
-        queues=(cluster.current_stream(gpu.index),),
-        ports=(gpu.host_out,),
-        host_waits=not (non_blocking and pinned),
-        nbytes=nbytes,
-    )
+    work = _over_host_link(cluster, tensor, tensor.nbytes, pinned, non_blocking, out=True)
     cluster.clock.put(work, [tensor.allocation.last_write])
     happens_before.launched(work, [tensor], [], pinned=None if work.host_waits else target)
 
 
 def from_host(cluster: Cluster, source: torch.Tensor, into: SimTensor, non_blocking: bool = False) -> None:
     """Copy a CPU tensor into one on a GPU."""
-    gpu = cluster.gpus[into.gpu]
-    pinned = is_pinned(source)
-    work = Work(
-        name="copy from host",
-        phase=COMMUNICATION,
-        place=f"host → {gpu.name}",
-        seconds=_host_seconds(gpu.model, source.nbytes, pinned),
-        gpus=gpu.alone,
-        queues=(cluster.current_stream(gpu.index),),
-        ports=(gpu.host_in,),
-        host_waits=not (non_blocking and pinned),
-        nbytes=source.nbytes,
-    )
+    work = _over_host_link(cluster, into, source.nbytes, is_pinned(source), non_blocking, out=False)
     cluster.clock.put(work)
     into.allocation.last_write = work
     # From pageable memory the host may go on when the driver has the bytes, and they are not on the GPU yet.
@@ -140,11 +108,25 @@ def from_host(cluster: Cluster, source: torch.Tensor, into: SimTensor, non_block
     happens_before.launched(work, [], [into], host_waits=not non_blocking, pinned=pinned_source)
 
 
-def _host_seconds(gpu: GPU, nbytes: int, pinned: bool) -> float:
-    link = gpu.host.for_copies()
+def _over_host_link(
+    cluster: Cluster, tensor: SimTensor, nbytes: int, pinned: bool, non_blocking: bool, out: bool
+) -> Work:
+    """A copy between the host and the GPU of the tensor."""
+    gpu = cluster.gpus[tensor.gpu]
+    link = gpu.model.host.for_copies()
     if not pinned:
-        link = replace(link, bytes_per_s=min(link.bytes_per_s, gpu.pageable_bytes_per_s))
-    return point_to_point(nbytes, link)
+        link = replace(link, bytes_per_s=min(link.bytes_per_s, gpu.model.pageable_bytes_per_s))
+    return Work(
+        name="copy to host" if out else "copy from host",
+        phase=COMMUNICATION,
+        place=f"{gpu.name} → host" if out else f"host → {gpu.name}",
+        seconds=point_to_point(nbytes, link),
+        gpus=gpu.alone,
+        queues=(cluster.current_stream(gpu.index),),
+        ports=(gpu.host_out if out else gpu.host_in,),
+        host_waits=not (non_blocking and pinned),
+        nbytes=nbytes,
+    )
 
 
 def to(tensor: SimTensor, *args: Any, **kwargs: Any) -> torch.Tensor:

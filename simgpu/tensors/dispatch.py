@@ -126,7 +126,6 @@ SPECIAL = {
     aten.set_: _refuse,
 }
 
-
 communication: dict[str, Callable[[Any, tuple, dict], Any]] = {}
 """What runs the operators of a namespace that connect this process to others: ``simgpu.join`` sets it."""
 

@@ -11,17 +11,15 @@ And optimizers: their steps are a phase of their own, and what they keep is thei
 
 from __future__ import annotations
 
-import functools
-import itertools
+import contextlib
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import nn
 
 from simgpu._torch import flatten_dense, local_part, take_tensors
+from simgpu.changes import around
 from simgpu.cluster import current, exists
 from simgpu.memory import allocator as memory
 from simgpu.tensors import collectives, copies
@@ -42,7 +40,7 @@ def broadcast_coalesced(
     copies: list[list[Any]] = [[None] * len(tensors) for _ in gpus[1:]]
     for chunk in take_tensors(tensors, buffer_size):
         flat = flatten_dense(chunk)
-        work = collectives.launch_collective(cluster, "broadcast", [flat.gpu, *gpus[1:]], flat.nbytes, [flat], [])
+        work = collectives.launch_collective("broadcast", [flat.gpu, *gpus[1:]], flat.nbytes, [flat], [])
         for copied, gpu in zip(copies, gpus[1:], strict=True):
             buffer = new(flat.raw.clone(), cluster.gpus[gpu], memory.PARAMETERS)
             buffer.allocation.last_write = work
@@ -94,13 +92,11 @@ def scatter(
     """Parts of a tensor on several GPUs. The part for the GPU that has it already is a view."""
     chunks = tensor.split(list(sizes), dim) if sizes else tensor.chunk(len(gpus), dim)
     parts = []
-    for i, (chunk, gpu) in enumerate(zip(chunks, gpus, strict=False)):
+    for chunk, gpu, stream in zip(chunks, gpus, streams or [None] * len(gpus), strict=False):
         if isinstance(chunk, SimTensor):
             parts.append(chunk if chunk.gpu == gpu else copy_to(chunk, gpu))
-        elif streams and (stream := streams[i]) is not None:
-            with stream:
-                parts.append(copy_from_host(chunk, gpu))
-        else:
+            continue
+        with stream or contextlib.nullcontext():
             parts.append(copy_from_host(chunk, gpu))
     return tuple(parts)
 
@@ -120,42 +116,13 @@ def gather(tensors: Sequence[SimTensor], dim: int, gpu: int | None) -> torch.Ten
 
 def reduce(inputs: Sequence[SimTensor], output: SimTensor, root: int = 0, **_: Any) -> None:
     """Sum of the inputs into ``output``, on the GPU of ``inputs[root]``."""
-    cluster = current()
-    for tensor in inputs:
+    for tensor in (*inputs, output):
         tensor.allocation.label.kind = memory.GRADIENTS
-    output.allocation.label.kind = memory.GRADIENTS
     output.raw.copy_(inputs[0].raw)
     for tensor in inputs[1:]:
         output.raw.add_(tensor.raw)
     gpus = [tensor.gpu for tensor in inputs]
-    collectives.launch_collective(cluster, "reduce", gpus, output.nbytes, list(inputs), [output])
-
-
-_local = threading.local()  # real: this thread works for a DataParallel whose module is on real GPUs
-
-
-def where_its_module_is(original: Callable[..., Any]) -> Callable[..., Any]:
-    """For what makes or runs a DataParallel: while it works, "GPU 1" means a real one if its module is on real ones."""
-
-    @functools.wraps(original)
-    def function(first: Any, *args: Any, **kwargs: Any) -> Any:
-        module = first  # ``data_parallel(module, …)``
-        if isinstance(first, nn.DataParallel):  # ``forward(self, …)``, or ``__init__(self, module, …)``
-            module = getattr(first, "module", None) or kwargs.get("module", next(iter(args), None))
-        tensors = itertools.chain(module.parameters(), module.buffers()) if isinstance(module, nn.Module) else ()
-        before = getattr(_local, "real", False)
-        _local.real = any(tensor.device.type not in ("simgpu", "cpu", "meta") for tensor in tensors)
-        try:
-            return original(first, *args, **kwargs)
-        finally:
-            _local.real = before
-
-    return function
-
-
-def choosing_device_type(original: Callable[[], str | None]) -> Callable[[], str | None]:
-    """``torch._utils._get_available_device_type``: what DataParallel takes for the kind of device that there is."""
-    return lambda: original() if getattr(_local, "real", False) else "simgpu"
+    collectives.launch_collective("reduce", gpus, output.nbytes, list(inputs), [output])
 
 
 def choosing(simulated: Callable[..., Any]) -> Callable[[Any], Any]:
@@ -164,8 +131,7 @@ def choosing(simulated: Callable[..., Any]) -> Callable[[Any], Any]:
     def make(original: Callable[..., Any] | None) -> Callable[..., Any]:
         def function(first: Any, *args: Any, **kwargs: Any) -> Any:
             tensor = first if isinstance(first, torch.Tensor) else first[0]
-            real = tensor.device.type != "cpu" or getattr(_local, "real", False)
-            chosen = simulated if isinstance(tensor, SimTensor) or original is None or not real else original
+            chosen = simulated if original is None or tensor.device.type in ("simgpu", "cpu") else original
             return chosen(first, *args, **kwargs)
 
         return function
@@ -173,52 +139,33 @@ def choosing(simulated: Callable[..., Any]) -> Callable[[Any], Any]:
     return make
 
 
-def reducing_coalesced(original: Any) -> Any:
+@around
+def reduce_add_coalesced(plain: Any, inputs: Any, destination: Any = None, *args: Any, **kwargs: Any) -> Any:
     """``torch.nn.parallel.comm.reduce_add_coalesced``.
 
     The gradient of a replica that had no part in the loss is zeros, which autograd makes on what C++ takes for the
     replica's device: number 0. One such place is the destination's, if no other gradient is there.
     """
-
-    def reduce_add_coalesced(inputs: Any, destination: Any = None, *args: Any, **kwargs: Any) -> Any:
-        first = [tensors[0] for tensors in inputs]
-        if all(isinstance(tensor, SimTensor) for tensor in first):
-            target = current().index(destination)
-            guessed = [i for i, tensor in enumerate(first) if tensor.allocation.provisional]
-            if guessed and all(tensor.gpu != target for tensor in first):
-                for tensor in inputs[guessed[0]]:
-                    moved_if_guessed(tensor, current().gpus[target].memory)
-        return original(inputs, destination, *args, **kwargs)
-
-    return reduce_add_coalesced
+    first = [tensors[0] for tensors in inputs]
+    if all(isinstance(tensor, SimTensor) for tensor in first):
+        target = current().index(destination)
+        guessed = [i for i, tensor in enumerate(first) if tensor.allocation.provisional]
+        if guessed and all(tensor.gpu != target for tensor in first):
+            for tensor in inputs[guessed[0]]:
+                moved_if_guessed(tensor, current().gpus[target].memory)
+    return plain(inputs, destination, *args, **kwargs)
 
 
-def having_nccl(original: Any) -> Any:
+@around
+def has_nccl(plain: Any, tensors: Any) -> bool:
     """``torch.cuda.nccl.is_available``."""
-    return lambda tensors: isinstance(tensors[0], SimTensor) or original(tensors)
+    return isinstance(tensors[0], SimTensor) or plain(tensors)
 
 
-def choosing_stream(original: Any) -> Any:
+@around
+def copy_stream(plain: Any, device: torch.device) -> Any:
     """``torch.nn.parallel._functions._get_stream``: the stream that copies parts of a batch."""
-
-    def copy_stream(device: torch.device) -> Any:
-        if getattr(_local, "real", False):  # torch takes its number for one of the accelerator, which is simulated
-            return _real_copy_stream(device.index)
-        if device.type == "simgpu":
-            return current().gpus[current().index(device)].copy_stream
-        return original(device)
-
-    return copy_stream
-
-
-@functools.cache
-def _real_copy_stream(index: int) -> torch.cuda.Stream:
-    return torch.cuda.Stream(index)
-
-
-def choosing_accelerator(simulated: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of ``torch.accelerator``: of simulated GPUs, or of real ones while a DataParallel works on them."""
-    return lambda *args, **kwargs: (real if getattr(_local, "real", False) else simulated)(*args, **kwargs)
+    return current().gpus[current().index(device)].copy_stream if device.type == "simgpu" else plain(device)
 
 
 def before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -242,21 +189,18 @@ def after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
                 value.allocation.label.kind = memory.OPTIMIZER_STATE
 
 
-def grouping(original: Callable[..., Any]) -> Callable[..., Any]:
+@around
+def group(plain: Any, tensorlists: list, with_indices: bool = False) -> Any:
     """Torch's grouping by device and type, which in C++ cannot tell simulated GPUs apart."""
-
-    def group(tensorlists: list, with_indices: bool = False) -> Any:
-        if not any(isinstance(tensor, SimTensor) for tensors in tensorlists for tensor in tensors):
-            return original(tensorlists, with_indices)
-        groups: dict = {}
-        for i, tensor in enumerate(tensorlists[0]):
-            key = (tensor.device, tensor.dtype) if tensor is not None else (None, None)
-            lists, indices = groups.setdefault(key, ([[] for _ in tensorlists], []))
-            for grouped, theirs in zip(lists, tensorlists, strict=True):
-                if theirs:
-                    grouped.append(theirs[i])
-            if with_indices:
-                indices.append(i)
-        return groups
-
-    return group
+    if not any(isinstance(tensor, SimTensor) for tensors in tensorlists for tensor in tensors):
+        return plain(tensorlists, with_indices)
+    groups: dict = {}
+    for i, tensor in enumerate(tensorlists[0]):
+        key = (tensor.device, tensor.dtype) if tensor is not None else (None, None)
+        lists, indices = groups.setdefault(key, ([[] for _ in tensorlists], []))
+        for grouped, theirs in zip(lists, tensorlists, strict=True):
+            if theirs:
+                grouped.append(theirs[i])
+        if with_indices:
+            indices.append(i)
+    return groups

@@ -90,11 +90,6 @@ class Call(NamedTuple):
         return self.operator.written(self.args, self.kwargs)
 
 
-def arguments_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """An operator's arguments by name, defaults included."""
-    return operator_of(func).values(args, kwargs)
-
-
 def tensors_in(value: Any) -> list[Any]:
     """The tensors in a value: itself, or those in a list or tuple, however deep. (Callers know which are simulated.)"""
     if isinstance(value, torch.Tensor):

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from simgpu._torch import address_of, op_of, packet_of, suggest_memory_format
+from simgpu.tensors.schemas import tensors_in
 
 aten = torch.ops.aten
 
@@ -108,11 +109,7 @@ def _key(arg: Any) -> Any:
 
 
 def _storages(value: Any) -> set[int]:
-    if isinstance(value, torch.Tensor):
-        return {address_of(value.untyped_storage())}
-    if isinstance(value, (list, tuple)):
-        return set().union(*map(_storages, value))
-    return set()
+    return {address_of(tensor.untyped_storage()) for tensor in tensors_in(value)}
 
 
 def _describe(out: Any, args: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import sysconfig
@@ -46,14 +47,11 @@ class Extent:
         """That of a plain tensor."""
         dims = [(n, step) for n, step in zip(tensor.shape, tensor.stride(), strict=True) if n > 1 and step]
         shape, strides = tuple(n for n, _ in dims), tuple(step for _, step in dims)
-        elements = 1
-        for n in shape:
-            elements *= n
         reach = 1 + sum((n - 1) * int(step) for n, step in dims)
         offset, size = int(tensor.storage_offset()), tensor.element_size()
         low = offset * size
         high = low + (reach * size if tensor.numel() else 0)
-        return cls(low, high, elements == reach, offset, shape, strides, size)
+        return cls(low, high, math.prod(shape) == reach, offset, shape, strides, size)
 
     def covers(self, other: Extent) -> bool:
         """Does it use all that the other uses, as far as one can tell quickly?"""

@@ -27,7 +27,7 @@ from simgpu._torch import current_graph_task
 from simgpu.time.phases import in_backward
 from simgpu.time.work import Lane, Stamp, Work
 
-Queued = Work | Stamp | Callable[[Lane], None]
+Queued = Work | Stamp | Callable[[Lane], object]
 """What waits in a lane for its turn."""
 
 
@@ -173,7 +173,7 @@ class Clock:
         for watcher in self.watchers:
             watcher.append(work)
 
-    def act(self, action: Callable[[Lane], None], gpu: int) -> None:
+    def act(self, action: Callable[[Lane], object], gpu: int) -> None:
         """Do something to the clocks when the lane gets there: waiting for a stream, recording an event."""
         self._enqueue(self.lane(gpu), action)
 

@@ -2,9 +2,10 @@
 
 Bytes are counted from shapes: each input is read once and each output is written once. Operators that need something
 else have a function here, registered with ``@cost``, whose parameters are the operator's arguments by the names of its
-schema (and ``inputs``, ``outputs``: the tensors that it reads and makes); it changes the ``Cost`` that it is given.
-Only matrix products, convolutions and attention count floating-point operations: everything else is limited by memory.
-The parts of the bandwidth that kernels reach, and times for elements, were measured on an H100.
+schema (and ``inputs``, ``outputs``: the tensors that it reads and makes; ``operator``: which it is); it changes the
+``Cost`` that it is given. Only matrix products, convolutions and attention count floating-point operations: everything
+else is limited by memory. The parts of the bandwidth that kernels reach, and times for elements, were measured on an
+H100.
 """
 
 from __future__ import annotations
@@ -69,11 +70,13 @@ MOST = 100_000
 """Calls that are remembered."""
 
 
-def cost(*operators: Any, remembered: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register what counts the calls of these operators."""
+def cost(
+    *operators: Any, remembered: bool = False, **called: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register what counts the calls of these operators. ``called``: how their schemas call some of its parameters."""
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        _, *parameters = inspect.signature(function).parameters
+        _, *parameters = (called.get(name, name) for name in inspect.signature(function).parameters)
         _COUNTS.update(dict.fromkeys(operators, _Count(function, tuple(parameters), remembered)))
         return function
 
@@ -107,7 +110,7 @@ def _counted(call: Call, out: Any, count: _Count | None) -> Cost:
         elements_ps=PER_ELEMENT.get(packet, 0.0),
     )
     if count is not None:
-        values = {"inputs": inputs, "outputs": outputs, **call.values()}
+        values = {"inputs": inputs, "outputs": outputs, "operator": packet, **call.values()}
         count.function(made, *(values[name] for name in count.parameters))
         if made.flops:
             made.dtype = call.inputs[0].dtype
@@ -134,21 +137,13 @@ def _touched(tensor: torch.Tensor) -> int:
 
 
 @cost(aten.mm, aten.bmm, aten._scaled_mm, remembered=True)
+@cost(aten.addmm, remembered=True, self="mat1")
+@cost(aten.baddbmm, remembered=True, self="batch1", mat2="batch2")
 def _mm(cost: Cost, self: torch.Tensor, mat2: torch.Tensor, outputs: Tensors) -> None:
     many = self.shape[0] if self.dim() == 3 else 1
     align = min(map(_alignment, (self, mat2, outputs[0])))
     product = Product(many, self.shape[-2], mat2.shape[-1], self.shape[-1], align)
     cost.flops, cost.products = 2 * math.prod(product[:4]), (product,)
-
-
-@cost(aten.addmm, remembered=True)
-def _addmm(cost: Cost, mat1: torch.Tensor, mat2: torch.Tensor, outputs: Tensors) -> None:
-    _mm(cost, mat1, mat2, outputs)
-
-
-@cost(aten.baddbmm, remembered=True)
-def _baddbmm(cost: Cost, batch1: torch.Tensor, batch2: torch.Tensor, outputs: Tensors) -> None:
-    _mm(cost, batch1, batch2, outputs)
 
 
 @cost(aten._grouped_mm, aten._scaled_grouped_mm, remembered=True)
@@ -298,9 +293,7 @@ def _writes_only(cost: Cost) -> None:
     cost.read = 0
 
 
-@cost(
-    *(aten.embedding, aten.index, aten.gather, aten.index_select, aten.slice_backward, aten.nll_loss_forward),
-)
+@cost(aten.embedding, aten.index, aten.gather, aten.index_select, aten.slice_backward, aten.nll_loss_forward)
 def _reads_what_it_picks(cost: Cost) -> None:
     """As many bytes as it writes, and not the whole table."""
     cost.read = cost.written
@@ -313,18 +306,11 @@ def _reads_twice(cost: Cost) -> None:
 
 
 @cost(aten.native_batch_norm, aten.cudnn_batch_norm)
-def _batch_norm(cost: Cost, input: torch.Tensor, training: bool) -> None:
-    _normalize(cost, input, training, 0)
-
-
-@cost(aten.native_batch_norm_backward)
-def _batch_norm_backward(cost: Cost, grad_out: torch.Tensor, train: bool) -> None:
-    _normalize(cost, grad_out, train, 1)
-
-
-def _normalize(cost: Cost, maps: torch.Tensor, training: bool, way: int) -> None:
-    layout = _map_layout(maps) if training else torch.contiguous_format
-    native = layout is torch.channels_last and maps.dtype is torch.bfloat16
+@cost(aten.native_batch_norm_backward, input="grad_out", training="train")
+def _batch_norm(cost: Cost, input: torch.Tensor, training: bool, operator: Any) -> None:
+    layout = _map_layout(input) if training else torch.contiguous_format
+    native = layout is torch.channels_last and input.dtype is torch.bfloat16
+    way = operator is aten.native_batch_norm_backward
     ps = (_BATCH_NORM_IN_BF16_PS if native else _BATCH_NORM_PS[layout])[way]
     cost.elements_ps = ps if training else ps / 2
     if training:
@@ -360,25 +346,18 @@ def _innermost(tensor: torch.Tensor) -> int:
 
 # --- Tables of which some rows or numbers change in place ---------------------------------------------------
 
-
-@cost(aten.index_copy_, aten.index_fill_)
-def _set_rows(cost: Cost, self: torch.Tensor, dim: int, index: torch.Tensor) -> None:
-    _change(cost, self, _in_rows(self, dim, index), adds=False)
+_ADDING = (aten.index_add_, aten.index_reduce_, aten.scatter_add_, aten.scatter_reduce_)
 
 
-@cost(aten.index_add_, aten.index_reduce_)
-def _add_rows(cost: Cost, self: torch.Tensor, dim: int, index: torch.Tensor) -> None:
-    _change(cost, self, _in_rows(self, dim, index), adds=True)
+@cost(aten.index_copy_, aten.index_fill_, aten.index_add_, aten.index_reduce_)
+def _rows(cost: Cost, self: torch.Tensor, dim: int, index: torch.Tensor, operator: Any) -> None:
+    numbers = self.numel() // max(1, self.shape[dim]) * index.numel()
+    _change(cost, self, numbers, operator in _ADDING)
 
 
-@cost(aten.scatter_)
-def _set_numbers(cost: Cost, self: torch.Tensor, index: torch.Tensor) -> None:
-    _change(cost, self, index.numel(), adds=False)
-
-
-@cost(aten.scatter_add_, aten.scatter_reduce_)
-def _add_numbers(cost: Cost, self: torch.Tensor, index: torch.Tensor) -> None:
-    _change(cost, self, index.numel(), adds=True)
+@cost(aten.scatter_, aten.scatter_add_, aten.scatter_reduce_)
+def _numbers(cost: Cost, self: torch.Tensor, index: torch.Tensor, operator: Any) -> None:
+    _change(cost, self, index.numel(), operator in _ADDING)
 
 
 @cost(aten.index_put_, aten._index_put_impl_)
@@ -391,10 +370,6 @@ def _put(cost: Cost, self: torch.Tensor, indices: Sequence[torch.Tensor | None],
         for i, size in enumerate(self.shape):
             numbers *= size if i >= len(indices) or indices[i] is None else 1
     _change(cost, self, numbers, accumulate)
-
-
-def _in_rows(table: torch.Tensor, dim: int, index: torch.Tensor) -> int:
-    return table.numel() // max(1, table.shape[dim]) * index.numel()
 
 
 def _change(cost: Cost, table: torch.Tensor, numbers: int, adds: bool) -> None:

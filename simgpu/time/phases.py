@@ -13,29 +13,22 @@ from simgpu._torch import current_graph_task
 
 FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION = "forward", "backward", "optimizer", "communication"
 
+_steps = threading.local()
+"""``running``: the optimizers' steps in this thread: the id and the code of the frame of each, the innermost last.
 
-class _Steps(threading.local):
-    """The optimizers' steps that run in this thread: the id and the code of the frame of each, the innermost last.
-
-    No frame itself, which would keep what it and its callers hold. An id alone may be that of a later frame; with the
-    code of torch's wrapper around ``step`` it is that of a later step at worst.
-    """
-
-    def __init__(self) -> None:
-        self.running: list[tuple[int, CodeType]] = []
-
-
-_steps = _Steps()
+No frame itself, which would keep what it and its callers hold. An id alone may be that of a later frame; with the code
+of torch's wrapper around ``step`` it is that of a later step at worst.
+"""
 
 
 def begin_step(frame: FrameType) -> None:
     """An optimizer's step begins, which ends when this frame does."""
-    _steps.running.append((id(frame), frame.f_code))
+    vars(_steps).setdefault("running", []).append((id(frame), frame.f_code))
 
 
 def in_optimizer() -> bool:
     """Is an optimizer's step running in this thread? (One that has failed is not, though nobody says that it ended.)"""
-    running = _steps.running
+    running: list[tuple[int, CodeType]] = vars(_steps).get("running", [])
     while running:
         number, code = running[-1]
         frame: FrameType | None = sys._getframe(1)

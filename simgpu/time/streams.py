@@ -26,11 +26,7 @@ class _Awaited:
     def synchronize(self) -> None:
         """The host waits until it is done."""
         happens_before.host_waits(self._order())
-
-        def wait(lane: Lane) -> None:
-            lane.time = max(lane.time, self.time)
-
-        current().clock.act(wait, self.gpu)
+        current().clock.act(lambda lane: lane.reach(self.time), self.gpu)
 
     def query(self) -> bool:
         """Is it done, at this moment of simulated time?"""
@@ -82,12 +78,8 @@ class Stream(_Awaited, Timeline):
 
     def wait_stream(self, other: Stream) -> None:
         """Later work of this stream begins only when what ``other`` has now is done."""
-
-        def wait(_lane: Lane) -> None:
-            self.time = max(self.time, other.time)
-
         happens_before.stream_waits_for_stream(self, other)
-        current().clock.act(wait, self.gpu)
+        current().clock.act(lambda _: self.reach(other.time), self.gpu)
 
     def record_event(self, event: Event | None = None) -> Event:
         """An event that happens when what is in the stream now is done."""
@@ -97,12 +89,8 @@ class Stream(_Awaited, Timeline):
 
     def wait_event(self, event: Event) -> None:
         """Later work of this stream begins only after ``event``."""
-
-        def wait(_lane: Lane) -> None:
-            self.time = max(self.time, event.time)
-
         happens_before.stream_waits(self, event.order)
-        current().clock.act(wait, self.gpu)
+        current().clock.act(lambda _: self.reach(event.time), self.gpu)
 
     @property
     def device(self) -> torch.device:

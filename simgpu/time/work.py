@@ -21,6 +21,10 @@ class Timeline:
         self.name = name
         self.time = 0.0
 
+    def reach(self, time: float) -> None:
+        """What it does next begins then, or later."""
+        self.time = max(self.time, time)
+
 
 class Port:
     """One direction of a link. It carries one message at a time, in the order in which they are ready."""
@@ -105,29 +109,22 @@ class Work:
     """One operator, copy or collective on the timeline.
 
     Args:
-        name: the operator, "addmm" for example.
-        phase: "forward", "backward", "optimizer" or "communication".
-        place: where it shows: "GPU 0", "GPU 0 → GPU 1".
+        name, phase, place, gpus, flops, nbytes, dtype, how, region, launched, start, end, ready: as in the
+            ``TraceEvent`` of a profile, but in seconds of the clock; an ``end`` below zero says that it has no place
+            yet.
         seconds: how long it takes on the device.
-        gpus: GPUs that take part.
         queues: the streams that it keeps busy.
         followers: streams that wait for its end without being busy.
         ports: the ends of links that it keeps busy.
         host_waits: the host goes on only when it has ended.
-        flops, nbytes: floating-point operations, and bytes read and written (or sent).
-        dtype: of the numbers that a product multiplies ("tf32" where it takes float32 for that) or a collective sends.
-        how: a collective's algorithm and protocol, "ring LL128".
         kernel: what limits it, if it is one that collectives slow down.
         share: what it takes of GPUs, if it is a collective.
         shared: of which GPUs, each a ``sharing.Sharing``.
         needs: what must have ended before. (This and what follows is filled in by ``Clock.put``.)
         lane: the host thread that launches it.
-        region: the name given by ``simgpu.region``, or "".
         launch_s: what the host needs to launch it.
         takes_gil: launched from Python: for a part of ``launch_s`` no other Python thread can go on.
-        launched, start, end: when; an ``end`` below zero says that it has no place yet.
         earliest: when a kernel could have begun without those before it in its stream.
-        ready: when this rank was ready for a communication, which began when the last one was.
         order: what comes before those who wait for it, while somebody looks for races.
     """
 
@@ -161,11 +158,9 @@ class Work:
 
 
 class Lane:
-    """One thread of the host, as the simulation sees it.
+    """One thread of the host, as the simulation sees it, from ``time`` on.
 
     Args:
-        name: the thread's name.
-        time: when it begins, in seconds.
         order: decides between lanes that are equally early.
         region: what ``simgpu.region`` calls the work that it launches.
     """
@@ -178,3 +173,7 @@ class Lane:
         self.gpu = 0  # that it worked for last
         self.queue: deque = deque()
         self.ended: Callable[[], bool] = lambda: False
+
+    def reach(self, time: float) -> None:
+        """The host goes on then, or later."""
+        self.time = max(self.time, time)

@@ -53,7 +53,6 @@ MEMORY = simgpu.MemorySeries(
     "GPU 0",
     [0, 1, 1, 2],
     {"parameters": [4 * 10**9] * 4, "activations": [0, 9 * 10**9, 5 * 10**9, 0], "other": [1000, 0, 0, 0]},
-    10**10,
 )
 DIAGRAMS = {
     "timeline": lambda: draw.timeline(PIPELINE, title="A pipeline", caption="simulated: 4 × H100"),
@@ -61,17 +60,12 @@ DIAGRAMS = {
     "timeline_late": lambda: draw.timeline([draw.Span("host", 10, 10.00001, "compute", "a label")], title="Word " * 40),
     "memory_over_time": lambda: simgpu.memory_over_time([MEMORY], title="Over time"),
     "memory_over_time_11": lambda: simgpu.memory_over_time([MEMORY] * 11),
-    "memory_at_peak": lambda: simgpu.memory_at_peak({"GPU 0": MEMORY.peak(), "GPU 1": {}}, capacity=10**10),
+    "memory_at_peak": lambda: simgpu.memory_at_peak({"GPU 0": MEMORY.peak(), "GPU 1": {}}),
     "memory_at_peak_20": lambda: simgpu.memory_at_peak({f"GPU {i}": {"other": i, "gradients": 9} for i in range(20)}),
-    "cluster_topology": lambda: draw.cluster_topology(1, 2, "H100", links.NVLINK4, None, links.PCIE5),
-    "cluster_topology_large": lambda: draw.cluster_topology(
-        128, 16, "A GPU with a very long name", links.NVLINK4, links.INFINIBAND_NDR, links.PCIE5
-    ),
-    "cluster_topology_3x1": lambda: draw.cluster_topology(3, 1, "A100", None, links.ETHERNET_25),
     **{file.stem: lambda name=file.stem: diagram(name) for file in pictures.FILES.glob("*.svg")},
     "topology": draw.topology,
     "topology_1x1": lambda: draw.topology(1, 1),
-    "topology_4x8": lambda: draw.topology(4, 8, links.PCIE3, links.INFINIBAND_HDR, highlight=[0, 31]),
+    "topology_4x8": lambda: draw.topology(4, 8, links.PCIE3, links.INFINIBAND_HDR),
     "topology_cpu": lambda: draw.topology(1, 3, inside=links.DDR5, kind="CPU", title="Three processes"),
     "machine_here": lambda: machine(HERE),
     "machine_big": lambda: machine(BIG),

@@ -18,7 +18,6 @@ def test_hand_counted_times():
     assert links.tree_all_reduce(400, 4, EASY) == pytest.approx(2 * 2 * 5)
     assert links.tree_all_reduce(400, 5, EASY) == pytest.approx(2 * 3 * 5), "five ranks need three levels"
     assert links.naive_all_reduce(400, 4, EASY) == pytest.approx(6 * 5)
-    assert links.ring_all_reduce_bytes_per_rank(400, 4) == 600
     assert links.ring_reduce_scatter(400, 4, EASY) == pytest.approx(6)
 
 
@@ -33,13 +32,11 @@ def test_hierarchical_counted_by_hand():
     assert more_cards_than_ranks == pytest.approx(0.6 + 2 * 1.5)
 
 
-def test_the_slowest_link_rules_a_mixed_ring():
+def test_the_slowest_link_rules_a_ring_through_all_nodes():
     fast = Link("fast", 0.0, 1e12, 0, "a test")
-    assert links.mixed_ring_all_reduce(400, [fast, fast, EASY, fast]) == pytest.approx(
-        links.ring_all_reduce(400, 4, EASY)
-    )
     late = Link("late, but wide", 10.0, 1e12, 0, "a test")  # for small messages latency makes the slowest link
-    assert links.mixed_ring_all_reduce(4, [EASY, late]) == pytest.approx(2 * 10, rel=1e-6)
+    assert links.flat_ring_all_reduce(4, 2, 2, EASY, late) == pytest.approx(6 * 10, rel=1e-6)
+    assert links.flat_ring_all_reduce(400, 4, 1, fast, EASY) == pytest.approx(links.ring_all_reduce(400, 4, EASY))
     flat = links.flat_ring_all_reduce(400, 2, 2, fast, EASY)
     assert flat == pytest.approx(links.ring_all_reduce(400, 4, EASY))
     assert links.flat_ring_all_reduce(400, 1, 4, fast, EASY) == pytest.approx(links.ring_all_reduce(400, 4, fast))

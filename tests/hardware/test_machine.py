@@ -104,16 +104,11 @@ def test_look_never_raises(tmp_path, monkeypatch):
     def broken(*_):
         raise RuntimeError("a probe that fails")
 
-    for name in (
-        "_logical_cpus",
-        "_physical_cores",
-        "_memory",
-        "_cpu_name",
-        "cgroup_cpus",
-        "cgroup_memory",
-        "networks",
-    ):
+    for name in ("_cpu_name", "cgroup_cpus", "cgroup_memory", "networks"):
         monkeypatch.setattr(machine, name, broken)
+    for name in ("cpu_count", "virtual_memory"):
+        monkeypatch.setattr(machine.psutil, name, broken)
+    monkeypatch.setattr(os, "cpu_count", broken)
     monkeypatch.setattr(nvml, "gpus", broken)
     monkeypatch.setattr(os, "sched_getaffinity", broken, raising=False)
     monkeypatch.setattr(machine.importlib.metadata, "version", broken)

@@ -5,7 +5,7 @@
 - ``picture``: how a picture gets into a notebook; ``show(picture_or_figure, alt=…)`` in the middle of a cell.
 - ``series``: every picture that sliders can choose, in one piece that needs no kernel.
 - ``charts`` (PNG): ``lines``, ``bars``, ``stacked_bars``, ``loss_curves``.
-- ``clusters`` (SVG): ``topology`` of ranks on nodes, ``cluster_topology`` of simulated GPUs.
+- ``clusters`` (SVG): ``topology`` of ranks on nodes.
 - ``timeline`` of ``Span``s (SVG).
 
 What one lecture alone draws is in ``lessons.pictures``, and the memory of simulated GPUs in ``simgpu``.
@@ -13,7 +13,7 @@ What one lecture alone draws is in ``lessons.pictures``, and the memory of simul
 
 from utils.draw import palette
 from utils.draw.charts import bars, lines, loss_curves, stacked_bars
-from utils.draw.clusters import cluster_topology, topology
+from utils.draw.clusters import topology
 from utils.draw.picture import Picture, from_figure, show
 from utils.draw.series import Series, series
 from utils.draw.timeline import Span, timeline
@@ -23,7 +23,6 @@ __all__ = [
     "Series",
     "Span",
     "bars",
-    "cluster_topology",
     "from_figure",
     "lines",
     "loss_curves",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from utils.draw import palette
-from utils.draw.palette import Role, Series
+from utils.draw.palette import Role
 from utils.draw.picture import Picture, from_figure
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ def lines(  # noqa: PLR0913
     log_y: bool = False,
     note: str = "",
     markers: bool = True,
-    looks: Mapping[str, Series] | None = None,
     from_zero: bool = False,
 ) -> Picture:
     """A line chart.
@@ -44,12 +43,12 @@ def lines(  # noqa: PLR0913
         log_x, log_y: logarithmic axes. The x axis then has its ticks at the x values of the first curve.
         note: caption below: "simulated", or the hardware's name.
         markers: draw a marker at each point (leave out for long curves).
-        looks: name → look, for curves that have one in other pictures too (``palette.LINKS``); None: in turn.
         from_zero: the y axis begins at 0; a marker at 0 is drawn whole.
     """
     figure, axes = _empty(title, x_label, y_label, note)
-    for (name, (x, y)), in_turn in zip(curves.items(), _looks(len(curves)), strict=True):
-        look = looks[name] if looks else in_turn
+    if len(curves) > len(palette.SERIES):
+        raise ValueError(f"a chart with {len(curves)} lines cannot be read: at most {len(palette.SERIES)}")
+    for (name, (x, y)), look in zip(curves.items(), palette.SERIES, strict=False):
         axes.plot(x, y, color=look.colour, linestyle=look.dash, marker=look.marker if markers else None,
                   markersize=6, linewidth=2, label=name, clip_on=not from_zero)  # fmt: skip
     if log_x:
@@ -185,12 +184,6 @@ def loss_curves(
     """One line for each name (a rank, a run): its loss after each step."""
     curves = {name: (range(1, len(values) + 1), list(values)) for name, values in losses.items()}
     return lines(curves, x_label, "loss", title, note=note, markers=max(map(len, losses.values()), default=0) <= 30)
-
-
-def _looks(count: int) -> list[Series]:
-    if count > len(palette.SERIES):
-        raise ValueError(f"a chart with {count} lines cannot be read: at most {len(palette.SERIES)}")
-    return list(palette.SERIES[:count])
 
 
 def _empty(title: str, x_label: str, y_label: str, note: str, height: float = 4.0) -> tuple[Figure, Axes]:

@@ -18,7 +18,7 @@ EDGE = 16
 TITLE_SIZE, LEGEND_SIZE, CAPTION_SIZE = 17, 13, 12
 AXIS_HEIGHT = 40
 GRID = "#DDDDDD"
-LIMIT, PEAK = "capacity", "peak"
+PEAK = "peak"
 DOT = 3.5
 
 
@@ -31,14 +31,14 @@ class Frame:
         title: heading; "" leaves it out.
         caption: "simulated", or the hardware's name.
         roles: what the legend explains.
-        marks: what else the legend explains: ``LIMIT``, ``PEAK``.
+        peak: it explains the dot that stands for a peak, too.
     """
 
     width: float
     title: str
     caption: str
     roles: Sequence[Role] = ()
-    marks: Sequence[str] = ()
+    peak: bool = False
 
     @property
     def _titles(self) -> list[str]:
@@ -50,9 +50,9 @@ class Frame:
 
     @property
     def _legend(self) -> list[list[tuple[Role | None, str, float]]]:
-        """Rows of (role, or None for a mark; its word; the pixels that it takes)."""
+        """Rows of (role, or None for the peak; its word; the pixels that it takes)."""
         entries: list[tuple[Role | None, str]] = [(role, role.name) for role in self.roles]
-        entries += [(None, mark) for mark in self.marks]
+        entries += [(None, PEAK)] * self.peak
         rows: list[list[tuple[Role | None, str, float]]] = []
         for role, name in entries:
             needed = 56 + text_width(name, LEGEND_SIZE)
@@ -85,10 +85,8 @@ class Frame:
             for role, word, needed in row:
                 if role:
                     canvas.box(x, y - 17, 28, 16, role=role, radius=2, stroke_width=0.8)
-                elif word == PEAK:
-                    canvas.dot(x + 20, y - 9, DOT)
                 else:
-                    limit_line(canvas, [(x, y - 9), (x + 28, y - 9)])
+                    canvas.dot(x + 20, y - 9, DOT)
                 canvas.text(x + 34, y - 4, word, size=LEGEND_SIZE, anchor="start")
                 x += needed
         y = height - self.below + 10
@@ -96,11 +94,6 @@ class Frame:
             y += 16
             canvas.text(self.width / 2, y - 4, line, size=CAPTION_SIZE, colour=palette.MUTED)
         return canvas
-
-
-def limit_line(canvas: Canvas, points: Sequence[tuple[float, float]]) -> None:
-    """The dashed line that stands for a capacity."""
-    canvas.line(points, palette.VERMILION, 2, dash="6 4")
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,6 @@ HATCHES: dict[str, tuple[str, str]] = {
     "oo": ("hatch-rings", f'<circle cx="4" cy="4" r="2.4" {_STROKE}/>'),
 }
 
-
 _WIDTHS = {  # in parts of the font size, for DejaVu Sans, one of the widest fonts that browsers take for sans-serif
     **dict.fromkeys("ijlI", 0.3),
     **dict.fromkeys(" .,:;'|!ftr-/()[]·", 0.42),

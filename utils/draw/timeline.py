@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from utils.draw import palette
 from utils.draw.frame import AXIS_HEIGHT, EDGE, Frame, TimeAxis, caption_clause, over, share_text, unknown
@@ -79,8 +80,8 @@ def inside_window(spans: Iterable[Span], lane: str, start: float, end: float) ->
     ]
 
 
-def busy_seconds(spans: Iterable[Span]) -> float:
-    """Seconds in which at least one of the spans (in order of time) runs."""
+def busy_seconds(spans: Iterable[Any]) -> float:
+    """Seconds in which at least one of the spans runs. (In order of time; whatever has a ``start`` and an ``end``.)"""
     total, until = 0.0, -math.inf
     for span in spans:
         total += max(0.0, span.end - max(span.start, until))

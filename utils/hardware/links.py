@@ -4,8 +4,9 @@ A message of n bytes over a link takes
 
     time = α + n·β        α: latency in seconds per message,   β = 1 / bandwidth: seconds per byte
 
-This module is the only home of that formula and of the link data: the lectures, the simulated clusters and
-the pictures all read from here. It needs neither torch nor numpy (only ``fit`` uses numpy).
+This module is the only home of that formula, and ``links.toml`` beside it of the link data (``NVLINK4``,
+``ETHERNET_25``, …): the lectures, the simulated clusters and the pictures all read from here. It needs neither torch
+nor numpy (only ``fit`` uses numpy).
 
 Two things are often mixed up, so this module is strict about them:
 
@@ -28,9 +29,10 @@ adds numbers much faster than a link brings them.
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,6 @@ class Link:
         year: when the standard or product came out, or when it was measured.
         source: where the bandwidth is from.
         alpha_source: where the latency is from.
-        in_bits: True if people quote this link in bits per second (networks).
         full_duplex: True if both directions run at full speed at the same time. Memory cannot do that: reads
             and writes share the bandwidth.
         family: "NVLink", "PCIe" or "network": which of NCCL's latencies count. "": none, α is all.
@@ -63,7 +64,6 @@ class Link:
     year: int
     source: str
     alpha_source: str = "assumed"
-    in_bits: bool = False
     full_duplex: bool = True
     family: str = ""
     share: float = 1.0
@@ -90,18 +90,6 @@ class Link:
         """The link with the bandwidth that rings reach as its peak."""
         share = self.share if self.collective_share is None else self.collective_share
         return replace(self, bytes_per_s=self.bytes_per_s * share, share=1.0, collective_share=None)
-
-    @property
-    def both_directions_bytes_per_s(self) -> float:
-        """The two directions added up, as the data sheets of NVLink quote it, in bytes per second."""
-        return (2.0 if self.full_duplex else 1.0) * self.bytes_per_s
-
-    @property
-    def speed(self) -> str:
-        """The bandwidth of one direction as people quote it: "450 GB/s" or "25 Gbit/s"."""
-        if self.in_bits:
-            return f"{self.bytes_per_s * 8 / 1e9:.4g} Gbit/s"
-        return f"{self.bytes_per_s / 1e9:.4g} GB/s"
 
     @property
     def label(self) -> str:
@@ -133,147 +121,39 @@ def fit(sizes: Sequence[float], times: Sequence[float], name: str = "measured he
     return Link(name, max(0.0, float(alpha)), 1.0 / float(beta), year, "measured", "measured")
 
 
-# --- Links from data sheets and standards, each with its source. The bandwidths are peaks; a real program gets less.
-# Latencies are hardly ever in a data sheet: ``Link.alpha_source`` says where each is from, or that it is assumed. ---
-
-_NCCL = (
-    "the latency per ring step (protocol Simple) that NCCL itself reckons with when it chooses an algorithm: "
-    "NVLink 3.4 µs, PCIe 5.7 µs, network 14 µs (NVIDIA/nccl, src/graph/tuning.cc, table hwLat, as of 2025)"
-)
-_CHANNELS = {"PCIe": 2, "network": 2}
-"""Of NCCL. Two are its least, which it takes over PCIe with one card; and 16 with eight cards: S. Jeaugey, NVIDIA/nccl
-issue 689 (2022). NVLink 2: 12, as NCCL says of itself ("12 coll channels") in logs from V100, of 2020 and later. NVLink
-3 and 4: 24, in logs from A100 and H100 of 2023 and later; NVIDIA's forum, thread 337991 (2025), counts 24 blocks of an
-all-gather on an H100 (beside it a product that needs all 132 multiprocessors takes nearly twice as long)."""
-_TCP = (
-    "assumed: half of a TCP round trip of 100 µs in a quiet data centre. In a public cloud it can be more: "
-    "E. Jones (Network Latencies in the Data Center, 2021) found round trips of 500 µs at the 80th percentile"
-)
-
-
-def _pcie(generation: int, gigatransfers: float, year: int, reached: float, where: str) -> Link:
-    """PCI Express with 16 lanes: each lane carries 128 bits of data in every 130 bits on the wire.
-
-    Args:
-        reached: GB/s of a large copy from pinned memory, and ``where`` that was measured.
-    """
-    source = f"PCI-SIG, PCI Express Base Specification {generation}.0: {gigatransfers:g} GT/s, 128b/130b, 16 lanes"
-    speed = gigatransfers * 1e9 * 128 / 130 * 16 / 8
-    found = f"copies: {reached:g} GB/s, {where}; rings: assumed, the same"
-    shares: dict[str, Any] = {
-        "family": "PCIe",
-        "share": reached * 1e9 / speed,
-        "share_source": found,
-        "channels": _CHANNELS["PCIe"],
-    }
-    return Link(f"PCIe {generation}.0 x16", 5.7e-6, speed, year, source, _NCCL, **shares)
+def _read() -> tuple[dict[str, Link], tuple[Link, ...]]:
+    """The links of ``links.toml`` by their names in programs, and those that are chosen by what people call them."""
+    tables = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+    families, sources = tables.pop("families"), tables.pop("sources")
+    found, listed = {}, []
+    for key, own in tables.items():
+        values = families.get(own.get("family"), {}) | own
+        shown = values.pop("listed", True)
+        if "gigatransfers" in values:
+            speed = values.pop("gigatransfers") * 1e9 * 128 / 130 * 16 / 8
+        else:
+            speed = values.pop("gigabytes") * 1e9 if "gigabytes" in values else values.pop("gigabits") * 1e9 / 8
+        for field, reached in (("share", "copies"), ("collective_share", "rings")):
+            if reached in values:
+                values[field] = values.pop(reached) * 1e9 / speed
+        if "start_us" in values:
+            values["start_s"] = values.pop("start_us") * 1e-6
+        values["switch_bytes_per_s"] = values.pop("switch", 0) * 1e9
+        source = values.pop("alpha_source")
+        values["alpha_source"] = sources.get(source, source) + values.pop("alpha_more", "")
+        found[key] = Link(bytes_per_s=speed, **values)
+        listed += [found[key]] * shown
+    return found, tuple(listed)
 
 
-def _nvlink(  # noqa: PLR0913
-    generation: int,
-    gpu: str,
-    links: int,
-    year: int,
-    source: str,
-    copy: float,
-    ring: float,
-    where: str,
-    switch: float = 0,
-    each: float = 25,
-    channels: int = 24,
-    start_us: float = 33,
-) -> Link:
-    """A GPU's links together. NVLink 2, 3 and 4 carry 25 GB/s per link and direction, NVLink 5 carries 50.
-
-    Args:
-        copy: GB/s of a large copy from one GPU to another.
-        ring: GB/s that nccl-tests calls bus bandwidth, of large all-reduces with rings.
-        where: where both were measured.
-        switch: GB/s, size over time, of large all-reduces in the switch; 0: it adds nothing up.
-        each: GB/s of one link in one direction.
-        channels: of NCCL.
-        start_us: on top of its latencies; fitted to an all-reduce of 1 MiB on 8 × A100 (2021; before: the same) and on
-            8 × H100 (2024; later: the same).
-    """
-    speed = links * each
-    source = f"{source}: {links} links × {each:g} GB/s per direction = {2 * speed:,g} GB/s in both directions together"
-    shares: dict[str, Any] = {
-        "share": copy / speed,
-        "collective_share": ring / speed,
-        "switch_bytes_per_s": switch * 1e9,
-    }
-    name = f"NVLink {generation} ({gpu})"
-    known: dict[str, Any] = {
-        "family": "NVLink",
-        "share_source": where,
-        "channels": channels,
-        "start_s": start_us * 1e-6,
-    }
-    return Link(name, 3.4e-6, speed * 1e9, year, source, _NCCL, **known, **shares)
+_LINKS, ALL = _read()
+"""``ALL``: every link between GPUs or machines, from the slowest to the fastest."""
 
 
-def _network(name: str, gigabits: float, alpha_s: float, year: int, source: str, alpha_source: str) -> Link:
-    speed = gigabits * 1e9 / 8
-    known: dict[str, Any] = {"family": "network", "share": 0.95, "channels": _CHANNELS["network"]}
-    return Link(name, alpha_s, speed, year, source, alpha_source, in_bits=True, **known)
-
-
-DDR5 = Link(
-    "DDR5-4800, one channel",
-    0.1e-6,
-    4800e6 * 8,
-    2020,
-    "JEDEC JESD79-5: 4800 million transfers per second × 8 bytes. A copy reads and writes: half of it",
-    "assumed: 100 ns, the usual order of one access to main memory",
-    full_duplex=False,
-)
-PCIE3 = _pcie(3, 8, 2010, 12.2, "nvbandwidth's predecessor on a GeForce RTX 2080 Ti (posts of Anthony-Hoo, 2025)")
-PCIE4 = _pcie(4, 16, 2017, 25.9, "NVIDIA/nvbandwidth README (2023)")
-PCIE5 = _pcie(5, 32, 2019, 55.4, "S. Bekman, Machine Learning Engineering, 8 × H200 (2026)")
-NVLINK2 = _nvlink(
-    *(2, "V100", 6, 2017, "NVIDIA Tesla V100 GPU Architecture white paper", 140, 130),
-    "rings: nccl-tests on 8 × V100 (2019); copies: assumed (two GPUs share only one or two of the links)",
-    channels=12,
-)
-NVLINK3 = _nvlink(
-    *(3, "A100", 12, 2020, "NVIDIA A100 Tensor Core GPU Architecture white paper", 275, 235),
-    "copies: NVIDIA/nvbandwidth README (2023); rings: S. Bekman, Machine Learning Engineering (2022)",
-)
-NVLINK4 = _nvlink(
-    *(4, "H100", 18, 2022, "NVIDIA H100 Tensor Core GPU Architecture white paper", 374, 365),
-    "copies: NVIDIA/nccl issue 1264 (2024); rings and switch: S. Bekman, Machine Learning Engineering, 8 × H200 (2026)",
-    switch=275,
-    start_us=7,
-)
-NVLINK5 = _nvlink(
-    *(5, "B200", 18, 2024, "NVIDIA Blackwell Architecture Technical Brief", 770, 606),
-    "copies: Azure/AI-benchmarking-guide issue 7, GB200 (2025); rings: all-gathers and reduce-scatters of "
-    "MooreThreads/SimuMax configs/system/b200_bf16_ceperm.json, 8 × B200 (2026); switch: assumed, as NVLink 4's of its "
-    "rings",
-    switch=606 * 275 / 365,
-    each=50,
-    start_us=7,
-)
-ETHERNET_10 = _network("Ethernet 10 Gbit/s", 10, 50e-6, 2002, "IEEE 802.3ae-2002", _TCP)
-ETHERNET_25 = _network("Ethernet 25 Gbit/s", 25, 50e-6, 2016, "IEEE 802.3by-2016", _TCP)
-ETHERNET_100 = _network("Ethernet 100 Gbit/s", 100, 50e-6, 2010, "IEEE 802.3ba-2010", _TCP)
-_IBTA = "InfiniBand roadmap (IBTA):"
-_ADAPTER = "; the adapter alone: below 0.6 µs (ConnectX-6, Lenovo product guide LP1195)"
-INFINIBAND_EDR = _network(
-    "InfiniBand EDR 100 Gbit/s", 100, 14e-6, 2014, f"{_IBTA} EDR, 4 lanes; Mellanox ConnectX-4", _NCCL
-)
-INFINIBAND_HDR = _network(
-    "InfiniBand HDR 200 Gbit/s", 200, 14e-6, 2018, f"{_IBTA} HDR, 4 lanes; NVIDIA ConnectX-6", _NCCL + _ADAPTER
-)
-INFINIBAND_NDR = _network(
-    "InfiniBand NDR 400 Gbit/s", 400, 14e-6, 2022, f"{_IBTA} NDR, 4 lanes; NVIDIA ConnectX-7", _NCCL
-)
-
-ALL: tuple[Link, ...] = (
-    *(ETHERNET_10, ETHERNET_25, ETHERNET_100, PCIE3, INFINIBAND_HDR, PCIE4),
-    *(INFINIBAND_NDR, PCIE5, NVLINK2, NVLINK3, NVLINK4, NVLINK5),
-)
-"""Every link above between GPUs or machines, from the slowest to the fastest."""
+def __getattr__(name: str) -> Link:
+    if name in _LINKS:
+        return _LINKS[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 # --- How long messages and collectives take ---
@@ -295,15 +175,10 @@ def point_to_point(nbytes: float, link: Link) -> float:
 def ring_reduce_scatter(nbytes: float, ranks: int, link: Link) -> float:
     """Seconds until each rank holds its 1/p of the sum: p−1 steps, each with one chunk of n/p bytes.
 
-    (p−1)·α + (p−1)/p·n·β. An all-gather around the ring costs the same (``ring_all_gather``).
+    (p−1)·α + (p−1)/p·n·β. An all-gather around the ring costs the same.
     """
     _check(nbytes, ranks)
     return (ranks - 1) * point_to_point(nbytes / ranks, link)
-
-
-def ring_all_gather(nbytes: float, ranks: int, link: Link) -> float:
-    """Seconds until every rank has all p chunks of n/p bytes: (p−1)·α + (p−1)/p·n·β."""
-    return ring_reduce_scatter(nbytes, ranks, link)
 
 
 def ring_all_reduce(nbytes: float, ranks: int, link: Link) -> float:
@@ -317,27 +192,7 @@ def ring_all_reduce(nbytes: float, ranks: int, link: Link) -> float:
 
     Source: Patarasuk and Yuan 2009; Thakur, Rabenseifner and Gropp 2005.
     """
-    return ring_reduce_scatter(nbytes, ranks, link) + ring_all_gather(nbytes, ranks, link)
-
-
-def ring_all_reduce_bytes_per_rank(nbytes: float, ranks: int) -> float:
-    """Bytes that each rank sends (and receives) in a ring all-reduce: 2(p−1)/p·n.
-
-    No all-reduce can do with less when every rank sends the same amount (Patarasuk and Yuan 2009).
-    """
-    _check(nbytes, ranks)
-    return 2 * (ranks - 1) / ranks * nbytes
-
-
-def mixed_ring_all_reduce(nbytes: float, links: Sequence[Link]) -> float:
-    """Seconds for a ring in which each hop has its own link: the slowest link rules.
-
-    All ranks step together, so each of the 2(p−1) steps takes as long as its slowest hop:
-    2(p−1)·max(α + n/p·β). ``links[i]`` connects rank i with rank i+1; the last one closes the ring.
-    """
-    ranks = len(links)
-    _check(nbytes, ranks)
-    return 2 * (ranks - 1) * max(point_to_point(nbytes / ranks, link) for link in links)
+    return 2 * ring_reduce_scatter(nbytes, ranks, link)
 
 
 def flat_ring_all_reduce(
@@ -345,12 +200,15 @@ def flat_ring_all_reduce(
 ) -> float:
     """Seconds for one ring through all ranks of all nodes, or some at once, each over a NIC and for a part of its own.
 
-    A ring leaves each node once, so one hop of every node is ``between``; see ``mixed_ring_all_reduce``.
+    A ring leaves each node once, so one hop of every node is ``between``. All ranks step together, so each of the
+    2(p−1) steps takes as long as its slowest hop: 2(p−1)·max(α + n/p·β).
     """
     _check(nbytes, min(nodes, per_node))
     if nodes == 1:
         return ring_all_reduce(nbytes, per_node, inside)
-    return mixed_ring_all_reduce(nbytes / rings, [*[inside.shared_by(rings)] * (per_node - 1), between] * nodes)
+    ranks = nodes * per_node
+    hops = [between] if per_node == 1 else [inside.shared_by(rings), between]
+    return 2 * (ranks - 1) * max(point_to_point(nbytes / rings / ranks, link) for link in hops)
 
 
 def tree_all_reduce(nbytes: float, ranks: int, link: Link) -> float:
@@ -409,8 +267,5 @@ def hierarchical_all_reduce(
     """
     _check(nbytes, min(nodes, per_node, nics_per_node))
     shared = between.shared_by(per_node / min(per_node, nics_per_node))
-    return (
-        ring_reduce_scatter(nbytes, per_node, inside)
-        + ring_all_reduce(nbytes / per_node, nodes, shared)
-        + ring_all_gather(nbytes, per_node, inside)
-    )
+    inner = ring_reduce_scatter(nbytes, per_node, inside)  # and the all-gather, which takes as long
+    return inner + ring_all_reduce(nbytes / per_node, nodes, shared) + inner

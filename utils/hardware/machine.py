@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import psutil
+
 from utils.hardware import nvml
 from utils.hardware.nvml import Gpu, describe_interconnect
 
@@ -102,12 +104,13 @@ def look(root: Path = Path("/"), run: Callable[[Sequence[str]], str] | None = No
         run: runs a command and returns what it prints (tests give their own).
     """
     run = run or run_command
-    logical = _safe(_logical_cpus, None)
+    logical = _safe(os.cpu_count, None)
     affinity = _safe(lambda: len(os.sched_getaffinity(0)), logical)
     quota = _safe(lambda: cgroup_cpus(root), None)
     limits = [n for n in (affinity, quota) if n is not None]
+    memory = _safe(psutil.virtual_memory, None)
     unknown: tuple[int | None, int | None] = (None, None)
-    total, available = _safe(_memory, unknown)
+    total, available = (memory.total, memory.available) if memory else unknown
     limit, used = _safe(lambda: cgroup_memory(root), unknown)
     if limit is not None and (total is None or limit < total):
         total = limit
@@ -119,7 +122,7 @@ def look(root: Path = Path("/"), run: Callable[[Sequence[str]], str] | None = No
         cpu=_safe(lambda: _cpu_name(root, run), UNKNOWN) or UNKNOWN,
         usable_cpus=min(limits) if limits else None,
         logical_cpus=logical,
-        physical_cores=_safe(_physical_cores, None),
+        physical_cores=_safe(lambda: psutil.cpu_count(logical=False), None),
         memory_bytes=total,
         memory_available_bytes=available,
         gpus=gpus,
@@ -205,23 +208,6 @@ def _cpu_name(root: Path, run: Callable[[Sequence[str]], str]) -> str:
     if platform.system() == "Darwin":
         return run(["sysctl", "-n", "machdep.cpu.brand_string"]).strip()
     return platform.processor() or platform.machine()
-
-
-def _logical_cpus() -> int | None:
-    return os.cpu_count()
-
-
-def _physical_cores() -> int | None:
-    import psutil
-
-    return psutil.cpu_count(logical=False)
-
-
-def _memory() -> tuple[int, int]:
-    import psutil
-
-    memory = psutil.virtual_memory()
-    return memory.total, memory.available
 
 
 # --- Small helpers ---

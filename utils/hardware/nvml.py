@@ -26,7 +26,6 @@ _PATHS = {
     "SYS": "PCIe and the link between processors",
 }
 
-
 #: Linux, Jetson, WSL2. (There /dev/dxg stands for any maker's GPU, and Windows lends NVIDIA's driver to this folder.)
 _DEVICE_FILES = ("/dev/nvidia[0-9]*", "/dev/nvhost-gpu", "/usr/lib/wsl/lib/libcuda.so.1")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from utils.ranks.failures import Outcome, meanwhile
 from utils.ranks.lifetimes import send_signal
-from utils.ranks.output import Quiet, Transcript, View
+from utils.ranks.output import Transcript, View
 from utils.ranks.processes import InterruptFlag, RankHandle
 from utils.ranks.wire import Listener
 
@@ -51,7 +51,7 @@ class Gathering:
         self._deadline = time.monotonic() + timeout if timeout else None
         self._transcript = transcript
         self._flag = flag
-        self._view = view or Quiet()
+        self._view = view or View()
         self._handle_of: dict[Any, RankHandle] = {handle.channel: handle for handle in handles}
         starter = handles[0].starter.channel()
         sources = [*self._handle_of, *([starter] if starter is not None else []), flag]

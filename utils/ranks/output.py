@@ -247,10 +247,6 @@ class View:
         raise NotImplementedError
 
 
-class Quiet(View):
-    """Shows nothing."""
-
-
 class Terminal(View):
     """Each line as it comes, with the rank that wrote it."""
 

@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from typing import IO, Protocol
+from typing import IO
 
 from utils.ranks.errors import RanksInterrupted
 from utils.ranks.lifetimes import ended_child, kill_group, send_signal
@@ -32,30 +32,6 @@ class CannotFork(RuntimeError):
     """The zygote could not fork safely; the text says why."""
 
 
-class Starter(Protocol):
-    """Starts rank processes and knows how they ended."""
-
-    def start(self, fds: list[int], interrupted: Callable[[], bool]) -> int:
-        """Start one rank that owns these file descriptors; return its pid.
-
-        Raises:
-            OSError: the system has no room for one more.
-            RanksInterrupted: ``interrupted()``, asked now and then, has become true.
-        """
-
-    def exit_code(self, pid: int) -> int | None:
-        """How the process ended (negative: the signal's number), None while it lives."""
-
-    def channel(self) -> Channel | None:
-        """What becomes readable when a process has ended, if there is such a thing."""
-
-    def forget(self, pid: int) -> None:
-        """The world of this rank is closed."""
-
-    def preload(self, *modules: str) -> None:
-        """Ranks that are started later will need these modules: import them once, before, if that helps."""
-
-
 class Zygote:
     """The notebook's side of the process that imports torch once and forks ranks."""
 
@@ -75,10 +51,17 @@ class Zygote:
     def alive(self) -> bool:
         return not self._channel.eof and self._process.poll() is None
 
-    def channel(self) -> Channel:
+    def channel(self) -> Channel | None:
+        """What becomes readable when a process has ended, if there is such a thing."""
         return self._channel
 
     def start(self, fds: list[int], interrupted: Callable[[], bool]) -> int:
+        """Start one rank that owns these file descriptors; return its pid.
+
+        Raises:
+            OSError: the system has no room for one more.
+            RanksInterrupted: ``interrupted()``, asked now and then, has become true.
+        """
         self._tickets += 1
         ticket = self._tickets
         send_signal(self.pid, signal.SIGCONT)  # a rank may have stopped it: it is the ranks' parent
@@ -101,16 +84,19 @@ class Zygote:
         return int(answer["pid"])
 
     def exit_code(self, pid: int) -> int | None:
+        """How the process ended (negative: the signal's number), None while it lives."""
         self._read()
         if pid not in self._exits and not self.alive:
             return -signal.SIGKILL  # ranks do not outlive the zygote
         return self._exits.get(pid)
 
     def forget(self, pid: int) -> None:
+        """The world of this rank is closed."""
         send_signal(self.pid, signal.SIGCONT)
         self._exits.pop(pid, None)
 
     def preload(self, *modules: str) -> None:
+        """Ranks that are started later will need these modules: import them once, before, if that helps."""
         if new := [module for module in modules if module not in self._preloaded]:
             self._preloaded.update(new)
             try:
@@ -147,7 +133,7 @@ class Zygote:
 
 
 class Spawner:
-    """Starts each rank as a fresh Python: slower, but needs no fork."""
+    """Starts each rank as a fresh Python: slower, but needs no fork. It is asked as ``Zygote`` is."""
 
     def __init__(self) -> None:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -208,6 +194,8 @@ class Spawner:
                 channel.send({"do": "guard", "pid": known})
         self._guardian[0].send({"do": what, "pid": pid})
 
+
+Starter = Zygote | Spawner
 
 _lock = threading.Lock()
 _zygote: Zygote | None = None

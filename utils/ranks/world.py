@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
 import itertools
 import os
 import pickle
@@ -13,14 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from utils.ranks import provider, starters
 from utils.ranks.errors import BadRequest
 from utils.ranks.failures import DEVICE_LOST, KEPT, LOST, REMADE, Outcome, failure
 from utils.ranks.gather import Gathering
 from utils.ranks.locate import OURS
-from utils.ranks.output import Output, Quiet, Status, Transcript, View, default_view, label, own_memory
+from utils.ranks.output import Output, Status, Transcript, View, default_view, label, own_memory
 from utils.ranks.processes import InterruptFlag, Processes, check_shape, interrupts
 from utils.ranks.values import dumps_plain, sources_of
 from utils.ranks.wire import packed
@@ -28,7 +26,6 @@ from utils.ranks.wire import packed
 DEFAULT_TIMEOUT = float(os.environ.get("RANKS_TIMEOUT", 60))  # seconds that a cell may take, unless told otherwise
 GIVEN = ("rank", "world_size", "local_rank", "torch", "dist", "display")
 AS_WORLD, REMAKE_TIMEOUT, END_TIMEOUT = -1.0, 20.0, 10.0
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -286,7 +283,7 @@ class World:
             with interrupts() as self._flag:
                 if self._group_lost:
                     self._remake()
-                return self._gather(command, view or Quiet(), self._flag)
+                return self._gather(command, view or View(), self._flag)
         finally:
             self._flag = None
             self._busy.release()
@@ -363,30 +360,6 @@ def _values(outcomes: Iterable[Outcome]) -> list[Any]:
     return [pickle.loads(outcome.blob) for outcome in outcomes]
 
 
-def _tells_its_options_apart(launch: Callable[P, T]) -> Callable[P, T]:
-    """``launch``, but an option by whose name the function has a parameter too, still without a value, is refused."""
-    options = {p.name for p in inspect.signature(launch).parameters.values() if p.kind is p.KEYWORD_ONLY}
-
-    @functools.wraps(launch)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            function, *given = args
-            takes = inspect.signature(function)  # type: ignore[arg-type]
-            named = {p.name for p in takes.parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-            has = {*takes.bind_partial(*given).arguments, *getattr(function, "keywords", ())}
-        except (TypeError, ValueError):  # what is wrong with it, if anything, is said further on
-            named = has = set()
-        for name in sorted(options & kwargs.keys() & (named - has)):
-            raise TypeError(
-                f"{name}= is an option of launch() and a parameter of the function too. For the function, write "
-                f"functools.partial(function, {name}=…); launch's own can then stay beside it."
-            )
-        return launch(*args, **kwargs)
-
-    return checked
-
-
-@_tells_its_options_apart
 def launch(
     function: Callable[..., Any],
     *args: Any,
@@ -399,7 +372,8 @@ def launch(
 ) -> list[Any]:
     """Run ``function(*args, **kwargs)`` on every rank of a new world; return what each returned, rank 0 first.
 
-    The function may be defined in a notebook cell. Like a cell on ranks, it finds ``rank``, ``world_size``,
+    The function may be defined in a notebook cell; a parameter of its own that is called as one of launch's gets its
+    value by its place, or from ``functools.partial``. Like a cell on ranks, it finds ``rank``, ``world_size``,
     ``local_rank``, ``device``, ``torch`` and ``dist``; variables of the notebook by these names do not reach it. The
     world ends with the call.
 
@@ -411,12 +385,12 @@ def launch(
         show_output: show what the ranks print (in rank order, when all are done).
 
     Raises:
-        TypeError: no function, or an option that is a parameter of the function too.
+        TypeError: no function.
         RankError: a rank raised or was killed; the one that failed first is first in ``failures``.
         RankTimeout: the time-out passed; ``report`` says which rank waited where, for whom.
         RanksInterrupted: the reader stopped it.
     """
-    view = default_view(live=False) if show_output else Quiet()
+    view = default_view(live=False) if show_output else View()
     with World(ranks, nodes, backend, timeout=timeout) as world:
         return world.run_last(function, args, kwargs, view)
 

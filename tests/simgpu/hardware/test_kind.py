@@ -113,16 +113,6 @@ def test_a_link_is_found_by_its_name_or_by_the_words_with_which_only_its_name_be
     assert link(links.NVLINK2) is links.NVLINK2
 
 
-def test_slower_divides_speeds_and_nothing_else():
-    half = H100.slower(2)
-    assert half.name == "H100 SXM at 1/2 speed"
-    assert {kind: 2 * rate for kind, rate in half.flops.items()} == H100.flops
-    assert 2 * half.memory_bytes_per_s == H100.memory_bytes_per_s
-    assert (half.memory_bytes, half.nvlink, half.host) == (H100.memory_bytes, H100.nvlink, H100.host)
-    with pytest.raises(ValueError, match="at least 1"):
-        H100.slower(0.5)
-
-
 def test_with_memory_changes_memory_and_nothing_else():
     small = A100.with_memory(16 * GIB)
     assert small.memory_bytes == 16 * GIB

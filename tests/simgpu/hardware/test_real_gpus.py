@@ -7,9 +7,7 @@ import sys
 import pytest
 import torch
 from real_gpus import needs_gpus
-from torch import nn
 
-import simgpu
 from simgpu.tensors import backward
 
 TRAIN = """
@@ -75,9 +73,7 @@ import simgpu
 def network(device):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 5)).double().to(device)
-    x = torch.randn(24, 12, dtype=torch.float64)
-    parallel = nn.DataParallel(model)
-    return parallel(x), {str(p.device) for p in parallel.parameters()}
+    return model(torch.randn(24, 12, dtype=torch.float64).to(device)), {str(p.device) for p in model.parameters()}
 
 with simgpu.cluster(gpus_per_node=2):
     (real, where), (simulated, there) = network("cuda:0"), network("simgpu:0")
@@ -116,40 +112,3 @@ class OnRealGPU:
     """What a parameter on a real GPU says of its place, on a machine without one."""
 
     device = torch.device("cuda:1")
-
-
-class RealModule(nn.Linear):
-    """A module whose parameter says that it is on a real GPU."""
-
-    def parameters(self, recurse: bool = True):
-        return iter([OnRealGPU()])
-
-
-def test_data_parallel_asks_where_its_module_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is asked for the kind of device while it works; (what follows needs real GPUs: the test above)."""
-    asked = []
-
-    def kind_of_device() -> str:
-        asked.append(torch._utils._get_available_device_type())
-        return asked[-1]
-
-    class Asking(nn.DataParallel):
-        def scatter(self, *_args):
-            kind_of_device()
-            raise InterruptedError
-
-    simgpu.uninstall()
-    monkeypatch.setattr(torch._utils, "_get_available_device_type", lambda: "cuda")  # as on a machine with GPUs
-    with simgpu.cluster(gpus_per_node=2):
-        assert kind_of_device() == "simgpu"
-        simulated = Asking(nn.Linear(3, 3).to("simgpu:0"))
-        assert str(simulated.src_device_obj) == "simgpu:0"
-        with pytest.raises(InterruptedError):
-            simulated(torch.ones(2, 3))
-        assert asked[-1] == "simgpu"
-        with pytest.raises(
-            (RuntimeError, AssertionError), match=r"CUDA|NVIDIA|device id|GPUs here are simulated"
-        ):  # there is no such real GPU
-            nn.DataParallel(RealModule(3, 3), device_ids=[99])(torch.ones(2, 3))
-        assert kind_of_device() == "simgpu", "the next one is asked anew"
-    assert torch._utils._get_available_device_type() == "cuda"

@@ -33,7 +33,7 @@ def tops(picture: Picture, kind: str) -> list[float]:
 
 def series(name: str = "GPU 0", **kinds: list[int]) -> MemorySeries:
     length = len(next(iter(kinds.values())))
-    return MemorySeries(name, [float(i) for i in range(length)], kinds, 10 * GB)
+    return MemorySeries(name, [float(i) for i in range(length)], kinds)
 
 
 def test_the_words_tell_each_peak_and_its_largest_kind():
@@ -41,11 +41,11 @@ def test_the_words_tell_each_peak_and_its_largest_kind():
     second = series("GPU 1", parameters=[4 * GB] * 3, activations=[0, 9 * GB, 0])
     picture = memory_over_time([first, second], title="Two GPUs")
     assert picture.alt == (
-        "Two GPUs. Memory of 2 GPUs over 2 s, simulated: GPU 0 holds at most 9 GB of 10 GB, most of it activations "
-        "(5 GB); GPU 1 holds at most 13 GB, more than 10 GB, most of it activations (9 GB)."
+        "Two GPUs. Memory of 2 GPUs over 2 s, simulated: GPU 0 holds at most 9 GB, most of it activations (5 GB); "
+        "GPU 1 holds at most 13 GB, most of it activations (9 GB)."
     )
-    assert "GPU 0: peak 9 GB of 10 GB" in words(picture) and "GPU 1: peak 13 GB, more than 10 GB" in words(picture)
-    assert {"parameters", "activations", "capacity", "peak"} < set(words(picture))
+    assert "GPU 0: peak 9 GB" in words(picture) and "GPU 1: peak 13 GB" in words(picture)
+    assert {"parameters", "activations", "peak"} < set(words(picture))
     assert "gradients" not in words(picture)
 
 
@@ -62,7 +62,7 @@ def test_thinning_keeps_the_peak(count):
     picture = memory_over_time(all_series)
     assert len(picture.data) < 100_000
     assert any("shows its fullest moment" in word for word in words(picture))
-    scale = 1.04 * max(10 * GB, *(max(one.totals()) for one in all_series))
+    scale = 1.04 * max(max(one.totals()) for one in all_series)
     for one, (_, y, _, height), top in zip(all_series, panels(picture), tops(picture, "activations"), strict=True):
         assert top == pytest.approx(y + height * (1 - max(one.totals()) / scale), abs=0.4)
 

@@ -85,28 +85,20 @@ def test_what_does_not_fit_is_said_in_a_sentence(ranks):
         ranks("", "dist.init_process_group('nccl')")
 
 
-def test_a_trace_has_a_row_for_each_stream_link_and_host_thread(ranks, tmp_path):
+def test_a_trace_has_a_row_for_each_stream_and_host_thread(ranks, tmp_path):
     ranks("-n 2 --gpu H100", STEP)
     ranks("", "import simgpu\nwith simgpu.profile() as prof:\n" + STEP.replace("\n", "\n    "))
     ranks("", f"prof.export_trace(r'{tmp_path}/%d.json' % rank)\nlen(prof.events), prof.elapsed")
-    traces = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
-    numbers = [{event["pid"] for event in trace["traceEvents"]} for trace in traces]
+    traces = [json.loads((tmp_path / f"{rank}.json").read_text())["traceEvents"] for rank in (0, 1)]
+    numbers = [{event["pid"] for event in trace} for trace in traces]
     assert not numbers[0] & numbers[1]
     for rank, trace in enumerate(traces):
-        rows = {}
-        for event in trace["traceEvents"]:
-            if event["name"] == "thread_name":
-                rows[event["pid"], event["tid"]] = event["args"]["name"]
-        processes = {e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "process_name"}
-        assert processes == {f"rank {rank}, GPU {rank}", f"rank {rank}, links", f"rank {rank}, host"}
-        assert {"default stream", "stream 3", "ranks 0–1 ↔", "host", f"backward, GPU {rank}"} <= set(rows.values())
-        spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
-        assert {(e["pid"], e["tid"]) for e in spans} == set(rows)
-        assert all(event["dur"] >= 0 and event["ts"] >= 0 for event in spans)
-        for row in rows:
-            mine = [(e["ts"], e["ts"] + e["dur"]) for e in spans if (e["pid"], e["tid"]) == row]
-            assert all(
-                after >= end - 1e-3 for (_, end), (after, _) in zip(sorted(mine), sorted(mine)[1:], strict=False)
-            )
-        reduced = [e for e in spans if e["name"] == "all-reduce" and e["cat"] == "communication"]
+        named = {kind: [event for event in trace if event["name"] == kind] for kind in ("thread_name", "process_name")}
+        rows = {(event["pid"], event["tid"]): event["args"]["name"] for event in named["thread_name"]}
+        assert {e["args"]["name"] for e in named["process_name"]} == {f"rank {rank}, GPU {rank}", f"rank {rank}, host"}
+        assert {"stream 7: the default stream", "host", f"backward, GPU {rank}"} <= set(rows.values())
+        spans = [event for event in trace if event["ph"] == "X"]
+        assert {(e["pid"], e["tid"]) for e in spans} <= set(rows)
+        assert all(event["dur"] >= 0 for event in spans)
+        reduced = [e for e in spans if e["name"].startswith("ncclDevKernel_AllReduce")]
         assert reduced and all(e["args"]["how"].startswith("ring") for e in reduced)

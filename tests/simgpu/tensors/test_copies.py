@@ -123,7 +123,7 @@ def test_gpus_share_the_network_cards_of_their_node(nics, times):
 def test_a_node_has_the_network_cards_that_its_maker_puts_there():
     cards = {gpu: simgpu.cluster(2, 8, gpu, numbers=False).nics_per_node for gpu in ("H100", "V100", "RTX 4090")}
     assert cards == {"H100": 8, "V100": 4, "RTX 4090": 2}
-    assert simgpu.cluster(2, 8, "A100", numbers=False).network.speed == "200 Gbit/s"
+    assert simgpu.cluster(2, 8, "A100", numbers=False).network.bytes_per_s == 25e9
 
 
 def test_ordinary_memory_holds_the_host_and_pinned_memory_does_not():

@@ -1,5 +1,7 @@
 """What products and maps cost: hand-counted operations and bytes, tiles of multiprocessors, layouts."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from simgpu_support import ADD, MM, elapsed, exactly, million, toy
@@ -148,7 +150,10 @@ def test_tensor_cores_want_channels_last():
 
 
 def test_a_slower_gpu_is_slower_and_its_neighbours_are_not():
-    simgpu.cluster(gpus_per_node=2, gpu=["toy", simgpu.gpu("toy").slower(2)], launch_s=0)
+    usual = simgpu.gpu("toy")
+    halves = {kind: rate / 2 for kind, rate in usual.flops.items()}
+    slow = replace(usual, flops=halves, memory_bytes_per_s=usual.memory_bytes_per_s / 2)
+    simgpu.cluster(gpus_per_node=2, gpu=[usual, slow], launch_s=0)
     for gpu, factor in ((0, 1), (1, 2)):
         x = million(gpu)
         assert elapsed(lambda x=x: x @ x) == exactly(factor * MM)

@@ -11,7 +11,6 @@ from typing import Literal
 
 BYTES_PER_FP32 = 4
 
-
 RESNET50_PARAMETERS = 25_557_032
 """What torchvision's documentation lists as ``num_params`` of ResNet50_Weights.IMAGENET1K_V1."""
 
