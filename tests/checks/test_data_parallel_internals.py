@@ -1,15 +1,13 @@
-"""Under the checks: what is seen of simulated GPUs, and that right and wrong lie far apart in what they look at."""
+"""Under the checks: what is seen of simulated GPUs."""
 
 from __future__ import annotations
 
 import torch
-from torch import nn
-from torch.nn import functional as F
 from torch.nn.parallel._functions import Broadcast
 
 import simgpu
 from checks.engine import gpus
-from checks.labs.data_parallel_internals import losses, models
+from checks.labs.data_parallel_internals import models
 
 
 def test_a_collective_counts_for_every_gpu_that_receives_or_sends():
@@ -41,24 +39,7 @@ def test_what_each_gpu_computes_and_holds_is_seen_and_that_the_host_waits():
 
 def test_a_row_of_the_model_takes_as_many_operations_as_the_check_says():
     simgpu.cluster(gpus_per_node=2)
-    model = gpus.put(models.Net(torch.float64, statistics=False), simgpu.device(1))
+    model = gpus.put(models.Net(statistics=False).double(), simgpu.device(1))
     with gpus.seen() as seen:
         model(models.rows(3, "float64").to("simgpu:1"))
     assert seen["flops"]["forward"] == [0, 3 * models.FLOPS]
-
-
-def test_the_stated_peak_lies_well_between_right_and_wrong():
-    (official,) = losses.OFFICIAL.functions()
-    case, peaks = losses.MANY[0], []
-    for function in (official, lambda m, x, y, devices: F.cross_entropy(nn.DataParallel(m, devices)(x), y)):
-        simgpu.cluster(gpus_per_node=4, numbers=False)
-        devices = [simgpu.device(number) for number in range(4)]
-        with devices[0]:
-            model = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Linear(256, case["classes"]))
-            batch, targets = torch.empty(case["rows"], 256), torch.zeros(case["rows"], dtype=torch.int64)
-        with gpus.seen() as seen:
-            function(model, batch, targets, devices).backward()
-        peaks.append(max(seen["peak"]))
-        limit = losses.limit(sum(p.nbytes for p in model.parameters()), case["rows"] // 4, case["classes"])
-    assert 2.4e9 < limit < 2.45e9  # "2.4 GB" in the lab
-    assert peaks[0] < 0.6 * limit and peaks[1] > 2 * limit

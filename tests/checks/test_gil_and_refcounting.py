@@ -41,9 +41,7 @@ def _leave_some_behind(count):
     for _ in range(count):
         fork.Process(target=os.read, args=(os.pipe()[0], 1), daemon=True).start()
     fork.Process(target=int).start()  # ends by itself
-    left = process_items.still_there(1.0)
-    process_items.end_children()
-    return [left, process_items.still_there(2.0)]
+    return [process_items.end_children(1.0), process_items.end_children(2.0)]
 
 
 def test_only_processes_that_are_still_at_work_are_left_behind():

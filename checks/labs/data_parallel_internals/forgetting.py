@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from checks.engine import Reference, gpus, refuse
-from checks.labs.data_parallel_internals.models import rows
-from checks.labs.data_parallel_internals.simulated import cluster, values
+from checks.engine import Reference, exercise, gpus, refuse
+from checks.engine.plain import kind_of
+from checks.labs.data_parallel_internals.models import cluster, rows, tensors, values
 
 OUT = "return self.head(hidden), hidden.detach().sum(0, keepdim=True)"
 GET = "logits, sums = parallel(x)\n    parallel.module.total += sums.sum(0)\n    parallel.module.rows += len(x)"
@@ -21,11 +21,7 @@ OFFICIAL = Reference("data_parallel_internals", "Tracker predict", {
          GET: "logits = parallel(x)"},
     "only the rows of the first GPU count: of what replicas change in place, only GPU 0's is the model's own":
         {OUT: IN_PLACE + LOST, GET: "logits = parallel(x)"},
-    "the sum holds the rows of all GPUs, and the count only those of the first":
-        {OUT: "self.rows += len(x)\n        " + OUT, "\n    parallel.module.rows += len(x)": ""},
-    "the sums of the GPUs were averaged: add them up": {"sums.sum(0)": "sums.mean(0)"},
     "the sum is that of the last batch alone: add to what is there": {"total += sums": "total[:] = sums"},
-    "the count is that of the last batch alone: add to what is there": {"rows += len(x)": "rows.fill_(len(x))"},
     "the first layer learns nothing: detach what goes into the statistics, not the hidden values themselves":
         {"self.head(hidden)": "self.head(hidden.detach())"},
 })  # fmt: skip
@@ -36,31 +32,28 @@ CASES = [
 ]
 
 
-def play(case: dict[str, Any], Tracker: Any, predict: Any) -> dict[str, Any]:
+@exercise(OFFICIAL, CASES, title="Who has forgotten?", difficulty=2, minutes=20)
+def forgotten(case: dict[str, Any], Tracker: Any, predict: Any) -> dict[str, Any]:
+    """Judge ``Tracker``, a model that keeps statistics, and ``predict(parallel, x)``, which returns logits."""
     devices = cluster(case["devices"])
-    torch.manual_seed(0)
-    model = gpus.put(Tracker(), devices[0])
-    wanted = {"first.weight", "head.weight", "total", "rows"}
-    missing = wanted - {*dict(model.named_parameters()), *dict(model.named_buffers())}
+    model = Tracker()
+    missing = {"first.weight", "head.weight", "total", "rows"} - tensors(model).keys()
     words = "Tracker's __init__ is not the one of the lab: leave its layers and buffers"
     refuse(missing, words, measured=sorted(missing))
-    with torch.no_grad():
-        for number, one in enumerate(model.parameters()):
-            one.copy_((torch.arange(one.numel()) % 7 - 3 + number).view(one.shape) / 9)
-    parallel, found = nn.DataParallel(model, devices), {}
+    torch.manual_seed(0)
+    for weight in model.parameters():
+        nn.init.normal_(weight)
+    parallel, found = nn.DataParallel(gpus.put(model, devices[0]), devices), {}
     for number, count in enumerate(case["batches"], 1):
         with gpus.seen() as seen:
             logits = predict(parallel, rows(count, "float32", number))
-        kind = type(logits).__name__
-        refuse(not isinstance(logits, torch.Tensor), "predict returns no tensor of logits", measured=kind)
+        refuse(not isinstance(logits, torch.Tensor), "predict returns no tensor of logits", measured=kind_of(logits))
         found[f"the logits of batch {number}"] = values(logits)
         found[f"GPUs that compute for batch {number}"] = sum(flops > 0 for flops in seen["flops"]["forward"])
         refuse(not logits.requires_grad, "no gradient comes back: the logits know nothing of the model")
         logits.square().sum().backward()
-    found["the model's `rows`"] = float(values(model.rows))
-    found["the model's `total`"] = values(model.total)
+    found |= {"the model's `rows`": float(values(model.rows)), "the model's `total`": values(model.total)}
     graph = model.total.requires_grad or model.rows.requires_grad
     refuse(graph, "the statistics keep the graphs of all steps alive: detach what you add")
-    return found | {
-        f"the gradient of `{n}`": values(one.grad) for n, one in model.named_parameters() if one.grad is not None
-    }
+    gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+    return found | {f"the gradient of `{name}`": values(gradient) for name, gradient in gradients.items()}

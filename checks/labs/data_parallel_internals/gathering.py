@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from checks.engine import Reference, gpus, refuse
-from checks.labs.data_parallel_internals.simulated import cluster, refuse_host, unraced, values
+from checks.engine import Reference, exercise, gpus, refuse
+from checks.engine.plain import kind_of
+from checks.labs.data_parallel_internals.models import cluster, values
 
 ROWS = "gradient.split(ctx.rows)"
 PUT = "torch.cat([part.to(device) for part in parts])"
 OFFICIAL = Reference("data_parallel_internals", "Gather", {
-    "Gather puts the rows of the last part first": {PUT: PUT.replace("in parts", "in reversed(parts)")},
     "the gradients of Gather come in another order than the parts": {ROWS: ROWS + "[::-1]"},
+    "tensors go through the host: copy from GPU to GPU": {PUT: PUT.replace(".to", ".cpu().to")},
     "the whole gradient goes to each part's GPU: split first, then move":
         {"part.to(device) for part, device in zip(parts, ctx.devices, strict=True)":
          "gradient.to(device).split(ctx.rows)[index] for index, device in enumerate(ctx.devices)"},
@@ -29,60 +29,46 @@ CASES = [
 ]
 
 
-def play(case: dict[str, Any], Gather: Any) -> dict[str, Any]:
-    """Forward, another forward, and the backward of the first one."""
+@exercise(OFFICIAL, CASES, title="Gather, backward included", difficulty=3, minutes=20)
+def gather(case: dict[str, Any], Gather: Any) -> dict[str, Any]:
+    """Judge a subclass of ``torch.autograd.Function``: ``Gather.apply(device, *parts)``."""
     devices = cluster(case["devices"])
     target = devices[len(devices) // 2]
-    leaves = _leaves(case, devices, 0)
-    for leaf in leaves[1:] if "trained" in case else ():
-        leaf.requires_grad_(False)
-
-    def gather(*parts: Tensor) -> Tensor:
-        made: Tensor = Gather.apply(target, *parts)
-        return made
-
-    with gpus.seen() as ahead, unraced() as read:
-        out = gather(*(leaf * 2 for leaf in leaves))  # (no leaves: nobody else holds them)
-        refuse(not isinstance(out, Tensor), "Gather.apply returns no tensor", measured=type(out).__name__)
-        read.append(out)
-    place, wanted = gpus.place(out), f"GPU {target.index}"
-    refuse(place != wanted, "what Gather returns is not where it belongs", measured=place, expected=wanted)
-    refuse(not out.requires_grad, "what Gather returns does not know what it was made from")
-    refuse_host(ahead["copies"], "in the forward of Gather")
-    moves = sum(ahead["copies"].values())
-    found = {"what Gather returns": values(out), "bytes that move in the forward of Gather": moves}
-    _refuse_kept(gather, _leaves(case, devices[::-1], 1))
-    coming = (torch.arange(out.numel(), dtype=out.dtype) / 3).view(out.shape).to(target)
+    parts = _parts(case, devices)
+    for part in parts[1:] if "trained" in case else ():
+        part.requires_grad_(False)
+    with gpus.seen() as ahead:
+        whole = Gather.apply(target, *(part * 2 for part in parts))  # (no leaves: nobody else holds them)
+    refuse(not isinstance(whole, Tensor), "Gather.apply returns no tensor", measured=kind_of(whole))
+    refuse(not whole.requires_grad, "what Gather returns does not know what it was made from")
+    others, before = _parts(case, devices[::-1], more=1), sum(gpus.held())
+    total = Gather.apply(target, *(part * 2 for part in others)).sum()  # (with its graph)
+    kept = sum(gpus.held()) - before - gpus.rounded(total.nbytes)
+    words = "Gather keeps a tensor alive for its backward, which needs no more than sizes and devices"
+    refuse(kept > 0, words, measured=f"{kept} bytes", expected="none")
+    coming = (torch.arange(whole.numel(), dtype=whole.dtype) / 3).view(whole.shape).to(whole.device)
     with gpus.seen() as back:
         try:
-            out.backward(coming)
+            whole.backward(coming)
         except NotImplementedError:
             raise
         except Exception as error:  # (autograd does not say whose it is)
             text = " ".join(f"{type(error).__name__}: {error}".split())
             refuse(True, f"the backward of Gather ended with {text}. Another forward has been in between")
-    refuse_host(back["copies"], "in the backward of Gather")
-    found["the gradients after a backward through Gather"] = [
-        None if leaf.grad is None else values(leaf.grad) for leaf in leaves if leaf.requires_grad
-    ]
-    moved = sum(back["copies"].values())
-    free = "trained" in case and moved <= moves  # a gradient that nobody needs may stay, or go
-    return found | {"bytes that move in the backward of Gather": moves if free else moved}
+    moved, moved_back = (sum(seen["copies"].values()) for seen in (ahead, back))
+    moved_back = max(moved, moved_back) if "trained" in case else moved_back  # (what nobody needs may stay, or go)
+    return {
+        "what Gather returns": values(whole),
+        "where it is": gpus.place(whole),
+        "bytes that move in forward, from GPU to GPU": moved,
+        "the gradients of the parts": [None if part.grad is None else values(part.grad) for part in parts],
+        "bytes that move in backward, from GPU to GPU": moved_back,
+    }
 
 
-def _leaves(case: dict[str, Any], there: list[Any], more: int) -> list[Tensor]:
-    found = []
-    for number, (device, rows) in enumerate(zip(there, case["rows"], strict=True)):
-        shape = (rows + more, *case.get("row", (3,)))
-        numbers = torch.arange(torch.Size(shape).numel(), dtype=getattr(torch, case["of"])).view(shape) / 7 + number
-        found.append(numbers.to(device).requires_grad_())
-    return found
-
-
-def _refuse_kept(call: Callable[..., Any], leaves: list[Tensor]) -> None:
-    """Between forward and backward, when nobody else holds what went in or came out."""
-    before = sum(gpus.held())
-    total = call(*(leaf * 2 for leaf in leaves)).sum()  # (with its graph)
-    kept = sum(gpus.held()) - before - gpus.rounded(total.nbytes)
-    refuse(kept > 0, "Gather keeps a tensor alive for its backward, which needs no more than sizes and devices",
-           measured=f"{kept} bytes", expected="none")  # fmt: skip
+def _parts(case: dict[str, Any], devices: list[Any], more: int = 0) -> list[Tensor]:
+    """One on each GPU."""
+    torch.manual_seed(more)
+    shapes = [(rows + more, *case.get("row", (3,))) for rows in case["rows"]]
+    parts = [torch.randn(shape, dtype=getattr(torch, case["of"])) for shape in shapes]
+    return [part.to(device).requires_grad_() for part, device in zip(parts, devices, strict=True)]

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from checks.engine import Reference, refuse
+from checks.engine import Reference, exercise, refuse
 from checks.engine.plain import kind_of, number
-from checks.labs.gil_and_refcounting import leaks
+from checks.labs.gil_and_refcounting.leaks import Loop
 
 MEAN, HOOK = "output.mean()", "means.append(output.mean().item())"
 REGISTER = f"    handle = model[1].register_forward_hook(lambda layer, inputs, output: {HOOK})\n"
@@ -22,32 +22,31 @@ OFFICIAL = Reference("gil_and_refcounting", "train_and_log", {
         STEP: STEP + "        with torch.no_grad():\n            means.append(model[:2](x).mean().item())\n"},
     "what a hook returns becomes the layer's output, and the training needs its graph: return nothing": {
         HOOK: f"({HOOK}, output.detach())[1]"},
-    "the hook changes the layer's output: compute with a copy": {
-        HOOK: "means.append(output.data.mul_(1.1).mean().item())"},
     "gradients pile up from step to step: clear them before each backward": {"        optimizer.zero_grad()\n": ""},
 })  # fmt: skip
-CASES = leaks.CASES
+CASES = [{"steps": 7}, {"steps": 1}]
 STAYS = "each step leaves the activations of the hidden layer behind"
 
 
-def play(case: dict[str, Any], train_and_log: Callable[..., Any]) -> dict[str, Any]:
-    loop = leaks.Loop(case)
+@exercise(OFFICIAL, CASES, title="A hook that collects", difficulty=2, minutes=15, timeout=150)
+def hidden_means(case: dict[str, Any], train_and_log: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``train_and_log(model, optimizer, batches)``, which returns a list of means."""
+    loop = Loop(case["steps"])
+    for layer in loop.model:
+        layer.register_forward_hook(_of_somebody_else)
     loop.optimizer.register_step_post_hook(loop.look)
-    modules = list(loop.model.modules())
-    before = [dict(module._forward_hooks | module._forward_pre_hooks) for module in modules]
-    with loop.watched_for(STAYS):
+    with loop.watched(STAYS):
         result = train_and_log(loop.model, loop.optimizer, loop.batches)
-        kind = kind_of(result)
-        found = [number(one) for one in result] if isinstance(result, list) else [None]
-        del result
-    for module, mine in zip(modules, before, strict=True):
-        after = module._forward_hooks | module._forward_pre_hooks
-        words = "the model still has a hook when the function returns, and goes on collecting: handle.remove()"
-        refuse(set(after) - set(mine), words)
-        refuse(set(mine) - set(after), "a hook of somebody else is gone. Take away your own only: handle.remove()")
-    trained = loop.trained()
+    hooks = [hook for part in loop.model.modules() for hook in (part._forward_hooks | part._forward_pre_hooks).values()]
+    words = "the model still has a hook when the function returns, and goes on collecting: handle.remove()"
+    refuse(set(hooks) - {_of_somebody_else}, words)
+    words = "a hook of somebody else is gone. Take away your own only: handle.remove()"
+    refuse(len(hooks) < len(loop.model), words)
+    means = [number(mean) for mean in result] if isinstance(result, list | tuple) else [None]
     words = "train_and_log returns a list of plain numbers, floats: .item() makes one of a tensor"
-    refuse(not all(isinstance(one, float) for one in found), words, measured=kind)
-    words = "the list has one mean for each step"
-    refuse(len(found) != case["steps"], words, measured=len(found), expected=case["steps"])
-    return {**trained, "the means": torch.tensor(found, dtype=loop.model[0].weight.dtype)}
+    refuse(None in means, words, measured=kind_of(result))
+    return {"the weights after the training": loop.weights(), "the means, one for each step": torch.tensor(means)}
+
+
+def _of_somebody_else(*_: Any) -> None:
+    """A hook that does nothing."""

@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from checks.engine import Reference, leaves, refuse
-from checks.engine.plain import kind_of, number
+from checks.engine import Reference, exercise, leaves, refuse
+from checks.engine.plain import from_array, kind_of
 
 HELD, SLOPE = "turn / threads if turn > 1.000001 * launch else None", "(long - short) / (many - few)"
 OFFICIAL = Reference("gil_and_refcounting", "launch_and_held", {
@@ -22,31 +22,29 @@ OFFICIAL = Reference("gil_and_refcounting", "launch_and_held", {
 })  # fmt: skip
 
 
+FIRST = [1, 8], [1, 2], [1, 2, 8]  # numbers of threads: then two do not wait, and two do not wait and eight do
+
+
 def cases(rng: random.Random, index: int) -> dict[str, Any]:
     """Numbers with which all times are exact."""
-    launch, held, start, crowds = 10.0, 3.0, 50.0, [1, 8]
-    if index == 1:
-        crowds = [1, 2]  # nobody waits
-    elif index == 2:
-        crowds = [1, 2, 8]  # two never wait, eight do
-    elif index > 2:
+    launch, held, start = 10.0, 3.0, 50.0
+    if index >= len(FIRST):
         launch, start = rng.randint(8, 40) / 2, float(rng.randint(0, 400))
         held = rng.randint(1, int(4 * launch)) / 4
-        crowds = [1, *sorted(rng.sample(range(2, 13), rng.randint(1, 3)))]
-    runs = {}
-    for threads in crowds:
-        for launches in rng.sample(range(50, 1000, 50), 2):
-            runs[threads, launches] = start + launches * max(launch, threads * held)
-    return {"runs": dict(rng.sample(sorted(runs.items()), len(runs)) if index > 2 else sorted(runs.items()))}
+    crowds = FIRST[index] if index < len(FIRST) else [1, *rng.sample(range(2, 13), rng.randint(1, 3))]
+    runs = {
+        (threads, launches): start + launches * max(launch, threads * held)
+        for threads in crowds
+        for launches in rng.sample(range(50, 1000, 50), 2)
+    }
+    return {"runs": dict(rng.sample(sorted(runs.items()), len(runs)))}
 
 
-def play(case: dict[str, Any], launch_and_held: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, cases, title="How long does a launch hold the GIL?", difficulty=2, minutes=20)
+def held(case: dict[str, Any], launch_and_held: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``launch_and_held(runs)``, which returns microseconds of a launch, and of its part with the GIL."""
     with leaves(runs=case["runs"]):
         found = launch_and_held(case["runs"])
     pair = isinstance(found, tuple | list) and len(found) == 2
-    refuse(not pair, "launch_and_held returns a pair: L and g", measured=kind_of(found))
-    launch, held = found
-    refuse(number(launch) is None, "L is a number of microseconds", measured=kind_of(launch))
-    words = "g is a number of microseconds, or None"
-    refuse(held is not None and number(held) is None, words, measured=kind_of(held))
-    return {"L, the whole launch": number(launch), "g, with the GIL": number(held)}
+    refuse(not pair, "launch_and_held returns a pair: L and g, in microseconds", measured=kind_of(found))
+    return {"L, the whole launch": from_array(found[0]), "g, with the GIL": from_array(found[1])}

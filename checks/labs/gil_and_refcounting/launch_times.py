@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Any
 
-from checks.engine import Reference, leaves, refuse
+from checks.engine import Reference, exercise, judge, leaves, refuse
 from checks.engine.plain import kind_of, number
+from checks.points import passed
 
 BEGIN, DONE = "max(gil, ready[gpu])", "done[gpu] = max(done[gpu], ready[gpu]) + kernel"
 LOOPS = "    for kernel in kernels:\n        for gpu in range(gpus):\n"
@@ -27,18 +27,9 @@ GRAPHS, LIMIT = "range(0, len(kernels), size)", "<= slack * sum(kernels)"
 SMALLEST_GRAPH = Reference("gil_and_refcounting", "smallest_graph", {
     "not even one graph of all kernels is quick enough, so it is None": {"return None": "return len(kernels)"},
     "exactly at the limit is quick enough: at most, not less": {LIMIT: LIMIT.replace("<=", "<")},
-    "smaller graphs are quick enough too: the smallest is asked for": {
-        "range(1, len(kernels) + 1)": "range(len(kernels), 0, -1)"},
-    "that is the number of graphs, not of kernels in one": {"return size": "return len(graphs)"},
     "what is left at the end is a smaller graph, and has to be computed too": {
         GRAPHS: "range(0, len(kernels) - size + 1, size)"},
-    "the smaller graph comes at the end, not first": {
-        GRAPHS: "range(-(-len(kernels) % size), len(kernels), size)",
-        "first : first": "max(first, 0) : first"},
     "an empty graph at the end is launched too": {GRAPHS: "range(0, len(kernels) + 1, size)"},
-    "a graph computes as long as its kernels together, not as the longest": {"[sum(": "[max("},
-    "any number of kernels may be in a graph, not only powers of two": {
-        "range(1, len(kernels) + 1)": "[m for m in range(1, len(kernels) + 1) if m & (m - 1) == 0]"},
     "that is by the lecture's law, for the long run: ask step_time": {
         "step_time(graphs, launch, held, gpus)": "max(launch, gpus * held) / size * len(kernels)"},
     "the limit is a share of the kernels' own time, not of the step's without graphs": {
@@ -47,48 +38,25 @@ SMALLEST_GRAPH = Reference("gil_and_refcounting", "smallest_graph", {
 OFFICIAL = Reference(
     "gil_and_refcounting", "step_time smallest_graph", {**STEP_TIME.mistakes, **SMALLEST_GRAPH.mistakes}
 )
-THE_LECTURES = {"kernels": [10.0] * 24, "launch": 10.0, "held": 3.0, "gpus": 8}
-
-
-def _chain(rng: random.Random) -> dict[str, Any]:
-    launch, usual = rng.randint(4, 12), rng.choice((2.0, 8.0, 30.0))
-    kernels = [round(usual * rng.uniform(0.3, 2), 1) for _ in range(rng.choice((3, 5, 7, 40)))]
-    held = rng.choice((1.0, launch / 4, launch / 2, launch))
-    return {"kernels": kernels, "launch": launch, "held": held, "gpus": rng.choice((1, 2, 3, 8, 12))}
-
-
-def chains(rng: random.Random, number: int) -> dict[str, Any]:
-    first = [{"kernels": [10.0], "launch": 10.0, "held": 3.0, "gpus": 1}, THE_LECTURES | {"kernels": [20.0, 5.0]},
-             THE_LECTURES | {"held": 0.0}, THE_LECTURES]  # fmt: skip
-    return first[number] if number < len(first) else _chain(rng)
-
-
-def limits(rng: random.Random, number: int) -> dict[str, Any]:
-    first = [
-        {"kernels": [50.0] * 6, "launch": 10.0, "held": 3.0, "gpus": 4, "slack": 1.1},  # as it is
-        {"kernels": [6.0] * 4, "launch": 10.0, "held": 3.0, "gpus": 8, "slack": 2.4},  # all in one graph
-        {"kernels": [2.0] * 3, "launch": 10.0, "held": 3.0, "gpus": 1, "slack": 1.7},  # not even then
-        {"kernels": [4.0] * 4, "launch": 8.0, "held": 2.0, "gpus": 1, "slack": 2.25},  # exactly at the limit
-        {"kernels": [1.0] * 4, "launch": 10.0, "held": 10.0, "gpus": 1, "slack": 4.5},  # an empty graph would cost
-        THE_LECTURES | {"slack": 1.2},
-    ]
-    return (
-        first[number]
-        if number < len(first)
-        else _chain(rng) | {"slack": round(round(rng.uniform(1.02, 2), 2) + 0.0003, 4)}
-    )
+TIMES = {"step_time": 1, "smallest_graph": 1}
+CHAINS = [  # kernels, launch, held, gpus, slack
+    ([50.0] * 6, 10.0, 3.0, 4, 1.1),  # no graphs are needed
+    ([6.0] * 4, 10.0, 3.0, 8, 2.4),  # all in one graph
+    ([2.0] * 3, 10.0, 3.0, 1, 1.7),  # not even then
+    ([4.0] * 4, 8.0, 2.0, 1, 2.25),  # exactly at the limit
+    ([1.0] * 4, 10.0, 10.0, 1, 4.5),  # an empty graph would cost
+    ([10.0] * 24, 10.0, 3.0, 8, 1.2),  # the lecture's
+    ([5.0, 4.5, 10.5, 11.0, 9.0], 7.0, 0.0, 2, 1.2),
+    ([12.0, 3.0, 30.5, 8.0, 1.5, 22.0, 17.5], 5.0, 2.5, 3, 1.15),
+]
+CASES = [dict(zip(("kernels", "launch", "held", "gpus", "slack"), chain, strict=True)) for chain in CHAINS]
 
 
 def play(case: dict[str, Any], step_time: Callable[..., Any]) -> dict[str, Any]:
-    seen = {}
-    for first in 1, 2, len(case["kernels"]):  # so that the first wrong launch has a name
-        some = case | {"kernels": case["kernels"][:first]}
-        with leaves(kernels=some["kernels"]):
-            found = step_time(*some.values())
-        refuse(number(found) is None, "step_time returns a number of microseconds", measured=kind_of(found))
-        alone = {1: ", with the first launch of each thread alone", 2: ", with the first two launches of each thread"}
-        seen["the time at which the last GPU is done" + alone.get(first, "")] = number(found)
-    return seen
+    with leaves(kernels=case["kernels"]):
+        found = step_time(case["kernels"], case["launch"], case["held"], case["gpus"])
+    refuse(number(found) is None, "step_time returns a number of microseconds", measured=kind_of(found))
+    return {"the time at which the last GPU is done": number(found)}
 
 
 def play_limit(case: dict[str, Any], smallest_graph: Callable[..., Any]) -> dict[str, Any]:
@@ -96,4 +64,12 @@ def play_limit(case: dict[str, Any], smallest_graph: Callable[..., Any]) -> dict
         found = smallest_graph(*case.values())
     words = "smallest_graph returns a whole number, or None"
     refuse(found is not None and number(found, whole=True) is None, words, measured=kind_of(found))
-    return {"the number of kernels in a graph": number(found, whole=True)}
+    return {"the number of kernels in a graph": found}
+
+
+@exercise(OFFICIAL, title="What launches cost", difficulty=2, minutes=25, parts=TIMES)
+def launch_cost(step_time: Any, smallest_graph: Any) -> dict[str, Any]:
+    """Judge ``step_time(kernels, launch, held, gpus)`` and ``smallest_graph(kernels, launch, held, gpus, slack)``."""
+    judge(STEP_TIME, play, CASES, step_time)
+    passed("step_time")
+    return judge(SMALLEST_GRAPH, play_limit, CASES, smallest_graph)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import json
 import math
 import os
 import tempfile
@@ -11,84 +12,76 @@ from typing import Any
 
 import torch
 
-from checks.engine import Reference, leaves, refuse
+from checks.engine import Reference, exercise, leaves, refuse
 from checks.engine.inside import Outcome
 from checks.engine.plain import kind_of, shorten
 from checks.labs.gil_and_refcounting import process_items
 
-PRELOAD = ("psutil", "concurrent.futures.process", "multiprocessing.pool")
+PRELOAD = ("concurrent.futures.process", "multiprocessing.pool")
 OFFICIAL = Reference("gil_and_refcounting", "run_parallel")
 THREADS = 3  # of torch in the process that calls: forked workers inherit them
 ANYTHING = [3, 3, [1, 2], None, {"b": [3]}, 0, ValueError("a result"), "x" * 150_000, (), [1, 2]]
 CASES: list[dict[str, Any]] = [
     {"items": 23, "workers": 4}, {"items": 9, "workers": 5},
     {"of any kind": 10, "workers": 2}, {"of any kind": 1, "workers": 2}, {"of any kind": 0, "workers": 1},
-    {"items": 5, "fails in item": 3, "workers": 2},
+    {"items": 5, "an item": "fails", "workers": 2},
 ]  # fmt: skip
 
 
-def play(case: dict[str, Any], run_parallel: Callable[..., Any]) -> dict[str, Any]:
+@exercise(OFFICIAL, CASES, title="Processes instead of threads", difficulty=2, minutes=20, timeout=200)
+def processes(case: dict[str, Any], run_parallel: Callable[..., Any]) -> dict[str, Any]:
+    """Judge ``run_parallel(function, items, workers)``: results in the order of the items."""
     torch.set_num_threads(THREADS)
     os.environ["OMP_NUM_THREADS"] = str(THREADS)  # what spawned workers begin with
     process_items.helpers_can_be_sent(getattr(run_parallel, "function", run_parallel))
+    fails, workers = "an item" in case, case["workers"]
+    items: list[Any] = [*range(10, 10 + case["items"])] if "items" in case else ANYTHING[: case["of any kind"]]
     with tempfile.TemporaryDirectory(prefix="items-") as folder:
-        items = ANYTHING[: case["of any kind"]] if "of any kind" in case else [*range(10, 10 + case["items"])]
-        function: Any = process_items.Failing()
-        if "fails in item" in case:
-            function = process_items.Failing(items[case["fails in item"]])
-        elif "items" in case:
-            function = process_items.InStep(folder, items, case["workers"])
-        came_out = ""
+        function: Any = process_items.itself
+        if "items" in case and not fails:
+            function = process_items.InStep(folder, items, workers)
+        results: Any = None
         try:
             with process_items.ended_after(60), leaves(items=items):
-                results = run_parallel(function, items, case["workers"])
-        except BaseException as error:
-            if "fails in item" not in case or (isinstance(error, Outcome) and error.__cause__ is None):
+                results = run_parallel(function, items, workers)
+        except (Exception, Outcome) as error:
+            if not fails or process_items.WAITS in str(error):
                 raise
-            came_out, results = "an error", []
-        threads, left = torch.get_num_threads(), process_items.still_there()
-        process_items.end_children()
-        notes = function.notes() if isinstance(function, process_items.InStep) else []
-        alone = os.path.exists(f"{folder}/alone")
-    if notes:
-        _judge_work(case, items, notes, alone)
-    words = "an item raises an error, and run_parallel returns as if nothing had happened: let it come out"
-    refuse("fails in item" in case and not came_out, words)
+        else:
+            words = "an item raises an error, and run_parallel returns as if nothing had happened: let it come out"
+            refuse(fails, words)
+        threads, left = torch.get_num_threads(), process_items.end_children(3.0)
+        if isinstance(function, process_items.InStep):
+            _refuse_work(case, items, function)
     words = "the process that calls has lost its threads: set the number in the workers only"
     refuse(threads != THREADS, words, measured=threads, expected=THREADS)
     words = "processes are left behind when run_parallel has returned: end them, and wait for them"
     refuse(left, words, measured=left, expected=0)
-    refuse(not isinstance(results, list), "run_parallel returns a list", measured=kind_of(results))
-    if "of any kind" in case:
-        words = "run_parallel returns one result for each item, and these may be equal, None or empty"
-        refuse(len(results) != len(items), words, measured=len(results), expected=len(items))
-        return {"the results, which may be anything": [shorten(one, 40) for one in results]}
+    refuse(not (fails or isinstance(results, list)), "run_parallel returns a list", measured=kind_of(results))
+    texts = [shorten(result, 40) for result in results or ()]
+    right = [str(item * item / 8) for item in items] if isinstance(function, process_items.InStep) else texts
     words = "the results come in the order in which they are ready, not in that of the items"
-    right = [item * item / 8 for item in items]
-    refuse(notes and results != right and sorted(results) == right, words, measured=results[:4], expected=right[:4])
-    return {"the results": results}
+    refuse(texts != right and sorted(texts) == sorted(right), words, measured=texts[:4], expected=right[:4])
+    return {"the results, one for each item": texts}
 
 
-def _judge_work(case: dict[str, Any], items: list[int], notes: list[dict[str, Any]], alone: bool) -> None:
+def _refuse_work(case: dict[str, Any], items: list[int], function: process_items.InStep) -> None:
     """Every item once, by as many processes as asked for, with even shares, all at the same time."""
-    here = [note for note in notes if note["pid"] == os.getpid()]
-    threads = len({note["thread"] for note in here})
-    how = f"in {threads} threads, which share one GIL" if threads > 1 else "one after the other"
+    notes, workers = [json.loads(path.read_text()) for path in function.folder.glob("*.*")], case["workers"]
+    here = [note["thread"] for note in notes if note["pid"] == function.caller]
+    how = f"in {len({*here})} threads, which share one GIL" if len({*here}) > 1 else "one after the other"
     words = f"the process that calls does the work itself, {how}: start processes"
     refuse(here, words, measured=f"{len(here)} items", expected="0 items")
     times = collections.Counter(note["item"] for note in notes)
-    lost = sum(item not in times for item in items)
-    words = "items are never computed: they do not divide evenly among the workers"
-    refuse(lost, words, measured=f"{lost} of {len(items)}", expected=0)
-    again = max(times.values())
-    refuse(again > 1, "each item is computed once", measured=f"{again} times", expected="once")
+    words = "not every item is computed once (they need not divide evenly among the workers)"
+    refuse(times != dict.fromkeys(items, 1), words, measured=f"{len(notes)} calls for {len(times)} of {len(items)}")
     shares = sorted(collections.Counter(note["pid"] for note in notes).values(), reverse=True)
-    workers, most = case["workers"], math.ceil(len(items) / case["workers"])
-    why = "each costs time and memory to start" if len(shares) > workers else "the others have nothing to do"
-    words = f"not so many processes as workers: {why}"
-    refuse(len(shares) != workers, words, measured=len(shares), expected=workers)
-    words = "the items are not shared out evenly: the busiest process sets the pace"
-    refuse(shares[0] > most, words, measured=f"shares of {shares}", expected=f"at most {most}")
+    words = "the items are not shared out evenly among as many processes as there are workers"
+    wrong = len(shares) != workers or shares[0] > math.ceil(len(items) / workers)
+    refuse(
+        wrong, words, measured=f"shares of {shares}", expected=f"{workers} shares, none over n / workers, rounded up"
+    )
+    alone = function.alone.exists()
     refuse(alone, "the processes do not work at the same time: start all before you wait for the first")
     threads = max(note["torch threads"] for note in notes)
     words = "each process uses several threads of torch, and they fight for cores: torch.set_num_threads(1) in each"

@@ -48,7 +48,7 @@ def autograd_function():
     return (replicate_model,)
 
 
-wrong("buffers left out", "a replica has buffers too", {ALL: "tensors = dict(model.named_parameters())"})
+wrong("buffers left out", "it has buffers too", {ALL: "tensors = dict(model.named_parameters())"})
 wrong("deepcopy", "gradients end there and never reach the model", {
     GIVE: "import copy\n\n    twins = [model, *(copy.deepcopy(model).to(device) for device in devices[1:])]\n"
     "    return [dict(twin.named_parameters()) | dict(twin.named_buffers()) for twin in twins]"

@@ -28,6 +28,6 @@ def by_counting():
 
 wrong("columns", "split the rows (dimension 0), not the columns", {CUT: "parts = batch.chunk(len(devices), dim=-1)"})
 wrong("empty parts", "a GPU that gets no rows gets no part either", {CUT: "parts = batch.tensor_split(len(devices))"})
-wrong("only split", "still on the host", {GIVE: "return list(parts)"})
+wrong("only split", "part i belongs on devices[i]", {GIVE: "return list(parts)"})
 wrong("by way of the first GPU", "rows move twice", {CUT: "parts = batch.to(devices[0]).chunk(len(devices))"})
-wrong("cuts the graph", "knows nothing of the batch", {CUT: "parts = batch.detach().chunk(len(devices))"})
+wrong("cuts the graph", "do not detach it", {CUT: "parts = batch.detach().chunk(len(devices))"})
