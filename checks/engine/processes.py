@@ -70,6 +70,10 @@ def run(
     return results[0] if ranks is None else results
 
 
+class Died(Wrong):
+    """A process has ended without a word: it was killed, or has ended itself."""
+
+
 class StoodStill(Wrong):
     """Ranks wait for each other, and nobody is left to wake them. ``ends``: how each rank ended."""
 
@@ -198,7 +202,7 @@ def _failed(error: Any, work: _Work, notes: Path) -> Exception:
     if first.rank not in outcomes:
         how = " ".join(str(first.message).split()).removeprefix("ended with ")
         where = f" on rank {first.rank}" if work.ranks > 1 else ""
-        return Wrong(f"{work.subject} ended its process{where} ({how}).")
+        return Died(f"{work.subject} ended its process{where} ({how}).")
     sentence = outcomes[first.rank]["sentence"]
     if outcomes[first.rank]["kind"] == "not started":
         return raised_from(outcomes[first.rank])
