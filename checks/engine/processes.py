@@ -84,6 +84,10 @@ def run(
     return found[0] if ranks is None else found
 
 
+class Died(Wrong):
+    """A process has ended without a word: it was killed, or has ended itself."""
+
+
 class StoodStill(Wrong):
     """Ranks wait for each other, and nobody is left to wake them. ``ends``: how each rank ended."""
 
@@ -178,7 +182,7 @@ def _failed(error: Any, subject: str, ranks: int, notes: Path) -> Exception:
     if first.rank not in outcomes:
         how = " ".join(str(first.message).split()).removeprefix("ended with ")
         where = f" on rank {first.rank}" if ranks > 1 else ""
-        return Wrong(f"{subject} ended its process{where} ({how}).")
+        return Died(f"{subject} ended its process{where} ({how}).")
     told = outcomes[first.rank]
     # Ranks that fail alike fail in any order; what is shown should not depend on it.
     alike = [rank for rank, outcome in outcomes.items() if outcome["sentence"] == told["sentence"]]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import random
 
 import nbformat
-import pytest
 import torch
 
 from checks.labs.checkpointing import resuming
-from checks.labs.checkpointing.resume_task import Decay, Momentum, Task
+from checks.labs.checkpointing.resume_task import Task
 from course import outline
 
 
@@ -21,7 +21,7 @@ def test_each_part_changes_in_a_step_and_goes_on_from_a_state_that_is_loaded():
         task.step(number, parts)
     states = {name: {key: torch.as_tensor(value).clone() if name == "model" else value for key, value in
                      part.state_dict().items()} for name, part in parts.items()}  # fmt: skip
-    states["optimizer"]["velocities"] = [one.clone() for one in states["optimizer"]["velocities"]]
+    states["optimizer"] = copy.deepcopy(states["optimizer"])
     generators, ends = (torch.get_rng_state(), random.getstate()), []
     for _ in range(2):
         for name, part in parts.items():
@@ -34,19 +34,6 @@ def test_each_part_changes_in_a_step_and_goes_on_from_a_state_that_is_loaded():
         assert all(one != other for one, other in zip(before, ends[-1], strict=True))
         parts = task.new()
     assert ends[0] == ends[1]
-
-
-def test_the_quick_optimizer_and_schedule_are_those_of_torch():
-    weights = [torch.linspace(0, 1, 5).requires_grad_() for _ in range(2)]
-    mine, real = Momentum(weights[:1]), torch.optim.SGD(weights[1:], lr=0.1, momentum=0.9)
-    schedule = Decay(mine)
-    for _ in range(12):
-        for weight in weights:
-            weight.grad = (weight.detach() - 2) ** 2
-        real.param_groups[0]["lr"] = mine.lr
-        mine.step(), real.step(), schedule.step()
-    torch.testing.assert_close(*weights)
-    assert mine.lr == pytest.approx(0.1 * 0.97**5)
 
 
 def test_the_text_of_the_lab_tells_the_right_counts():

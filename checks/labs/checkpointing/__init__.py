@@ -2,7 +2,6 @@
 
 saves.py        saving: killed at every step with files
 resuming.py     resumed, on_ranks: twenty lives of a training, and some of two ranks with damaged checkpoints
-killing.py      lives: processes that take notes and are killed
 resume_task.py  the training that is resumed: given to who does the exercise
 """
 

@@ -1,8 +1,4 @@
-"""A training to kill and resume: small, with everything that an exact resume must bring back, and quick to start.
-
-``Momentum`` and ``Decay`` do what ``torch.optim.SGD(momentum=0.9)`` and a ``LambdaLR`` do. The real ones import
-torch's compiler, which takes seconds, and here a training starts again after each kill.
-"""
+"""A training to kill and resume: small, with everything that an exact resume must bring back."""
 
 from __future__ import annotations
 
@@ -14,63 +10,39 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-SAMPLES, FEATURES, CLASSES = 72, 16, 4
-
-
-class Momentum:
-    """SGD with momentum."""
-
-    def __init__(self, parameters: Any) -> None:
-        self.parameters = list(parameters)
-        self.lr, self.velocities = 0.1, [torch.zeros_like(one) for one in self.parameters]
-
-    def step(self) -> None:
-        with torch.no_grad():
-            for parameter, velocity in zip(self.parameters, self.velocities, strict=True):
-                velocity.mul_(0.9).add_(parameter.grad)
-                parameter.sub_(velocity, alpha=self.lr)
-                parameter.grad = None
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"lr": self.lr, "velocities": list(self.velocities)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.lr = state["lr"]
-        for mine, saved in zip(self.velocities, state["velocities"], strict=True):
-            mine.copy_(saved)
+SAMPLES, BATCH, FEATURES, CLASSES = 72, 4, 16, 4
 
 
 class Decay:
     """A schedule: warms up for eight steps, then the learning rate falls by 3 % a step."""
 
-    def __init__(self, optimizer: Momentum) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer, self.steps = optimizer, 0
 
     def step(self) -> None:
         self.steps += 1
-        self.optimizer.lr = 0.1 * min((self.steps + 1) / 8, 0.97 ** (self.steps - 7))
+        self.optimizer.param_groups[0]["lr"] = 0.1 * min((self.steps + 1) / 8, 0.97 ** (self.steps - 7))
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, int]:
         return {"steps": self.steps}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, int]) -> None:
         self.steps = state["steps"]
 
 
 class Batches:
     """Deals samples out to ranks, in another order in each epoch. ``next`` gives the indices of a batch."""
 
-    def __init__(self, rank: int, world_size: int, batch: int = 4) -> None:
-        self.rank, self.world_size, self.batch = rank, world_size, batch
-        self.epoch, self.position = 0, 0
+    def __init__(self, rank: int, world_size: int) -> None:
+        self.rank, self.world_size, self.epoch, self.position = rank, world_size, 0, 0
 
     def next(self) -> torch.Tensor:
         order = torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(self.epoch))
-        mine = order[self.rank :: self.world_size][self.position : self.position + self.batch]
-        self.position += self.batch
+        indices = order[self.rank :: self.world_size][self.position : self.position + BATCH]
+        self.position += BATCH
         if self.position >= SAMPLES // self.world_size:
             self.epoch, self.position = self.epoch + 1, 0
-        return mine
+        return indices
 
     def state_dict(self) -> dict[str, int]:
         return {"epoch": self.epoch, "position": self.position}
@@ -97,9 +69,8 @@ class Task:
         """
         rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         torch.manual_seed(0)
-        layers = nn.Linear(FEATURES, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, CLASSES)
-        model = nn.Sequential(*layers)
-        optimizer = Momentum(model.parameters())
+        model = nn.Sequential(nn.Linear(FEATURES, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, CLASSES))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         torch.manual_seed(1000 + rank)
         random.seed(1000 + rank)
         batches = Batches(rank, world_size)
@@ -111,6 +82,7 @@ class Task:
         inputs = torch.sin(torch.outer(indices + 1.0, torch.arange(1.0, FEATURES + 1)))
         if random.random() < 0.5:
             inputs = inputs.flip(1)
+        parts["optimizer"].zero_grad()
         cross_entropy(parts["model"](inputs), indices % CLASSES).backward()
         self.moment("after backward")
         if dist.is_initialized() and dist.get_world_size() > 1:
@@ -120,6 +92,7 @@ class Task:
         parts["optimizer"].step()
         self.moment("after the optimizer's step")
         parts["scheduler"].step()
+        self.moment("after step")
 
     def moment(self, name: str) -> None:
         """The check ends processes here, too."""

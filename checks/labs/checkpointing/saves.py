@@ -2,166 +2,174 @@
 
 from __future__ import annotations
 
-import itertools
 import os
+import resource
+import signal
 import stat
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import torch
 
 from checks.engine import Reference, exercise, leaves, refuse, same
 from checks.engine.processes import run
-from checks.labs.checkpointing.killing import Life, Notes, die, limit, live, overheard, raise_first
+from checks.engine.verdicts import Wrong
 
+Case = dict[str, Any]
 OFFICIAL = Reference("checkpointing", "save")
-CASES = [
-    {"name": "last.pt", "numbers": 4000, "bytes": 10, "how": ""},
-    {"name": "a checkpoint", "numbers": 300, "bytes": 3, "how": "with a path from the current folder on: "},
-    {"name": "last.pt", "numbers": 300, "bytes": 3, "how": "with a name without a folder, like last.pt: "},
+CASES: list[Case] = [
+    {"name": "last.pt", "numbers": 4000, "bytes": 10, "former": "old", "how": ""},
+    {"name": "a file", "numbers": 300, "bytes": 3, "former": "none", "how": "with a path from the current folder on: "},
+    {"name": "last.pt", "numbers": 300, "bytes": 3, "former": "old", "how": "with a name without a folder: "},
 ]
-THEIRS = "notes.txt", "other.pt.tmp", "last.pt.txt", ".hidden"
+THEIRS = {"notes.txt", "other.pt.tmp", "last.pt.txt", ".hidden"}
+EVENTS = "open", "os.rename", "os.remove", "os.mkdir", "fsync"
 EVERYTHING = 0  # no inode: what os.sync brings to the disk
-ELSEWHERE = "the temporary file is in another folder, maybe on another disk: no rename can come from there"
+FULL, FAILS, ODD = "a disk that is full", "a disk that is full at fsync", "something that cannot be pickled"
+Step = tuple[str, str, int, int, int]  # event, file, inode and size of what is synced; the inode that has the name
 
 
 @exercise(title="A save that survives", difficulty=1, minutes=20, official=OFFICIAL)
 def saving(save: Any) -> dict[str, Any]:
     """Judge ``save(state, path)``, killed at every step with files and at many bytes, and on full disks."""
     for case in CASES:
-        run(play, case, save, timeout=90)
+        try:
+            with tempfile.TemporaryDirectory(prefix="check-") as place:
+                _play(case, Path(place).resolve(), save)
+        except Wrong as wrong:
+            raise wrong.saying(case["how"] + wrong.sentence) from None
     return {"kills": f"at {CASES[0]['bytes']} bytes and before each step with files, each time old or new"}
 
 
-class Room:
-    """A folder with an old checkpoint and files of somebody else, in which lives save a new state."""
-
-    def __init__(self, case: dict[str, Any], save: Any, old: bool = True) -> None:
-        self.case, self.save, self.place = case, save, tempfile.TemporaryDirectory(prefix="check-")
-        self.folder = Path(self.place.name).resolve() / "run.pt-1"
-        self.folder.mkdir()
-        self.path = self.folder / case["name"]
-        for name in THEIRS:
-            (self.folder / name).write_text("theirs")
-        if old:
-            torch.save(self.state(10), self.path)
-
-    def state(self, step: int) -> dict[str, Any]:
-        weights = torch.full((self.case["numbers"], 2), float(step))
-        return {"step": step, "model": {"w": weights[:, 0], "none": torch.empty(0, 3)}, "rates": [0.1, (step, None)]}
-
-    def life(self, kill: int = -1, size: int = 0, full: int = -1, fails: bool = False, extra: Any = None) -> Life:
-        """Killed before step ``kill`` or at byte ``size``; the disk is full at a byte, or at the first fsync."""
-
-        def body(note: Notes) -> None:
-            left, failing = kill, fails
-
-            def hear(event: str, given: Any) -> None:
-                nonlocal left, failing
-                if event == "open" and not str(given).startswith(str(self.folder.parent)) and os.path.isabs(str(given)):
-                    return None  # (a module, /dev/null)
-                if left == 0:
-                    die()
-                left -= 1
-                file = os.fstat(given) if event == "fsync" and given is not None else None
-                facts = {"inode": file.st_ino, "size": file.st_size} if file else {"at": str(given)}
-                if event == "fsync" and given is None:
-                    facts = {"inode": EVERYTHING, "size": sys.maxsize}
-                note(event, now=os.stat(self.path).st_ino if self.path.exists() else 0, **facts)
-                if failing and file and stat.S_ISREG(file.st_mode):
-                    failing = False
-                    raise OSError(28, "No space left on device")
-
-            save = overheard(self.save, hear)
-            os.chdir(self.folder if "without" in self.case["how"] else self.folder.parent)
-            state = self.state(20) | ({} if extra is None else {"extra": extra})
-            path = os.path.relpath(self.path) if self.case["how"] else str(self.path)
-            if size or full >= 0:
-                limit(max(size, full), fatal=bool(size))
-            before = len(os.listdir("/dev/fd"))
-            with leaves(state=state):
-                save(state, path)
-            words = "a file or folder stays open after the save: close what you open"
-            refuse(len(os.listdir("/dev/fd")) > before, words)
-
-        [life] = live(body)
-        refuse(len(os.listdir(self.place.name)) > 1, ELSEWHERE)
-        kept = all((self.folder / name).exists() for name in THEIRS)
-        refuse(not kept, "files of somebody else in the folder are gone: touch only your own")
-        return life
-
-    def holds(self) -> str:
-        """Which checkpoint has the name."""
-        if not self.path.exists():
-            return "nothing"
-        try:
-            loaded = torch.load(self.path)
-        except Exception:
-            return "half a file"
-        states = {"old": self.state(10), "new": self.state(20)}
-        return next((name for name, state in states.items() if same(loaded, state)), "another state")
-
-    def others(self) -> str:
-        return ", ".join(sorted({one.name for one in self.folder.iterdir()} - {self.case["name"], *THEIRS}))
+def state_of(case: Case, step: int) -> dict[str, Any]:
+    weights = torch.full((case["numbers"], 2), float(step))
+    return {"step": step, "model": {"w": weights[:, 0], "none": torch.empty(0, 3)}, "rates": [0.1, (step, None)]}
 
 
-def play(case: dict[str, Any], save: Any) -> None:
-    room = Room(case, save)
-    old = os.stat(room.path).st_ino
-    life = room.life()
-    raise_first([life], case["how"])
-    refuse(room.holds() != "new", "torch.load does not give the state back", measured=room.holds())
-    refuse(room.others(), "a whole save leaves more than the checkpoint in the folder", measured=room.others())
-    size = os.stat(room.path).st_size
-    _killed(case, save, size)
-    _in_order(life, room, old)
-    faults: list[dict[str, Any]] = [{"full": 0}, {"full": size // 2}, {"full": size - 1}, {"fails": True}]
-    for fault in [*faults, {"extra": lambda: None}]:
-        room = Room(case, save)
-        life = room.life(**fault)
-        what = "something that cannot be pickled" if "extra" in fault else "a disk that is full"
-        refuse(not life.of("failed"), f"with {what}, save returns as if all were well: let the error out")
-        refuse(room.holds() != "old", f"with {what}, the old checkpoint is lost", measured=room.holds())
-        words = f"with {what}, the half-written file stays and takes up room: remove it before the error goes on"
-        refuse(room.others(), words, measured=room.others())
+def life(case: Case, folder: Path, sealed: bytes, kill: int = -1, size: int = -1, fault: str = "") -> list[Step]:
+    """In a process: steps with files. Before step ``kill`` or at byte ``size`` it is killed, or the disk is full."""
+    path, steps, real, everything = folder / case["name"], list[Step](), os.fsync, os.sync
 
-
-def _in_order(life: Life, room: Room, old: int) -> None:
-    """The bytes are on the disk before they have the name, and then the name is."""
-    file, folder, syncs = os.stat(room.path), os.stat(room.folder).st_ino, life.of("fsync")
-    words = "the new bytes are copied into the old file, and a copy can be killed half done: os.replace a whole file"
-    refuse(file.st_ino == old, words)
-    paths = [Path(os.path.realpath(note["at"])) for note in life.of("os.rename") if os.path.isabs(note["at"])]
-    refuse(any(room.folder not in path.parents for path in paths), ELSEWHERE)
-    mine = [note for note in syncs if note["inode"] in (file.st_ino, EVERYTHING)]
-    before = [note for note in mine if note["now"] != file.st_ino]
-    words = "fsync of the file comes after the rename: a power cut between them leaves the name without the bytes"
-    refuse(mine and not before, words)
-    refuse(not before, "the bytes are not synced before they have the name: fsync the file that is renamed")
-    words = "fsync comes before the last bytes are written: write, flush, fsync"
-    refuse(before[-1]["size"] < file.st_size, words, measured=f"{before[-1]['size']} bytes", expected=file.st_size)
-    after = [note["now"] == file.st_ino for note in syncs if note["inode"] in (folder, EVERYTHING)]
-    refuse(not after, "the folder of the checkpoint is not synced after the rename: a power cut loses the name")
-    refuse(not any(after), "the folder is synced before the rename: the new name is not on the disk then")
-
-
-def _killed(case: dict[str, Any], save: Any, size: int) -> None:
-    room, empty = Room(case, save), Room(case, save, old=False)
-    empty.life(size=size // 2)
-    refuse(empty.holds() != "nothing", "after a kill, half a file is under the final name: write under another name")
-    for byte in [1, size - 1, *(size * n // case["bytes"] for n in range(1, case["bytes"] - 1))]:
-        room.life(size=byte)
-        words = f"after a kill at byte {byte:,}, the old checkpoint is lost: write under another name"
-        refuse(room.holds() != "old", words, measured=room.holds())
-    raise_first([room.life()], "after a kill has left half a file: ")
-    words = f"after {case['bytes']} kills and one whole save, half-written files are left: take the same name each time"
-    refuse(room.others(), words, measured=room.others())
-    for step in itertools.count():
-        room = Room(case, save)
-        life = room.life(kill=step)
-        if life.ended >= 0:
+    def hear(event: str, given: tuple[Any, ...]) -> None:
+        if event not in EVENTS:
             return
-        words = f"killed before its step {step + 1} with files, the old one went before the new came: os.replace puts "
-        refuse(room.holds() not in ("old", "new"), f"{words}one in the place of the other", measured=room.holds())
+        what = os.path.realpath(str(given[0]))
+        if event == "open" and not what.startswith(str(folder.parent)):
+            return  # a module, /dev/null
+        if len(steps) == kill:
+            os.kill(os.getpid(), signal.SIGKILL)
+        inode, length = given[1:3] if event == "fsync" else (-1, 0)
+        steps.append((event, what, inode, length, path.stat().st_ino if path.exists() else -1))
+
+    def fsync(file: Any) -> None:
+        status = os.fstat(file if isinstance(file, int) else file.fileno())
+        sys.audit("fsync", "", status.st_ino, status.st_size)
+        if fault == FAILS and stat.S_ISREG(status.st_mode):
+            raise OSError(28, "No space left on device")
+        real(file)
+
+    def sync() -> None:
+        sys.audit("fsync", "", EVERYTHING, sys.maxsize)
+        everything()
+
+    for module in (os, sys.modules[os.name]):  # before the answer is opened: ``from os import fsync`` gives these
+        module.fsync, module.fdatasync, module.sync = fsync, fsync, sync  # type: ignore[attr-defined]
+    save = cloudpickle.loads(sealed)
+    sys.addaudithook(hear)
+    os.chdir(folder if "without" in case["how"] else folder.parent)
+    state = state_of(case, 20) | ({"odd": lambda: None} if fault == ODD else {})
+    opened = len(os.listdir("/dev/fd"))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN if fault else signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size if size >= 0 else resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    try:
+        with leaves(state=state):
+            save(state, os.path.relpath(path) if case["how"] else str(path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    refuse(len(os.listdir("/dev/fd")) > opened, "a file or folder stays open after the save: close what you open")
+    return steps
+
+
+def look(case: Case, folders: list[Path]) -> list[tuple[str, str]]:
+    """In a process: which checkpoint has the name in each folder, and what is beside it."""
+    found = []
+    for folder in folders:
+        try:
+            loaded = torch.load(folder / case["name"])
+            known = {"old": state_of(case, 10), "new": state_of(case, 20)}
+            holds = next((name for name, state in known.items() if same(loaded, state)), "another state")
+        except Exception as error:
+            holds = "none" if isinstance(error, FileNotFoundError) else "half a file"
+        names = {*os.listdir(folder)} - {case["name"]}
+        refuse(not names >= THEIRS, "files of somebody else in the folder are gone: touch only your own")
+        found.append((holds, ", ".join(sorted(names - THEIRS))))
+    return found
+
+
+def _play(case: Case, place: Path, save: Any) -> None:
+    sealed, former = cloudpickle.dumps(save), case["former"]
+
+    def room() -> Path:
+        folder = Path(tempfile.mkdtemp(prefix="run.pt-", dir=place))
+        for name in THEIRS:
+            (folder / name).write_text("theirs")
+        if former == "old":
+            torch.save(state_of(case, 10), folder / case["name"])
+        return folder
+
+    def ended(folder: Path, *fate: Any) -> bool:
+        try:
+            return bool(run(life, case, folder, sealed, *fate, timeout=15))
+        except Wrong:
+            return False
+
+    whole, killed = room(), room()
+    path = whole / case["name"]
+    old = path.stat().st_ino if path.exists() else -1
+    steps, [(holds, others)] = run(life, case, whole, sealed, timeout=15), run(look, case, [whole])
+    refuse(holds != "new", "torch.load does not give the state back", measured=holds)
+    refuse(others, "a whole save leaves more than the checkpoint in the folder", measured=others)
+    size, count = path.stat().st_size, case["bytes"]
+    for byte in [1, size - 1, *(size * n // count for n in range(1, count - 1))]:
+        ended(killed, -1, byte)
+    fates = [*((kill, -1, "") for kill in range(len(steps))), (-1, -1, FAILS), (-1, -1, ODD)]
+    fates += [(-1, byte, FULL) for byte in (0, size // 2, size - 1)]
+    rooms = [room() for _ in fates]
+    ends = [ended(folder, *fate) for folder, fate in zip(rooms, fates, strict=True)]
+    [(holds, _), *found] = run(look, case, [killed, *rooms])
+    words = f"killed at {count} bytes of the file, the final name lost what it held: write under another name"
+    refuse(holds != former, words, measured=holds, expected=former)
+    run(life, case, killed, sealed, timeout=15)
+    [(_, others)] = run(look, case, [killed])
+    refuse(others, f"{count} kills and one whole save leave half-written files: take the same name", measured=others)
+    _in_order(steps, path, old)
+    for (kill, _, fault), end, (holds, others) in zip(fates, ends, found, strict=True):
+        words = f"killed before its step {kill + 1} with files, the old one went before the new came: os.replace it"
+        refuse(holds not in (former, "new"), words, measured=holds)
+        if fault:
+            refuse(end, f"with {fault}, save returns as if all were well: let the error out")
+            refuse(holds != former, f"with {fault}, the old checkpoint is lost", measured=holds)
+            refuse(others, f"with {fault}, the half-written file stays: remove it, then raise", measured=others)
+
+
+def _in_order(steps: list[Step], path: Path, old: int) -> None:
+    """The bytes are on the disk before they have the name, and then the name is."""
+    file, folder = path.stat(), path.parent.stat().st_ino
+    refuse(file.st_ino == old, "the new bytes are copied into the old file, which a kill can halve: os.replace it")
+    inside = all(path.parent in Path(what).parents for event, what, *_ in steps if event == "os.rename")
+    refuse(not inside, "the temporary file is in another folder, maybe on another disk: no rename can come from there")
+    order = []
+    for event, _, inode, length, name in steps:
+        what = {file.st_ino: "the file", folder: "the folder", EVERYTHING: "everything"}.get(inode, "another file")
+        late = " before its last bytes" * (length < file.st_size and inode == file.st_ino)
+        when = "after" if name == file.st_ino else "before"
+        order += [f"fsync of {what}{late} {when} the rename"] if event == "fsync" else []
+    shown = ", ".join(order) or "no fsync"
+    safe = {"fsync of the file before the rename", "fsync of everything before the rename"} & {*order}
+    refuse(not safe, "a power cut leaves the name without the bytes: fsync the file, then rename it", measured=shown)
+    safe = {"fsync of the folder after the rename", "fsync of everything after the rename"} & {*order}
+    refuse(not safe, "a power cut loses the name: fsync the folder of the checkpoint, after the rename", measured=shown)

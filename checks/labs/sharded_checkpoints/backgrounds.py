@@ -1,14 +1,17 @@
-"""Check of ``AsyncSaver``: the state of the call, whole files, one copy, and a disk that ends only when it may."""
+"""Check of ``AsyncSaver``: the state of the call, whole files, one copy, on a disk that waits for the check."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import io
 import os
 import pickle
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +20,76 @@ from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from checks.engine import Reference, exercise, leaves, refuse, same
 from checks.engine.processes import run
-from checks.labs.sharded_checkpoints.slow_disk import PATIENCE, SlowDisk, others_held, soon
 
 OFFICIAL = Reference("sharded_checkpoints", "AsyncSaver")
 CASES = [{"older file": False, "seconds": 0.2}, {"older file": True, "seconds": 0.7}]  # of a write
 ROWS = 4099  # of no other tensor
-renamed: list[Any] = []  # (path, whether it was there) at each rename
-died: list[Any] = []  # threads, and of what
+PATIENCE = 4.0  # seconds that a write waits for the check; only who waits for the disk himself sees them pass
+MOMENT = 0.6  # seconds that other threads are held back; who waits for them loses no more than that
+
+
+@exercise(title="A save in the background", difficulty=2, minutes=25, official=OFFICIAL)
+def in_background(AsyncSaver: Any) -> dict[str, str]:
+    """Judge the class ``AsyncSaver(write)`` with ``save(state, path)`` and ``wait()``, on a disk that waits."""
+    for case in CASES:
+        run(play, case, AsyncSaver)
+    return {"saves": "each file holds the state of its call, though the training went on at once"}
+
+
+class SlowDisk:
+    """``write(state, path)`` as the answer gets it: half of the bytes, and it ends when it may, or at once (free)."""
+
+    def __init__(self, free: bool = False) -> None:
+        self.may_end, self.half = threading.Semaphore(9 * free), threading.Event()
+        self.error: BaseException | None = None
+        self.at_once = False  # the error comes before there is a file
+        self.begun = self.ended = self.done = self.most = 0  # writes; how many at once
+        self.in_main, self.path, self.inode = False, "", 0
+
+    def write(self, state: Any, path: Any) -> None:
+        self.in_main = threading.current_thread() is threading.main_thread()
+        self.begun, self.path, content = self.begun + 1, os.path.abspath(path), io.BytesIO()
+        self.most = max(self.most, self.begun - self.ended)
+        try:
+            if self.at_once and self.error:
+                raise self.error
+            torch.save(state, content)
+            with open(path, "wb") as file:
+                file.write(content.getvalue()[: content.tell() // 2])
+                file.flush()
+                self.half.set()
+                self.in_main or self.may_end.acquire(timeout=PATIENCE)
+                if self.error:
+                    raise self.error
+                file.write(content.getvalue()[content.tell() // 2 :])
+                self.inode = os.fstat(file.fileno()).st_ino
+            self.done += 1
+        finally:
+            self.ended += 1
+
+
+@contextlib.contextmanager
+def others_held() -> Iterator[None]:
+    """New threads stand still, for a moment at most: who copies there what the training is about to change is late."""
+    free, until = threading.Event(), time.monotonic() + MOMENT
+
+    def wait(*_: Any) -> None:
+        free.wait(max(0.0, until - time.monotonic()))
+
+    threading.settrace(wait)  # each new thread calls it when it calls a function
+    try:
+        yield
+    finally:
+        free.set()
+        threading.settrace(None)  # type: ignore[arg-type]
+
+
+def soon(true: Callable[[], Any]) -> bool:
+    """Whether it becomes true: a thread may be about to end."""
+    until = time.monotonic() + PATIENCE
+    while not (now := true()) and time.monotonic() < until:
+        time.sleep(0.01)
+    return bool(now)
 
 
 def state_of(step: int) -> dict[str, Any]:
@@ -39,31 +105,26 @@ def places(state: Any) -> dict[str, Any]:
     return {f"state{keystr(path)}": one for path, one in tree_flatten_with_path(state)[0]}
 
 
-def train_on(state: Any) -> None:
-    """A step of training: tensors, lists and dictionaries are changed in place."""
-    for one in places(state).values():
-        if isinstance(one, torch.Tensor):
-            one.add_(1)
-    state["step"] += 1
-    state["done"]["epochs"].append(state["step"])
-    state["rates"][1]["now"] *= 0.9
-
-
-def save(saver: Any, state: Any, path: Path) -> bytes:
-    """A save, and at once a step of training. What the file has to hold (pickled, so that it is no copy of tensors)."""
+def save(saver: Any, state: Any, path: Path) -> tuple[bytes, bytes]:
+    """A save, and at once a step of training, in place. The state at the call and after it, pickled: not as tensors."""
     before = pickle.dumps(state)
     with others_held():
         with leaves(state=state):
             saver.save(state, str(path))
-        train_on(state)
-    return before
+        for one in places(state).values():
+            if isinstance(one, torch.Tensor):
+                one.add_(1)
+        state["step"] += 1
+        state["done"]["epochs"].append(state["step"])
+        state["rates"][1]["now"] *= 0.9
+        return before, pickle.dumps(state)
 
 
-def holds(path: Path, right: bytes, state: Any) -> None:
+def holds(path: Path, states: tuple[bytes, bytes]) -> None:
     """Refuse a file that does not hold what it has to."""
-    found, expected, later = map(places, (torch.load(path), pickle.loads(right), state))
-    wrong = [place for place in expected | found if not same(found.get(place), expected.get(place))]
-    after = [place for place in wrong if same(found.get(place), later.get(place))]
+    content, expected, later = map(places, (torch.load(path), *map(pickle.loads, states)))
+    wrong = [place for place in expected | content if not same(content.get(place), expected.get(place))]
+    after = [place for place in wrong if same(content.get(place), later.get(place))]
     words = f"the file holds {after and after[0]} as the training has changed it after the call: copy it before save"
     refuse(after, f"{words} returns, deep inside too")
     refuse(wrong, f"the file does not hold {wrong and wrong[0]} as it was at the call")
@@ -72,92 +133,56 @@ def holds(path: Path, right: bytes, state: Any) -> None:
 def copies(state: Any) -> set[int]:
     """All tensors but the state's own that are as large as its weights, by their memory."""
     gc.collect()
-    found = [one for one in gc.get_objects() if type(one) is torch.Tensor and one.shape == (ROWS,)]
-    return {one.data_ptr() for one in found} - {state["model"]["w"].data_ptr()}
-
-
-def audit(event: str, given: tuple[Any, ...]) -> None:
-    if event == "os.rename":
-        renamed.append((os.path.abspath(given[1]), os.path.exists(given[1])))
+    large = [one for one in gc.get_objects() if type(one) is torch.Tensor and one.shape == (ROWS,)]
+    return {one.data_ptr() for one in large} - {state["model"]["w"].data_ptr()}
 
 
 def play(case: dict[str, Any], AsyncSaver: Any) -> None:
-    sys.addaudithook(audit)
+    """A save that is looked at while it is half done, and the next one before the first has ended."""
+    renamed, died = list[Any](), list[Any]()  # paths, and whether they were there; threads, and of what
+
+    def hear(event: str, given: tuple[Any, ...]) -> None:
+        if event == "os.rename":
+            renamed.append((os.path.abspath(given[1]), os.path.exists(given[1])))
+
+    sys.addaudithook(hear)
     threading.excepthook = died.append
-    disk, state, seconds = SlowDisk(), state_of(7), case["seconds"]
+    disk, state, seconds, older = SlowDisk(), state_of(7), case["seconds"], case["older file"]
     with tempfile.TemporaryDirectory(prefix="check-") as place:
-        path = Path(place).resolve() / "last.pt"
-        if case["older file"]:
-            torch.save("older", path)
+        first, second = (Path(place).resolve() / name for name in ("step 20.pt", "step 30.pt"))
+        if older:
+            torch.save("older", first)
         saver = AsyncSaver(disk.write)
         saver.wait()  # nothing is under way
-        _one(saver, disk, state, path, seconds)
-        _two(saver, disk, state, path.parent, seconds)
-
-
-def _one(saver: Any, disk: SlowDisk, state: Any, path: Path, seconds: float) -> None:
-    """A save that is looked at while it is half done."""
-    older, right = path.exists(), save(saver, state, path)
-    words = "write runs in the thread of the training, which waits for the disk: start a thread"
-    refuse(disk.in_main, words)
-    refuse(disk.done, "save returns only when the disk has written: return when the copy is made")
-    refuse(
-        not disk.half.wait(PATIENCE) and not died,
-        "save has returned, and write is not called in a thread of this process",
-    )
-    refuse(died, f"the thread dies of {died and died[0].exc_value!r}")
-    words = "write gets the final name, and half a file is no checkpoint: write to another name, then rename"
-    refuse(disk.path == str(path), words)
-    words = "write gets a name in another folder: that may be another file system, where a rename is a copy"
-    refuse(os.path.dirname(disk.path) != str(path.parent), words)
-    threading.Timer(seconds, disk.may_end.release).start()
-    words = "for a moment the former file is gone, and the new one has no name yet: os.replace puts one in place of "
-    refuse(older and not path.exists(), f"{words}the other")
-    saver.wait()
-    refuse(disk.ended < disk.begun, f"wait() returns while write still runs (for {seconds} s): wait until it has ended")
-    refuse(died, f"the thread dies of {died and died[0].exc_value!r}")
-    refuse(not path.exists(), "after wait() there is no file under the name")
-    holds(path, right, state)
-    refuse(older and (str(path), False) in renamed, f"{words}the other")
-    words = "the final name gets a copy, and a copy can be half done: rename what was written"
-    refuse(os.stat(path).st_ino != disk.inode, words)
-    left = sorted({one.name for one in path.parent.iterdir()} - {path.name})
-    refuse(left, "after wait() another file is left", measured=", ".join(left))
-    words = "after wait() the copy is still held: drop it when it is written"
-    refuse(not soon(lambda: not copies(state)), words)
-
-
-def _two(saver: Any, disk: SlowDisk, state: Any, folder: Path, seconds: float) -> None:
-    """A save, and the next one before the first has ended."""
-    first, second, seen = folder / "step 20.pt", folder / "step 30.pt", list[int]()
-
-    def go_on() -> None:
-        time.sleep(seconds)
-        seen.append(len(copies(state)))
-        disk.may_end.release()
-
-    one = save(saver, state, first)
-    helper = threading.Thread(target=go_on)
-    helper.start()
-    two = save(saver, state, second)
-    named = first.exists()
-    helper.join()
-    disk.may_end.release()
-    saver.wait()
-    refuse(disk.most > 1, "two writes run at once: save waits until the one before has ended")
-    words = "of two saves in a row the second one is missing: save waits for the first, it does not skip"
-    refuse(not second.exists(), words)
-    words = "the second save returns before the first file has its name: wait for that, and copy only then"
-    refuse(not named, words)
-    words = "while the first save is under way, the second one's copy is there as well: wait first, then copy"
-    refuse(seen[0] > 1, words)
-    holds(first, one, state)
-    holds(second, two, state)
-
-
-@exercise(title="A save in the background", difficulty=2, minutes=25, official=OFFICIAL)
-def in_background(AsyncSaver: Any) -> dict[str, str]:
-    """Judge the class ``AsyncSaver(write)`` with ``save(state, path)`` and ``wait()``, on a disk that waits."""
-    for case in CASES:
-        run(play, case, AsyncSaver)
-    return {"saves": "each file holds the state of its call, though the training went on at once"}
+        states = save(saver, state, first)
+        refuse(disk.in_main, "write runs in the thread of the training, which waits for the disk: start a thread")
+        refuse(disk.done, "save returns only when the disk has written: return when the copy is made")
+        refuse(not soon(lambda: disk.half.is_set() or died), "save has returned, and no thread here calls write")
+        refuse(died, f"the thread dies of {died and died[0].exc_value!r}")
+        refuse(disk.path == str(first), "write gets the final name, and half a file is no checkpoint: rename it then")
+        words = "write gets a name in another folder: that may be another file system, where a rename is a copy"
+        refuse(os.path.dirname(disk.path) != str(first.parent), words)
+        seen = list[int]()
+        first_end = threading.Timer(seconds, lambda: (seen.append(len(copies(state))), disk.may_end.release()))
+        first_end.start()
+        states_too = save(saver, state, second)
+        named = first.exists()
+        first_end.join()
+        threading.Timer(seconds, disk.may_end.release).start()
+        saver.wait()
+        refuse(disk.most > 1, "two writes run at once: save waits until the one before has ended")
+        refuse(disk.ended < disk.begun, f"wait() returns while write still runs (for {seconds} s): wait for its end")
+        refuse(died, f"the thread dies of {died and died[0].exc_value!r}")
+        refuse(disk.begun < 2, "of two saves in a row the second one is missing: save waits for the first, and saves")
+        refuse(not named, "the second save returns before the first file has its name: wait for that, then copy")
+        refuse(seen[0] > 1, "the second save's copy is there while the first save is under way: wait first, then copy")
+        refuse(not second.exists(), "after wait() there is no file under the name")
+        holds(first, states)
+        holds(second, states_too)
+        words = "for a moment the former file is gone, and the new one has no name yet: os.replace it, without removing"
+        refuse(older and (str(first), False) in renamed, words)
+        words = "the final name gets a copy, and a copy can be half done: rename what was written"
+        refuse(os.stat(second).st_ino != disk.inode, words)
+        left = sorted({*os.listdir(second.parent)} - {first.name, second.name})
+        refuse(left, "after wait() another file is left", measured=", ".join(left))
+        refuse(not soon(lambda: not copies(state)), "after wait() the copy is still held: drop it when it is written")

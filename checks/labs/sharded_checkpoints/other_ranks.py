@@ -22,6 +22,7 @@ CASES = [(4, 3), (2, 4), (3, 1)]  # ranks that save, and that load
 WIDTH = 170  # divided by none of them
 FRAMES = 60_000  # bytes of what the ranks tell each other, and twice those around the numbers in a file
 SETTINGS = 100_000  # bytes of a file that has Adam's settings for each parameter
+MODES, GRADIENTS = "the mode of a module, train or eval", "the gradients"
 SHARDS = 3  # of each parameter: itself, and Adam's two
 
 
@@ -30,10 +31,8 @@ def elsewhere(save: Any, load: Any) -> dict[str, str]:
     """Judge ``save(model, optimizer, folder)`` on N ranks and ``load(model, optimizer, folder)`` on M."""
     for savers, loaders in CASES:
         with tempfile.TemporaryDirectory(prefix="check-") as place:
-            folder = f"{place}/checkpoint"
-            saved = run(saving, save, folder, ranks=savers)
-            _saved(saved)
-            _loaded(saved, run(loading, load, folder, ranks=loaders), f"saved by {savers} ranks, loaded by {loaders}")
+            saved, *_ = run(saving, save, f"{place}/checkpoint", ranks=savers)
+            run(loading, load, f"{place}/checkpoint", saved, ranks=loaders)
     return {"ranks": ", ".join(f"{savers} → {loaders}" for savers, loaders in CASES)}
 
 
@@ -43,11 +42,12 @@ class Counting(TorchDispatchMode):
     received = largest = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        tensors = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
         if func.namespace in ("c10d", "_c10d_functional") and "wait" not in func.__name__:
-            self.received += sum(one.nbytes for one in tree_leaves(found) if isinstance(one, torch.Tensor))
-        self.largest = max(self.largest, *(one.nbytes for one in tree_leaves(found) if type(one) is torch.Tensor), 0)
-        return found
+            self.received += sum(one.nbytes for one in tensors)
+        self.largest = max(self.largest, *(one.nbytes for one in tensors if type(one) is torch.Tensor), 0)
+        return result
 
 
 def build(seed: int, rate: float) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -75,88 +75,69 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> Non
 
 
 def whole(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Every tensor in full, by name; and the settings of Adam's groups."""
+    """Every tensor in full, by name; the settings of Adam's groups; and what is beside them."""
 
     def full(one: Any) -> Any:
         return (one.full_tensor() if hasattr(one, "full_tensor") else one).detach().clone()
 
-    found = {f"model {name}": full(one) for name, one in model.state_dict().items()}
+    state = {f"model {name}": full(one) for name, one in model.state_dict().items()}
     for name, one in model.named_parameters():
-        found |= {f"Adam's {kind} of {name}": full(value) for kind, value in optimizer.state.get(one, {}).items()}
+        state |= {f"Adam's {kind} of {name}": full(value) for kind, value in optimizer.state.get(one, {}).items()}
     for number, group in enumerate(optimizer.param_groups):
-        found[f"the learning rate of group {number}"] = float(group["lr"])
-        found |= {f"Adam's {name} of group {number}": group[name] for name in ("betas", "eps", "weight_decay")}
-    return found
+        state[f"the learning rate of group {number}"] = float(group["lr"])
+        state |= {f"Adam's {name} of group {number}": group[name] for name in ("betas", "eps", "weight_decay")}
+    state[MODES] = [one.training for one in model.modules()]
+    return state | {GRADIENTS: [one.grad is None for one in model.parameters()]}
 
 
-def beside(model: nn.Module) -> dict[str, Any]:
-    """What neither save nor load may change."""
-    return {
-        "the mode of a module, train or eval": [one.training for one in model.modules()],
-        "the gradients": [one.grad is None for one in model.parameters()],
-    }
+def _compare(sentence: str, right: dict[str, Any], state: dict[str, Any]) -> None:
+    wrong = [name for name in right if not same(state.get(name), right[name])]
+    refuse(wrong, f"{sentence} {', '.join(wrong[:3])}")
 
 
-def _only(name: str, before: dict[str, Any], after: dict[str, Any]) -> None:
-    changed = [what for what in before if not same(before[what], after.get(what))]
-    refuse(changed, f"{name}, and changes {', '.join(changed[:3])}")
+def _at_most(most: int, size: int, sentence: str) -> None:
+    refuse(size > most, sentence, measured=f"{size:,} bytes", expected=f"at most {most:,}")
 
 
 def saving(save: Any, folder: str) -> dict[str, Any]:
-    """On each rank that saves."""
+    """On each rank that saves: nobody collects, and each number is written once. The state, and its bytes."""
     model, optimizer = build(1, 0.03)
     train(model, optimizer, 2)
-    before, around = whole(model, optimizer), beside(model)
-    threads = threading.active_count()
+    state, threads = whole(model, optimizer), threading.active_count()
     with leaves(), Counting() as count:
         save(model, optimizer, folder)
     early = threading.active_count() > threads and not any(Path(folder).rglob(".metadata"))
     refuse(early, "save returns while a thread still writes: wait until the checkpoint is complete")
     dist.barrier()
+    local = [SHARDS * sum(one.to_local().nbytes for one in model.parameters())] * dist.get_world_size()
+    dist.all_gather_object(local, local[0])
     files = [one for one in Path(folder).rglob("*") if one.is_file()]
-    refuse(not files, "after save there is no file in the folder")
     words = "after save the folder has no .metadata, without which DCP cannot load: dcp.save writes it"
     refuse(not any(one.name == ".metadata" for one in files), words)
-    _only("save may change nothing but its folder", before | around, whole(model, optimizer) | beside(model))
-    local = SHARDS * sum(one.to_local().nbytes for one in model.parameters())
-    return {"whole": before, "received": count.received, "local": local, "files": [one.stat().st_size for one in files]}
+    _compare("save may change nothing but its folder, and changes", state, whole(model, optimizer))
+    words = "save brings a rank what the others have: each writes its own shards, and nobody collects"
+    _at_most(sum(local) // 4 + FRAMES, count.received, words)
+    sizes = [one.stat().st_size for one in files]
+    words = "the files hold more than the state: each rank writes what it has, once, and all write one checkpoint"
+    _at_most(sum(local) + SETTINGS + FRAMES // 2 * len(local), sum(sizes), words)
+    _at_most(max(local) + SETTINGS + FRAMES // 2, max(sizes), "one file holds more than one rank's shards")
+    return {"state": state, "bytes": sum(local)}
 
 
-def loading(load: Any, folder: str) -> dict[str, Any]:
-    """On each rank that loads."""
+def loading(load: Any, folder: str, saved: dict[str, Any]) -> None:
+    """On each rank that loads: all is as it was saved, and each has read its own rows."""
     model, optimizer = build(2, 0.001)
     if dist.get_world_size() % 2:  # now and then the optimizer is not fresh, and there are gradients
         train(model, optimizer, 1)
-    before = beside(model)
+    before = whole(model, optimizer)
     with leaves(), Counting() as count:
         load(model, optimizer, folder)
-    _only("load may change nothing but the state that it loads", before, beside(model))
     held = {one for group in optimizer.param_groups for one in group["params"]}
     refuse(held != {*model.parameters()}, "load replaces parameters: the optimizer still holds the old ones")
-    return {"whole": whole(model, optimizer), "received": count.received, "largest": count.largest}
-
-
-def _saved(ranks: list[dict[str, Any]]) -> None:
-    """Nobody collects, and each number is written once."""
-    local, files = [one["local"] for one in ranks], ranks[0]["files"]
-    words = "save brings a rank what the others have: each writes its own shards, and nobody collects"
-    _at_most(sum(local) // 4 + FRAMES, max(one["received"] for one in ranks), words)
-    words = "the files hold more than the state: each rank writes what it has, once, and all write one checkpoint"
-    _at_most(sum(local) + SETTINGS + FRAMES // 2 * len(ranks), sum(files), words)
-    _at_most(max(local) + SETTINGS + FRAMES // 2, max(files), "one file holds more than one rank's shards")
-
-
-def _loaded(saved: list[dict[str, Any]], ranks: list[dict[str, Any]], case: str) -> None:
-    """All is as it was saved, and each rank has read its own rows."""
-    right, total = saved[0]["whole"], sum(one["local"] for one in saved)
-    wrong = [name for name in right if not all(same(one["whole"].get(name), right[name]) for one in ranks)]
-    refuse(wrong, f"after load, parts of the state are not those that were saved ({case}): {', '.join(wrong[:3])}")
-    if len(ranks) > 1:
-        words = f"load brings a rank what the others have read ({case}): each reads its own rows from the files"
-        _at_most(total // 4 + FRAMES, max(one["received"] for one in ranks), words)
-        words = f"load fills a tensor with all rows of a parameter ({case}): each rank reads its own, into its shard"
-        _at_most(3 * WIDTH**2, max(one["largest"] for one in ranks), words)
-
-
-def _at_most(most: int, found: int, words: str) -> None:
-    refuse(found > most, words, measured=f"{found:,} bytes", expected=f"at most {most:,}")
+    words = f"after load on {dist.get_world_size()} ranks, not as it was saved (modes and gradients: as before load):"
+    _compare(words, saved["state"] | {name: before[name] for name in (MODES, GRADIENTS)}, whole(model, optimizer))
+    if dist.get_world_size() > 1:
+        words = "load brings a rank what the others have read: each reads its own rows from the files"
+        _at_most(saved["bytes"] // 4 + FRAMES, count.received, words)
+        words = "load fills a tensor with all rows of a parameter: each rank reads its own, into its shard"
+        _at_most(3 * WIDTH**2, count.largest, words)

@@ -127,7 +127,7 @@ right("the barrier is before the next step, and at the end", {
 wrong("each rank for itself", "different checkpoints", {
     "    dist.all_gather_object(good, good_steps(folder))": "    good = [good_steps(folder)]"
 })  # fmt: skip
-wrong("no checksum", "is that checkpoint good?", {
+wrong("no checksum", "is that checkpoint good", {
     CHECKED: '            torch.load(f"{folder}/step-{step}.pt")\n            good.add(step)\n'
 })  # fmt: skip
 wrong("no barrier", "at a barrier", {WAIT: ""})

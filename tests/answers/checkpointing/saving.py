@@ -76,8 +76,8 @@ wrong("torch.save", "half a file", {"    temporary =": "    return torch.save(st
 wrong("the old one is removed first", "the old one went before the new came", {
     NAMED: "        if os.path.exists(path):\n            os.unlink(path)\n" + NAMED
 })  # fmt: skip
-wrong("synced after the rename", "comes after the rename", {
+wrong("synced after the rename", "fsync of the file after the rename", {
     SYNCED: "", NAMED: NAMED + '        with open(path, "rb") as file:\n            os.fsync(file.fileno())\n'
 })  # fmt: skip
-wrong("the folder is not synced", "the folder of the checkpoint is not synced", {"    os.fsync(folder)\n": ""})
-wrong("a new name each time", "half-written files are left", {'f"{path}.tmp"': 'f"{path}.{os.urandom(9).hex()}"'})
+wrong("the folder is not synced", "fsync the folder of the checkpoint", {"    os.fsync(folder)\n": ""})
+wrong("a new name each time", "leave half-written files", {'f"{path}.tmp"': 'f"{path}.{os.urandom(9).hex()}"'})
