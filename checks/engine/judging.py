@@ -117,21 +117,21 @@ def _refuse(play: Play, first: tuple[Case, Seen, Seen], seen: Sequence[Any], off
     case, expected, found = first
     if isinstance(found, _Ended):
         raise found.error
-    words = ""
+    fault = ""
     for mistake in official.mistakes:
         functions = official.functions(mistake)
         played = (same(_attempt(play, c, functions), f) for c, _, f in (first, *seen))
         alike = all(played if dist.get_world_size() == 1 else [*played])  # (all ranks play together)
         if all(_everywhere(alike)):
-            words = mistake
+            fault = mistake
             break
     label = next((name for name in expected if not same(found.get(name), expected[name])), "")
     told = _everywhere((label, *difference(found.get(label), expected[label])) if label else None)
     rank = next(rank for rank, one in enumerate(told) if one)
     label, measured, right = told[rank]
     on = f"on rank {rank}, " * (len(told) > 1)
-    error = Wrong(words or f"{on}{label}: not what the exercise says", measured=measured, expected=right)
-    if words:
+    error = Wrong(fault or f"{on}{label}: not what the exercise says", measured=measured, expected=right)
+    if fault:
         error.figures = f"{on}{label}: {error.figures}"
     raise _in_case(error, case)
 

@@ -89,7 +89,7 @@ def waits(calls: Sequence[dict[str, Any]]) -> None:
 
 def at_most(calls: Sequence[dict[str, Any]], count: int, nbytes: int, why: str) -> None:
     """Refuse more collectives than so many, or one that is given more bytes; ``why``: how they are saved."""
-    few, words = f"at most {count}", f"there are too many collectives: {why}"
-    refuse(len(calls) > count, words, measured=len(calls), expected=few)
+    few, fault = f"at most {count}", f"there are too many collectives: {why}"
+    refuse(len(calls) > count, fault, measured=len(calls), expected=few)
     largest = max((call["bytes"] for call in calls), default=0)
     refuse(largest > nbytes, f"too many bytes in a collective: {why}", measured=largest, expected=f"at most {nbytes}")

@@ -7,8 +7,7 @@ import torch
 import torch.distributed as dist
 
 from checks.labs.buckets_and_overlap import bucketing
-from checks.labs.ddp_and_bucketing import networks
-from checks.labs.ddp_and_bucketing.training import BOTH
+from checks.labs.ddp_and_bucketing.training import BOTH, Network
 
 [BUCKETED] = bucketing.OFFICIAL.functions()
 
@@ -16,7 +15,7 @@ from checks.labs.ddp_and_bucketing.training import BOTH
 @pytest.mark.parametrize("cap", [1, 40, 200, 500, 1500, 10**6])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_buckets_are_those_of_torch(seed, cap):
-    model = networks.model(seed, branches=4, types=BOTH)
+    model = Network(seed, branches=4, types=BOTH)
     parameters = [parameter for parameter in reversed(list(model.parameters())) if parameter.requires_grad]
     # (With indices, torch keeps the given order, as it does when it rebuilds its buckets.)
     indices, _ = dist._compute_bucket_assignment_by_size(parameters, [cap], [], list(range(len(parameters))))

@@ -1,33 +1,26 @@
-"""The models of the checks on DistributedDataParallel."""
+"""The network of the checks on DistributedDataParallel."""
 
 from __future__ import annotations
 
 import sys
 
-import pytest
 import torch
 
-from checks.labs.ddp_and_bucketing import networks
+from checks.labs.ddp_and_bucketing.training import Network
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_model_has_what_is_easily_forgotten(seed):
-    model = networks.model(seed)
-    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
-    buffers = dict(model.named_buffers())
-    assert len(names) == len(list(model.parameters())) + 1, "a tied weight"
-    assert any(not parameter.requires_grad for parameter in model.parameters())
-    assert set(buffers) - set(model.state_dict()) == {"scale.mask"}
-    assert {buffer.dtype for buffer in buffers.values()} == {torch.float64, torch.int64, torch.bool}
+def test_the_network_has_what_is_easily_forgotten():
+    network = Network(0)
+    names, buffers = list(network.named_parameters(remove_duplicate=False)), dict(network.named_buffers())
+    assert len(names) == len(list(network.parameters())) + 1, "a tied weight"
+    assert any(not parameter.requires_grad for parameter in network.parameters())
+    assert set(buffers) - set(network.state_dict()) == {"mask"}
+    assert {buffer.dtype for buffer in buffers.values()} == {torch.float64, torch.int64}
 
 
-def test_a_tangled_loss_is_the_same_and_too_deep_and_wide_for_a_careless_walk():
-    loss = networks.loss(networks.model(3), 1)
-    tangled = networks.tangled(loss)
-    assert torch.equal(loss, tangled)
-    node, deep = tangled.grad_fn, 0
-    while "Clone" in node.name():
-        node, deep = node.next_functions[0][0], deep + 1
+def test_the_graph_of_a_loss_is_too_deep_and_wide_for_a_careless_walk():
+    node, deep = Network(3).loss(1, tangled=True).grad_fn, 0
+    while len({before for before, _ in node.next_functions}) == 2 and "Add" in node.name():
+        [node] = {halves.next_functions[0][0] for halves, _ in node.next_functions}  # two ways to one node
+        deep += 2
     assert deep > sys.getrecursionlimit()
-    halves = [before for before, _ in node.next_functions]
-    assert len(halves) == 2 and len({before.next_functions[0][0] for before in halves}) == 1, "two ways to one node"

@@ -9,8 +9,7 @@ import torch.distributed as dist
 
 from checks.engine import Reference, exercise
 from checks.engine.watching import explained
-from checks.labs.ddp_and_bucketing import networks
-from checks.labs.ddp_and_bucketing.training import BOTH, MEANS, Trained, hidden
+from checks.labs.ddp_and_bucketing.training import BOTH, MEANS, Network, hidden
 
 FULL = "            if sum(p.nbytes for p in self.buckets[number]) >= cap:\n"
 OPEN = "            number = is_open.setdefault"
@@ -68,17 +67,17 @@ CASES = [
 @exercise(OFFICIAL, CASES, title="Buckets", difficulty=3, minutes=40, ranks=(3, 2))
 def buckets(case: dict[str, Any], Bucketed: Callable[..., Any]) -> dict[str, Any]:
     """Judge the class ``Bucketed(model, cap)`` with its method ``finish()``."""
-    models = [networks.model(10 * case["seed"] + number, branches=4, types=BOTH) for number in range(2)]
+    models = [Network(10 * case["seed"] + number, branches=4, types=BOTH) for number in range(2)]
     for model in models if case["branches_reversed_on_odd_ranks"] and dist.get_rank() % 2 else ():
         model.order.reverse()
-    trained, found = [Trained(model, lambda model: Bucketed(model, case["cap"])) for model in models], {}
+    wrapped, found = [Bucketed(model, case["cap"]) for model in models], {}
     for number, which in enumerate((0, 1, 0)):  # two objects live side by side
-        about, one = f"in step {number + 1}, of model {'AB'[which]}", trained[which]
+        about, model = f"in step {number + 1}, of model {'AB'[which]}", models[which]
         words = "Gradients may be ready in another order on another rank: start bucket 0, then bucket 1, …"
         with explained(words):
-            step = one.step(number, one.wrapped.finish)
-        hidden(step.calls, step.ready)
-        found[f"{about}, the bytes of each all_reduce"] = [f"{c['bytes']} ({c['dtype']})" for c in step.calls]
-        found[f"{about}, the gradients that are ready when each starts"] = [c["ready"] for c in step.calls]
-        found |= step.told(about)
+            seen = model.step(about, wrapped[which].finish, number)
+        hidden(model.calls, model.ready)
+        found[f"{about}, the bytes of each all_reduce"] = [f"{c['bytes']} ({c['dtype']})" for c in model.calls]
+        found[f"{about}, the gradients that are ready when each starts"] = [c["ready"] for c in model.calls]
+        found |= seen
     return found

@@ -10,8 +10,7 @@ from torch import nn
 
 from checks.engine import Reference, exercise, refuse
 from checks.engine.watching import explained
-from checks.labs.ddp_and_bucketing import networks
-from checks.labs.ddp_and_bucketing.training import BOTH, MEANS, Trained, flags, hidden
+from checks.labs.ddp_and_bucketing.training import BOTH, MEANS, Network, flags, hidden
 
 MARK = (
     "        for parameter in self.number:\n            if parameter not in self.used:\n"
@@ -43,33 +42,34 @@ CASES = [{"buckets": order, "seed": seed} for seed, order in enumerate(("the las
 @exercise(OFFICIAL, CASES, title="Unused parameters, overlap kept", difficulty=3, minutes=35, ranks=(3, 2))
 def unused_overlap(case: dict[str, Any], FindingUnused: Callable[..., Any]) -> dict[str, Any]:
     """Judge the class ``FindingUnused(model, buckets)`` with its methods ``prepare(loss)`` and ``finish()``."""
-    models = [networks.model(10 * case["seed"] + number, branches=4, types=BOTH) for number in range(2)]
-    trained, found = [Trained(m, lambda m: FindingUnused(m, _buckets(m, case["buckets"]))) for m in models], {}
+    models = [Network(10 * case["seed"] + number, branches=4, types=BOTH) for number in range(2)]
+    wrapped, found = [FindingUnused(model, _buckets(model, case["buckets"])) for model in models], {}
     for number, used in enumerate(STEPS):
-        one, buckets = trained[number % 2], _buckets(models[number % 2], case["buckets"])
-        one.model.gates[1] = 0.0  # branch 1 is used, and its gradients are zero
-        words = "Ranks have used other parts, and yet all of them start bucket 0, then bucket 1, …, each one whole"
-        with explained(words):
-            step = one.step(number, one.wrapped.finish, prepare=one.wrapped.prepare, used=used)
+        model, ddp = models[number % 2], wrapped[number % 2]
+        buckets = _buckets(model, case["buckets"])
+        model.gates[1] = 0.0  # branch 1 is used, and its gradients are zero
         about = f"in step {number + 1}, with the branches {used[: dist.get_world_size()]}"
-        found |= step.told(about)
-        travelled, others = _sorted(buckets, step.calls)
-        words = "the all-reduces are not the buckets in their order, each as one tensor, zeros for what is unused"
-        told, right = [one["bytes"] for one in step.calls], [sum(p.nbytes for p in bucket) for bucket in buckets]
-        refuse(len(travelled) < len(buckets) or len(others) > 1, words, measured=told, expected=right)
-        hidden(step.calls, step.ready, travelled)
+        fault = "Ranks have used other parts, and yet all of them start bucket 0, then bucket 1, …, each one whole"
+        with explained(fault):
+            found |= model.step(about, ddp.finish, number, prepare=ddp.prepare, used=used)
+        travelled, others = _sorted(buckets, model.calls)
+        fault = "the all-reduces are not the buckets in their order, each as one tensor, zeros for what is unused"
+        told, right = [call["bytes"] for call in model.calls], [sum(p.nbytes for p in bucket) for bucket in buckets]
+        refuse(len(travelled) < len(buckets) or len(others) > 1, fault, measured=told, expected=right)
+        hidden(model.calls, model.ready, travelled)
         flags(others, sum(map(len, buckets)))
         # (What lacks nothing before backward goes in prepare() or in the first hook.)
         label = f"{about}, the gradients that are ready when each bucket starts"
-        found[label] = [max(one["ready"], 1) for one in travelled]
+        found[label] = [max(call["ready"], 1) for call in travelled]
     return found
 
 
 def _buckets(model: nn.Module, order: str) -> list[list[nn.Parameter]]:
     """One for each layer, the last layers first, or one for each branch first of all."""
     layers: dict[str, list[nn.Parameter]] = {}
-    for name, parameter in networks.trainable(model):
-        layers.setdefault(".".join(name.split(".")[: 1 + name.startswith("branches")]), []).append(parameter)
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            layers.setdefault(".".join(name.split(".")[: 1 + name.startswith("branches")]), []).append(parameter)
     names = sorted(reversed(layers), key=lambda name: order == "branches first" and not name.startswith("branches"))
     return [layers[name] for name in names]
 

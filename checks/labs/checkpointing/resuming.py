@@ -105,8 +105,8 @@ class Life(Task):
         at = f"step {number} begins" if number < self.steps else "it ends"
         near = [n for n in (number - 1, number + 1) if wrong and 0 <= n <= self.steps and state == right[n]]
         refuse(near, f"{at} with the state of step {near and near[0]}: is the number that is saved off by one?")
-        words = f"{at} with other random numbers ({named}): save them, and restore them after task.new(), which seeds"
-        refuse(wrong and {*wrong} <= {"torch", "python"}, words)
+        fault = f"{at} with other random numbers ({named}): save them, and restore them after task.new(), which seeds"
+        refuse(wrong and {*wrong} <= {"torch", "python"}, fault)
         refuse(wrong, f"{at}, and this is not what it would be without a kill: {named}")
         refuse(first and number < self.low, f"{begins} {self.low}: too much work is lost")
 
@@ -149,8 +149,8 @@ def live(train: Any, case: Case, lives: list[dict[str, Any]]) -> list[dict[str, 
         fine = isinstance(parts, dict) and {*parts} == {*PARTS}
         refuse(not fine, "the training returns the parts that it has trained, as task.new() gave them")
         task.reach(task.steps, parts)
-        words = f"a save every {task.every} steps is enough: saving costs time"
-        refuse(len(task.saves) > task.steps // task.every, words, measured=len(task.saves))
+        fault = f"a save every {task.every} steps is enough: saving costs time"
+        refuse(len(task.saves) > task.steps // task.every, fault, measured=len(task.saves))
     return task.states
 
 
@@ -191,9 +191,9 @@ def _play(case: Case, train: Any, official: Reference, ranks: int) -> None:
         before = "called again after the end, and then in the same process with a new folder: "
         go(before, {"folder": killed, "low": steps, "high": steps}, {"folder": another})
         names = [f"step-{step}.pt" for step in range(every, steps + 1, every)]
-        words = "in the end the folder does not hold the last 3 checkpoints (or 2), named by steps, and nothing else"
+        fault = "in the end the folder does not hold the last 3 checkpoints (or 2), named by steps, and nothing else"
         for files in [sorted(os.listdir(folder)) for folder in (whole, killed) if ranks > 1]:
-            refuse(files not in (sorted(names[-3:]), sorted(names[-2:])), words, measured=", ".join(files[:5]))
+            refuse(files not in (sorted(names[-3:]), sorted(names[-2:])), fault, measured=", ".join(files[:5]))
 
 
 def _damage(path: Path, how: str) -> None:

@@ -40,12 +40,12 @@ def repair(case: dict[str, Any], repair: Callable[..., Any]) -> dict[str, Any]:
     found = _checked("returns", repair(given, run), given)
     seconds, gib = known[found]
     least = "replicas do not share their states: make them shards" if found.replicate > 1 else "keep less, or cut more"
-    words = f"returns {found}, which runs out of memory as well: {least}"
-    refuse(gib > ROOM, words, measured=f"{gib:.0f} GiB", expected=f"at most {ROOM}")
+    fault = f"returns {found}, which runs out of memory as well: {least}"
+    refuse(gib > ROOM, fault, measured=f"{gib:.0f} GiB", expected=f"at most {ROOM}")
     best = _best(given)
     limit = SLOWER * known[best][0]
-    words = f"returns {found}, and a faster plan fits: {_better(found, best)}"
-    refuse(seconds > limit, words, measured=f"{seconds:.2f} s", expected=f"at most {limit:.2f} s")
+    fault = f"returns {found}, and a faster plan fits: {_better(found, best)}"
+    refuse(seconds > limit, fault, measured=f"{seconds:.2f} s", expected=f"at most {limit:.2f} s")
     return {}
 
 
@@ -53,8 +53,8 @@ def _checked(what: str, plan: Any, given: Plan) -> Plan:
     """The plan, if it is one of those that may be tried."""
     refuse(not isinstance(plan, Plan), f"{what} no plan", measured=kind_of(plan))
     changed = [name for name in FIXED if getattr(plan, name) != getattr(given, name)]
-    words = f"{what} a plan with another `{'` and another `'.join(changed)}`: leave what is written into the layers"
-    refuse(changed, words, measured=plan)
+    fault = f"{what} a plan with another `{'` and another `'.join(changed)}`: leave what is written into the layers"
+    refuse(changed, fault, measured=plan)
     refuse(why := plan.wrong(LLAMA_70B, GPUS, BATCH), f"{what} {plan}, which is impossible: {why}")
     return plan
 

@@ -71,12 +71,12 @@ def _finite(case: dict[str, Any], out: torch.Tensor, lse: torch.Tensor, nobody: 
     """Refuse NaN and infinity, and say where they come from."""
     broken = not bool(out[~nobody].isfinite().all() and lse[~nobody].isfinite().all())
     broken |= bool(out[nobody].isnan().any() or lse[nobody].isnan().any())
-    words = {
+    fault = {
         "nothing": "the result is not finite: exp() of a large lse overflows, so take the largest lse off before it",
         "zeros": "NaN or infinity where a query sees no key in a block, or in any: −inf − (−inf) is NaN, and 0 / 0",
         "NaN": "NaN or infinity where a query sees no key in a block: its out may be anything, and 0 · NaN is NaN",
     }  # (in this order: where zeros do no harm, it is the NaN)
-    refuse(broken, words[case["without_keys"]])
+    refuse(broken, fault[case["without_keys"]])
 
 
 def _rounded_once(out: torch.Tensor, outs: torch.Tensor, lses: torch.Tensor) -> None:
@@ -85,9 +85,9 @@ def _rounded_once(out: torch.Tensor, outs: torch.Tensor, lses: torch.Tensor) -> 
     bound = 2.0**-8 * exact.abs() + 1e-4 * outs.abs().max()
     wrong = (out.double() - exact).abs()
     near = float(wrong.max()) < 0.05 * float(outs.abs().max())  # what is further off has another reason
-    words = "numbers are rounded to bfloat16 on the way, more than once: compute in float32, and round the result"
+    fault = "numbers are rounded to bfloat16 on the way, more than once: compute in float32, and round the result"
     worst = float((wrong / bound).max())
-    refuse(out.dtype == torch.bfloat16 and near and worst > 1, words, measured=f"{worst:.1f} times the bound")
+    refuse(out.dtype == torch.bfloat16 and near and worst > 1, fault, measured=f"{worst:.1f} times the bound")
 
 
 MASK = "causal and origin == rank"
@@ -123,8 +123,8 @@ def ring_attention(case: dict[str, Any], ring_attention: Callable[..., Any]) -> 
         nonlocal attended
         attended += 1
         seen.mark()
-        words = "attend reads tensors into which a block is being received: take new ones for it"
-        refuse(any(_one_place(new, old) for new in seen.coming() for old in (k, v)), words)
+        fault = "attend reads tensors into which a block is being received: take new ones for it"
+        refuse(any(_one_place(new, old) for new in seen.coming() for old in (k, v)), fault)
         return _attend(q, k, v, causal)
 
     with leaves(q=q, k=k, v=v), watched(allowed=("send", "recv")) as seen:
@@ -147,10 +147,10 @@ def _overlap(calls: list[dict[str, Any]], attended: int, block: int) -> None:
     for i in range(attended):
         coming = [call for call in calls if call["name"] == "recv" and call["ready"] <= i < call["waited"]]
         bytes_, told = sum(call["bytes"] for call in coming), f"during call {i + 1} of {attended} of attend"
-        words = f"{told}, the next block is not on its way: begin to receive it before attend, and wait afterwards"
-        refuse(bytes_ < block and i < attended - 1, f"{words} (in bytes)", measured=bytes_, expected=block)
-        words = f"{told}, more than one block is on its way: there is room for two, this and the next (in bytes)"
-        refuse(bytes_ > block, words, measured=bytes_, expected=block)
+        fault = f"{told}, the next block is not on its way: begin to receive it before attend, and wait afterwards"
+        refuse(bytes_ < block and i < attended - 1, f"{fault} (in bytes)", measured=bytes_, expected=block)
+        fault = f"{told}, more than one block is on its way: there is room for two, this and the next (in bytes)"
+        refuse(bytes_ > block, fault, measured=bytes_, expected=block)
     early = [call for call in calls if call["name"] == "send" and call["waited"] == call["ready"] < attended]
     refuse(early, "waits until a message is sent, and calls attend only then: begin to send, attend, and wait after it")
     waits(calls)

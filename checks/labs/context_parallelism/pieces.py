@@ -67,8 +67,8 @@ def _places(result: Any, length: int) -> list[int]:
     """The places that a rank has, out of a tensor, an array, a list or a range."""
     result = from_array(result)
     found = [number(from_array(one), whole=True) for one in result] if isinstance(result, list | tuple | range) else []
-    words = "my_tokens does not return a rank's places in the sequence, whole numbers in one row"
-    refuse(not found or None in found, words, measured=shorten(result))
+    fault = "my_tokens does not return a rank's places in the sequence, whole numbers in one row"
+    refuse(not found or None in found, fault, measured=shorten(result))
     outside = [place for place in found if not 0 <= place < length]
     refuse(outside, f"my_tokens returns a place that is not in the sequence of {length} tokens", measured=outside[:1])
     return found

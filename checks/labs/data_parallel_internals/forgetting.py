@@ -38,8 +38,8 @@ def forgotten(case: dict[str, Any], Tracker: Any, predict: Any) -> dict[str, Any
     devices = cluster(case["devices"])
     model = Tracker()
     missing = {"first.weight", "head.weight", "total", "rows"} - tensors(model).keys()
-    words = "Tracker's __init__ is not the one of the lab: leave its layers and buffers"
-    refuse(missing, words, measured=sorted(missing))
+    fault = "Tracker's __init__ is not the one of the lab: leave its layers and buffers"
+    refuse(missing, fault, measured=sorted(missing))
     torch.manual_seed(0)
     for weight in model.parameters():
         nn.init.normal_(weight)

@@ -44,8 +44,8 @@ def gather(case: dict[str, Any], Gather: Any) -> dict[str, Any]:
     others, before = _parts(case, devices[::-1], more=1), sum(gpus.held())
     total = Gather.apply(target, *(part * 2 for part in others)).sum()  # (with its graph)
     kept = sum(gpus.held()) - before - gpus.rounded(total.nbytes)
-    words = "Gather keeps a tensor alive for its backward, which needs no more than sizes and devices"
-    refuse(kept > 0, words, measured=f"{kept} bytes", expected="none")
+    fault = "Gather keeps a tensor alive for its backward, which needs no more than sizes and devices"
+    refuse(kept > 0, fault, measured=f"{kept} bytes", expected="none")
     coming = (torch.arange(whole.numel(), dtype=whole.dtype) / 3).view(whole.shape).to(whole.device)
     with gpus.seen() as back:
         try:

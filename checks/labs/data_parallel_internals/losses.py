@@ -60,8 +60,8 @@ def hold(case: dict[str, Any], data_parallel_loss: Callable[..., Any]) -> dict[s
     most = 3 * parameters + 5.5 * share * case["classes"] * 4
     for device in devices:
         peak = profile.peak_memory(device.index)
-        words = f"GPU {device.index} holds too much at its peak: what has a number for each row and class stays split"
-        refuse(peak > most, words, measured=f"{peak / 1e9:.2f} GB", expected=f"at most {most / 1e9:.2f}")
+        fault = f"GPU {device.index} holds too much at its peak: what has a number for each row and class stays split"
+        refuse(peak > most, fault, measured=f"{peak / 1e9:.2f} GB", expected=f"at most {most / 1e9:.2f}")
     return {}
 
 

@@ -46,9 +46,9 @@ class Net(nn.Module):
         if threading.current_thread() is not threading.main_thread():
             time.sleep(0.1)  # another thread that shares this module puts its tensors into it meanwhile
         where, right = gpus.place(self.first.weight), gpus.place(x)
-        words = "rows and weights of a replica are on two GPUs (do threads share a module? While it runs, "
-        words += "functional_call puts a replica's tensors there)"
-        refuse(where != right, words, measured=f"{right} and {where}")
+        fault = "rows and weights of a replica are on two GPUs (do threads share a module? While it runs, "
+        fault += "functional_call puts a replica's tensors there)"
+        refuse(where != right, fault, measured=f"{right} and {where}")
         return self.norm(self.head(torch.tanh(self.again(self.frozen(self.inner(self.first(x * self.scale)))))))
 
 

@@ -29,10 +29,10 @@ def replicate(case: dict[str, Any], replicate_model: Callable[..., Any]) -> dict
         replicas = replicate_model(model, devices)
     refuse_moved(model, devices[0])
     fine = isinstance(replicas, list | tuple) and all(isinstance(replica, Mapping) for replica in replicas)
-    words = "the result is not a list with one dict for each GPU"
-    refuse(not fine or len(replicas) != len(devices), words, measured=kind_of(replicas), expected=len(devices))
-    words = "bytes that move (each parameter and each buffer, once to each other GPU)"
-    found: dict[str, Any] = {words: sum(seen["copies"].values())}
+    fault = "the result is not a list with one dict for each GPU"
+    refuse(not fine or len(replicas) != len(devices), fault, measured=kind_of(replicas), expected=len(devices))
+    fault = "bytes that move (each parameter and each buffer, once to each other GPU)"
+    found: dict[str, Any] = {fault: sum(seen["copies"].values())}
     for number, (replica, device) in enumerate(zip(replicas, devices, strict=True)):
         missing = [name for name in tensors(model) if name not in replica]
         refuse(missing, f"replica {number} has no {missing}: it has buffers too, and named_buffers() finds all")
@@ -41,10 +41,10 @@ def replicate(case: dict[str, Any], replicate_model: Callable[..., Any]) -> dict
             place, right = gpus.place(copy), f"GPU {device.index}"
             refuse(place != right, f"{what} is in the wrong place", measured=place, expected=right)
             other = gpus.raw(copy).data_ptr() != gpus.raw(own).data_ptr()
-            words = "is a copy: devices[0] has the model already, so its replica holds the model's own tensors"
-            refuse(number == 0 and other, f"{what} {words}")
-            words = "knows nothing of the model's parameter: gradients end there and never reach the model"
-            refuse(own.requires_grad and copy.is_leaf and copy is not own, f"{what} {words}")
+            fault = "is a copy: devices[0] has the model already, so its replica holds the model's own tensors"
+            refuse(number == 0 and other, f"{what} {fault}")
+            fault = "knows nothing of the model's parameter: gradients end there and never reach the model"
+            refuse(own.requires_grad and copy.is_leaf and copy is not own, f"{what} {fault}")
             found[what] = values(copy)
             found[f"whether {what} requires a gradient"] = copy.requires_grad
         functional_call(model, dict(replica), rows(5, case["of"]).to(device)).pow(2).sum().backward()

@@ -50,8 +50,8 @@ def play(case: dict[str, Any], function: Callable[..., Any], loss: bool = False)
     found = _work(case["rows"], seen, model, inputs, f"GPU {first.index}", loss)
     found |= {"the result": values(result), "where the result is": gpus.place(result)}
     if trains:
-        words = "the result knows nothing of the replicas, so no gradient goes back: no detach, item or no_grad"
-        refuse(not result.requires_grad, words)
+        fault = "the result knows nothing of the replicas, so no gradient goes back: no detach, item or no_grad"
+        refuse(not result.requires_grad, fault)
         weights = torch.linspace(0.5, 1.5, result.numel(), dtype=result.dtype).view(result.shape)
         (result * weights.to(result.device)).sum().backward()
     for name, tensor in (tensors(model) | inputs).items():

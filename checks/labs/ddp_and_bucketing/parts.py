@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from checks.engine import Reference, refuse
+from checks.engine import Reference, exercise, refuse
 from checks.engine.watching import explained
-from checks.labs.ddp_and_bucketing import networks
-from checks.labs.ddp_and_bucketing.training import LAB, MEANS, Trained, flags
+from checks.labs.ddp_and_bucketing.training import LAB, MEANS, Network, flags
 
-USED = "    used = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.int32)\n"
 ASK = "    dist.all_reduce(used)\n"
 SKIP = "        if by_how_many == 0:\n            continue\n"
 ZEROS = "        if parameter.grad is None:\n            parameter.grad = torch.zeros_like(parameter)\n"
@@ -28,38 +25,27 @@ OFFICIAL = Reference(LAB, "average_used", {
     "a gradient of zeros is taken for an unused one: what is unused has no gradient, its `.grad` is None":
         {"parameter.grad is not None for": "parameter.grad is not None and bool(parameter.grad.any()) for",
          SKIP: "        if by_how_many == 0:\n            parameter.grad = None\n            continue\n"},
-    "what is used is asked in the first step only: it may be another part in each step":
-        {USED + ASK: "    known = vars(average_used).setdefault(model, [])\n    if not known:\n    " + USED
-                     + "    " + ASK
-                     + "        known += used.tolist()\n    used = torch.tensor(known)\n"},
     **MEANS,
     "the mean does not arrive in `.grad`": {SUM: "        dist.all_reduce(parameter.grad.clone())\n"},
 })  # fmt: skip
-# Branches that each rank uses, step by step; those of branch 1 have gradients of zeros.
-_USED = (
-    [[[0], [2], [3]], [[2], [0], [2]]],
-    [[[], [], []], [[0], [], []]],
-    [[[1], [1], [1]], [[0, 1, 2, 3], [1], []]],
-    [[[0, 1, 2, 3], [2], []], [[], [3], [0]]],
-)
-CASES = [
-    {"branches_used": used, "type": kind, "seed": number}
-    for number, (used, kind) in enumerate(zip(_USED, ("float64", "float32") * 2, strict=True))
-]
-MANY = 24  # branches of the last model, which has more parameters than a number has bits
+# By step and rank, the branches that are used; the gradients of branch 1 are zeros.
+_USED = ([[[0], [2], [3]], [[2], [0], [2]]], [[[], [], []], [[0], [], []]], [[[1], [1], [1]], [[0, 1, 2, 3], [1], []]],
+         [[[0, 1, 2, 3], [2], []], [[], [3], [0]]])  # fmt: skip
+CASES = [{"branches_used": used, "type": ("float64", "float32")[i % 2], "seed": i} for i, used in enumerate(_USED)]
 
 
-def play(case: dict[str, Any], average_used: Callable[..., Any]) -> dict[str, Any]:
-    model = networks.model(case["seed"], branches=MANY if case["seed"] == 3 else 4, types=case["type"])
+@exercise(OFFICIAL, CASES, title="Unused parameters", difficulty=2, minutes=25, ranks=(3, 2))
+def unused(case: dict[str, Any], average_used: Any) -> dict[str, Any]:
+    """Judge ``average_used(model)``, for models of which each rank uses another part."""
+    many = 24 if case["seed"] == 3 else 4  # (this model has more parameters than a number has bits)
+    model, seen = Network(case["seed"], branches=many, types=case["type"]), dict[str, Any]()
     model.gates[1] = 0.0
-    trained, found = Trained(model), {}
-    parameters = len([parameter for parameter in model.parameters() if parameter.requires_grad])
+    most = 1 + sum(parameter.requires_grad for parameter in model.parameters())
+    words = "Some ranks have no gradient for what others have used: first learn in one all_reduce of flags what "
     for number, used in enumerate(case["branches_used"]):
-        words = "Some ranks have no gradient for what others have used: first learn in one all_reduce of flags what "
         with explained(words + "anybody has used"):
-            step = trained.step(number, lambda: average_used(model), used=used)
-        found |= step.told(f"in step {number + 1}")
-        flags(step.calls, parameters)
-        words = "more all-reduces than one for each trainable (not frozen) parameter and one for all flags together"
-        refuse(len(step.calls) > parameters + 1, words, measured=len(step.calls), expected=f"at most {parameters + 1}")
-    return found
+            seen |= model.step(f"in step {number + 1}", lambda: average_used(model), number, used=used)
+        flags(model.calls, most - 1)
+        told = "more all-reduces than one for each trainable (not frozen) parameter and one for all flags together"
+        refuse(len(model.calls) > most, told, measured=len(model.calls), expected=f"at most {most}")
+    return seen

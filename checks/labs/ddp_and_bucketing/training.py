@@ -1,10 +1,8 @@
-"""What the exercises of this lab and the next share: steps of training that are watched, mistakes of any average."""
+"""What the exercises of this lab and the next share: a network, watched steps of its training, likely mistakes."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +10,6 @@ import torch.distributed as dist
 from torch import nn
 
 from checks.engine import leaves, refuse, watched
-from checks.labs.ddp_and_bucketing import networks
 
 LAB = "ddp_and_bucketing"
 SIZE = "/= dist.get_world_size()"
@@ -20,111 +17,101 @@ MEANS = {  # mistakes of any average
     "the gradients are sums over the ranks: divide by the world size": {SIZE: "/= 1"},
     "the gradients are divided by the world size twice": {SIZE: SIZE + " ** 2"},
 }
-BOTH = "float64 and float32"  # types in one model
+BOTH = "float64 and float32"  # types in one model: every second branch is in float32
 
 
-@dataclass
-class Step:
-    """What a step has done: gradients by name (None: there is none), its all-reduces in order, how many are ready."""
+class Network(nn.Module):
+    """A tied weight, a frozen layer, a scalar, a buffer of integers and one that is not saved, modes that are mixed.
 
-    gradients: dict[str, torch.Tensor | None]
-    calls: list[dict[str, Any]]
-    ready: int
+    Attributes:
+        order: the branches that the loss needs, in the order in which they run. The others run for nothing.
+        gates: by what the outcome of each branch is multiplied.
+        calls: the all-reduces of the last step.
+        ready: how many gradients it had.
+    """
 
-    def told(self, about: str) -> dict[str, Any]:
-        """For what ``play`` returns."""
-        changed = sum(call["changed"] for call in self.calls)
-        label = f"{about}, the tensors that are changed between the start of their all_reduce and its wait()"
-        return {label: changed} | {f"{about}, the gradient of `{name}`": one for name, one in self.gradients.items()}
-
-
-class Trained:
-    """A model in training: ``wrapped`` is the learner's object."""
-
-    def __init__(self, model: networks.Branched, wrap: Callable[..., Any] = lambda model: None) -> None:
-        self.model = model
-        for _, parameter in networks.trainable(model):  # before the learner's hooks, so that these come later
-            parameter.register_hook(lambda _: self._mark())
-        self.wrapped = wrap(model)
+    def __init__(self, seed: int, numbers: int | None = None, branches: int = 2, types: str = "float64") -> None:
+        super().__init__()
+        torch.manual_seed(seed if numbers is None else numbers)
+        width = 3 + seed % 5
+        self.factor, self.stem = nn.Parameter(torch.rand(()) + 0.5), nn.Linear(4, width)
+        self.register_buffer("mask", torch.rand(width) + 0.5, persistent=False)
+        self.register_buffer("counter", torch.randint(2**54, 2**55, (2,)))
+        self.branches = nn.ModuleList(nn.Linear(width, width, bias=(seed + n) % 3 > 0) for n in range(branches))
+        self.frozen = nn.Linear(width, width + 4).requires_grad_(False)
+        self.square, self.again = nn.Linear(width + 4, width + 4, bias=False), nn.Linear(width + 4, width + 4)
+        self.again.weight = self.square.weight
+        self.to(getattr(torch, types.split()[0]))
+        for branch in self.branches[1::2] if types == BOTH else ():
+            branch.float()
+        for number, module in enumerate(self.modules()):
+            module.training = number % 2 == seed % 2
+        self.order, self.gates, self.ready = list(range(branches)), [1.0] * branches, 0
+        for parameter in self.parameters():
+            if parameter.requires_grad:  # (before the learner's hooks, so that these come later)
+                parameter.register_hook(lambda _: self._mark())
 
     def _mark(self) -> None:
         self.ready += 1
-        self.seen.mark()
+        self.wire.mark()
 
-    def step(self, number: int, finish: Callable[[], Any], prepare: Any = None, used: Any = None) -> Step:
-        """Backward, and what a learner's code does before it (``prepare``), in it and after it (``finish``).
+    def loss(self, seed: int, tangled: bool = False) -> torch.Tensor:
+        """Of some rows; the graph may have 2**800 ways, and be deeper than Python's functions may call each other."""
+        generator, dtype = torch.Generator().manual_seed(seed), self.stem.weight.dtype
+        x = torch.randn(3, 4, generator=generator, dtype=dtype)
+        x = outcome = torch.tanh(self.stem(x)) * self.mask * self.factor
+        for number in dict.fromkeys([*self.order, *range(len(self.branches))]):
+            branch = self.branches[number]
+            y = torch.tanh(branch(x.to(branch.weight.dtype)))
+            outcome = outcome + self.gates[number] * y.to(dtype) if number in self.order else outcome
+        loss = self.again(torch.tanh(self.square(self.frozen(outcome)))).square().mean()
+        for _ in range(800 if tangled else 0):
+            loss = loss / 2 + loss / 2
+        return loss
 
-        Args:
-            number: of the step; each rank has rows of its own.
-            used: for each rank, the branches that its loss needs; None: all of them.
-        """
-        self.ready = 0
-        for parameter in self.model.parameters():
-            parameter.grad = None
-        self.model.order = used[dist.get_rank()] if used else self.model.order
-        loss = networks.loss(self.model, 100 * number + dist.get_rank())
-        if prepare:
-            networks.thrown_away(self.model)
-            loss = networks.tangled(loss)
-        backwards: list[Any] = []
-        loss.register_hook(backwards.append)
-        with kept(self.model), watched(["all_reduce"]) as self.seen:
+    def step(self, about: str, finish: Callable[[], Any], seed: int, prepare: Any = None, used: Any = None) -> Any:
+        """What is seen of backward, with a learner's code before it (``prepare``), in it and after it (``finish``).
+        Labels begin with ``about``; ``used`` are, for each rank, the branches that its loss needs, if not all."""
+        self.zero_grad()
+        self.ready, self.order = 0, used[dist.get_rank()] if used else self.order
+        loss = self.loss(100 * seed + dist.get_rank(), tangled=prepare is not None)
+        with self.kept(), watched(["all_reduce"]) as self.wire:
             if prepare:
                 prepare(loss)
+            refuse(self.ready, "prepare runs backward, to see what is used: only walk through the graph's nodes")
             loss.backward()
-            self.seen.mark()  # (what starts later has one more than there are gradients)
+            self.wire.mark()  # (what starts later has one more than there are gradients)
             finish()
-        words = "backward runs twice through the graph, once to see what is used: only walk through its nodes"
-        refuse(len(backwards) != 1, words)
-        return Step(gradients(self.model), self.seen.calls, self.ready)
+        self.calls = self.wire.calls
+        label = f"{about}, the tensors that are changed between the start of their all_reduce and its wait()"
+        return {label: sum(call["changed"] for call in self.calls)} | self.gradients(about)
 
+    def gradients(self, about: str) -> dict[str, Any]:
+        named = {f"{about}, the gradient of `{name}`": p.grad for name, p in self.named_parameters()}
+        modes = {f"{about}, the layers in train mode": [name for name, one in self.named_modules() if one.training]}
+        return modes | {label: None if one is None else one.clone() for label, one in named.items()}
 
-def gradients(model: nn.Module) -> dict[str, torch.Tensor | None]:
-    return {name: None if p.grad is None else p.grad.detach().clone() for name, p in model.named_parameters()}
-
-
-@contextlib.contextmanager
-def kept(model: nn.Module, numbers: bool = True) -> Iterator[None]:
-    """Around a learner's call: of the model, nothing but gradients changes, or with ``numbers=False`` numbers too."""
-    there = [*model.parameters(), *model.buffers()]  # (kept alive, so that no other gets the id of one of them)
-
-    def state() -> dict[str, Any]:
-        named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers()]
-        return {
-            "numbers of parameters or buffers": [one.detach().tolist() for one in there if numbers],
-            "the mode (train or eval) of a layer": [layer.training for layer in model.modules()],
-            "`requires_grad`": [one.requires_grad for one in there],
-            "a tensor, or a tie: write into the tensors that are there": [(name, id(one)) for name, one in named],
-        }
-
-    before = state()
-    with leaves():
-        yield
-    changed = [what for what, now in state().items() if now != before[what]]
-    refuse(changed, f"your code changes what has to stay: {' and '.join(changed)}")
+    def kept(self) -> Any:
+        """Around a learner's call: of the model, gradients alone may change."""
+        named = [*self.named_parameters(), *self.named_buffers()]
+        return leaves(**{name: one.detach() for name, one in named})
 
 
 def hidden(calls: Sequence[dict[str, Any]], last: int, buckets: Any = None) -> None:
-    """Refuse all-reduces that backward cannot hide.
-
-    Args:
-        last: how many gradients there are at the end of backward.
-        buckets: those calls that are no flags; None: all of them.
-    """
-    buckets = calls if buckets is None else buckets
-    words = "this is a blocking DDP: the first all_reduce starts when backward has ended. Launch it in a hook"
-    refuse(buckets and all(one["ready"] > last for one in buckets), words)
-    words = "all_reduce is called without async_op=True before backward has ended, which stands still until then"
-    refuse(any(not one["asynchronous"] and one["ready"] < last for one in calls), words)
-    words = "waits for an all_reduce before backward has ended, which then stands still: wait in finish()"
-    refuse(any(one["waited"] < last for one in calls), words)
+    """Refuse all-reduces that backward cannot hide. At its end there are ``last`` gradients; ``buckets``: no flags."""
+    fault = "this is a blocking DDP: the first all_reduce starts when backward has ended. Launch it in a hook"
+    refuse(calls and all(call["ready"] > last for call in buckets or calls), fault)
+    fault = "all_reduce is called without async_op=True before backward has ended, which stands still until then"
+    refuse(any(not call["asynchronous"] and call["ready"] < last for call in calls), fault)
+    fault = "waits for an all_reduce before backward has ended, which then stands still: wait in finish()"
+    refuse(any(call["waited"] < last for call in calls), fault)
 
 
 def flags(calls: Sequence[dict[str, Any]], parameters: int) -> None:
     """Refuse flags of more than 8 bytes for each trainable parameter, and sums that would overflow."""
-    kinds = ("uint8", "int8", "bool")
-    words = "flags are added up in one byte each (gloo adds bools so, too): with 256 ranks the sum is 0 again. Take a "
-    refuse(any(one["operation"] == "SUM" and one["dtype"] in kinds for one in calls), words + "wider type, or MAX")
-    most = max((one["bytes"] for one in calls if "float" not in one["dtype"]), default=0)
-    words = "the flags take more than 8 bytes for each trainable parameter (frozen ones need none)"
-    refuse(most > 8 * parameters, words, measured=most, expected=f"at most {8 * parameters}")
+    narrow = [call for call in calls if call["dtype"] in ("uint8", "int8", "bool") and call["operation"] == "SUM"]
+    fault = "flags are added up in one byte each (gloo adds bools so, too): with 256 ranks the sum is 0 again. Take a "
+    refuse(narrow, fault + "wider type, or MAX")
+    most = max((call["bytes"] for call in calls if "float" not in call["dtype"]), default=0)
+    fault = "the flags take more than 8 bytes for each trainable parameter (frozen ones need none)"
+    refuse(most > 8 * parameters, fault, measured=most, expected=f"at most {8 * parameters}")

@@ -65,8 +65,8 @@ def finish_gradients(case: dict[str, Any], finish: Callable[..., Any]) -> dict[s
     mine = sum(one.nbytes for one in (*dense, *experts))
     with leaves(dense=[one.detach() for one in dense], experts=[one.detach() for one in experts]), watched() as seen:
         norm = finish(list(dense), list(experts), _meshes[copies], case["limit"])
-    words = f"more is handed in than each of this rank's gradients once, and {SLACK} bytes"
-    refuse(seen.sent() > mine + SLACK, words, measured=f"{seen.sent()} bytes", expected=f"at most {mine + SLACK} bytes")
+    fault = f"more is handed in than each of this rank's gradients once, and {SLACK} bytes"
+    refuse(seen.sent() > mine + SLACK, fault, measured=f"{seen.sent()} bytes", expected=f"at most {mine + SLACK} bytes")
     norm = number(norm.item() if isinstance(norm, torch.Tensor) and norm.numel() == 1 else from_array(norm))
     refuse(norm is None, "the norm is not returned as one number")
     result: dict[str, Any] = {}

@@ -73,8 +73,8 @@ def moe(case: dict[str, Any], moe: Callable[..., Any]) -> dict[str, Any]:
         refuse(y.shape != x.shape, "the result has not the shape of x", measured=[*y.shape], expected=[*x.shape])
         refuse(not y.requires_grad, "the result has no gradient, so this rank takes no part in the backward pass")
         y.backward(gradient[:, :WIDTH])
-    words = "an expert is called more than once: bring all its tokens together first"
-    refuse(max(calls) > 1, words, measured=max(calls), expected=1)
+    fault = "an expert is called more than once: bring all its tokens together first"
+    refuse(max(calls) > 1, fault, measured=max(calls), expected=1)
     rows = len(chosen) * k + sum(int((one // each == rank).sum()) for one in everywhere)
     _count(seen.calls, rows, x)
     named = {"x": x, "weights": weights}
@@ -92,9 +92,9 @@ def _count(calls: list[dict[str, Any]], rows: int, x: torch.Tensor) -> None:
     used = 0
     for call in calls:
         if call["name"] in ("all_gather", "broadcast", "all_reduce"):
-            words = f"{call['name']} brings whole tokens to ranks that have none of their experts"
-            refuse(len(x) and call["bytes"] > x.nbytes // 2 + 1024, f"{words}: send each only to those of its experts")
+            fault = f"{call['name']} brings whole tokens to ranks that have none of their experts"
+            refuse(len(x) and call["bytes"] > x.nbytes // 2 + 1024, f"{fault}: send each only to those of its experts")
         used += call["bytes"] * (len(call["members"]) - 1 if call["name"] == "all_gather" else call["name"] != "recv")
     bound = 2 * rows * (WIDTH * 4 + EXTRA) + 4096
-    words = f"more is sent than {rows} rows (of this rank's tokens, and of its experts' results) and as many gradients"
-    refuse(used > bound, words, measured=f"{used} bytes", expected=f"at most {bound} bytes")
+    fault = f"more is sent than {rows} rows (of this rank's tokens, and of its experts' results) and as many gradients"
+    refuse(used > bound, fault, measured=f"{used} bytes", expected=f"at most {bound} bytes")

@@ -131,13 +131,13 @@ def raw_logs(case: dict[str, Any], judge_log: Callable[..., Any]) -> dict[str, A
     """Judge ``judge_log(log)``, which returns the rank to blame, and what happened to it."""
     result = judge_log(case["text"])
     pair = isinstance(result, tuple | list) and len(result) == 2 and isinstance(result[1], str)
-    words = "the result is not a pair: a rank, which is a whole number, and a text"
-    refuse(not pair or number(result[0], whole=True) is None, words, measured=shorten(result))
+    fault = "the result is not a pair: a rank, which is a whole number, and a text"
+    refuse(not pair or number(result[0], whole=True) is None, fault, measured=shorten(result))
     rank, what = result
     refuse(what == "SIGTERM", f"SIGTERM is how torchrun stops who is left, rank {rank} too: it is no cause")
     said = re.findall(rf"^\[rank{rank}\]: (?:[\w.]+: )(.*)$", case["text"], re.MULTILINE)
     witness = said and re.search(r"Timed out waiting|Connection (closed|reset) by peer", said[0])
     refuse(witness, f"rank {rank} is a witness: its first error is about the time or the connection", measured=what)
-    words = f"rank {rank} has come to the collective, and waits in it or was ended there: look at what the ranks call"
-    refuse(f"[Rank {rank}] Watchdog" in case["text"] and what != "mismatch", words, measured=what)
+    fault = f"rank {rank} has come to the collective, and waits in it or was ended there: look at what the ranks call"
+    refuse(f"[Rank {rank}] Watchdog" in case["text"] and what != "mismatch", fault, measured=what)
     return {"the rank": rank, "what happened to it": what.rpartition(".")[2]}

@@ -112,8 +112,8 @@ def flight_recorder(case: dict[str, Any], first_difference: Callable[..., Any]) 
     if result is None:
         return {"the number": None, "what differs": None, "the ranks": None}
     three = isinstance(result, tuple | list) and len(result) == 3
-    words = "the result is neither None nor three: a number, a word, a list of ranks"
-    refuse(not three, words, measured=shorten(result))
+    fault = "the result is neither None nor three: a number, a word, a list of ranks"
+    refuse(not three, fault, measured=shorten(result))
     number, what, ranks = (from_array(part) for part in result)
     refuse(isinstance(ranks, int | str), "the ranks are a list of whole numbers", measured=shorten(ranks))
     calls = [{entry["collective_seq_id"]: (entry["profiling_name"], str(entry["input_sizes"] + entry["input_dtypes"]))

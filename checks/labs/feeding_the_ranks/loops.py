@@ -102,8 +102,8 @@ def _run(samples: int, loop: Callable[[Samples, Step], Any]) -> tuple[Orders, di
     batches: list[tuple[int, list[int]]] = []
     seeds = torch.initial_seed(), random.getstate()
     loop(Samples(samples), lambda epoch, batch: batches.append((epoch, numpy.ravel(batch).tolist())))
-    words = "your loop seeds a global generator, and the model draws from it too: give the sampler one of its own"
-    refuse((torch.initial_seed(), random.getstate()) != seeds, words)
+    fault = "your loop seeds a global generator, and the model draws from it too: give the sampler one of its own"
+    refuse((torch.initial_seed(), random.getstate()) != seeds, fault)
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, batches)
     orders: Orders = {}
@@ -111,8 +111,8 @@ def _run(samples: int, loop: Callable[[Samples, Step], Any]) -> tuple[Orders, di
     for rank, batches in enumerate(everyone):
         for epoch, batch in batches:
             share = orders.setdefault(epoch, [[] for _ in everyone])[rank]
-            words = f"these are not batches of {BATCH}, the last one smaller"
-            refuse(len(batch) > BATCH or len(share) % BATCH, words, measured=f"one of {len(batch)}")
+            fault = f"these are not batches of {BATCH}, the last one smaller"
+            refuse(len(batch) > BATCH or len(share) % BATCH, fault, measured=f"one of {len(batch)}")
             refuse(min(batch, default=EPOCH) < EPOCH, "what comes to step is no sample of the data set")
             share += [number % EPOCH // 2 for number in batch]
             given.setdefault(epoch, []).extend(batch)
@@ -123,10 +123,10 @@ def _run(samples: int, loop: Callable[[Samples, Step], Any]) -> tuple[Orders, di
         whole, alike = sizes == [samples] * len(shares) != [samples], all(share == shares[0] for share in shares)
         refuse(whole, "every rank trains on all samples: the loader needs a sampler that deals them out", measured=told)
         refuse(missing and alike, "all ranks see the same samples: the sampler needs to know its rank", measured=told)
-        words = "a part of the samples is left out: does drop_last drop them, or is the last batch skipped?"
-        refuse(missing and sum(sizes) < samples, words, measured=told)
-        words = "samples are missing, and others come more than once: all ranks shuffle with the same seed and epoch"
-        refuse(missing, words, measured=told)
+        fault = "a part of the samples is left out: does drop_last drop them, or is the last batch skipped?"
+        refuse(missing and sum(sizes) < samples, fault, measured=told)
+        fault = "samples are missing, and others come more than once: all ranks shuffle with the same seed and epoch"
+        refuse(missing, fault, measured=told)
     return orders, given
 
 
@@ -189,10 +189,10 @@ def _resumed(case: dict[str, Any], train_resumed: Callable[..., Any], first: int
 
     orders, _ = _run(case["samples"], loop)
     wanted = [what.format(epoch) for epoch in range(first, case["epochs"]) for what in ("steps of {}", "evaluate({})")]
-    words = "evaluate(epoch) is called once after each epoch: after its last step, and before the next one's first"
-    refuse(events != wanted, words, measured=", ".join(events), expected=", ".join(wanted))
-    words = f"no worker reads for the next epoch while epoch {idle and idle[0]} is evaluated: make its iterator before"
-    refuse(idle, words)
+    fault = "evaluate(epoch) is called once after each epoch: after its last step, and before the next one's first"
+    refuse(events != wanted, fault, measured=", ".join(events), expected=", ".join(wanted))
+    fault = f"no worker reads for the next epoch while epoch {idle and idle[0]} is evaluated: make its iterator before"
+    refuse(idle, fault)
     return orders
 
 
@@ -200,8 +200,8 @@ def _resumed(case: dict[str, Any], train_resumed: Callable[..., Any], first: int
 def augmented(case: dict[str, Any], train_augmented: Callable[..., Any]) -> dict[str, Any]:
     """Judge ``train_augmented(dataset, epochs, step)``, whose data set must know the epoch in its workers."""
     orders, given = _run(case["samples"], lambda data, step: train_augmented(data, case["epochs"], step))
-    words = "samples are read by the training process itself, so the GPU waits for each: keep num_workers=1 or more"
-    refuse(any(number % 2 == 0 for numbers in given.values() for number in numbers), words)
+    fault = "samples are read by the training process itself, so the GPU waits for each: keep num_workers=1 or more"
+    refuse(any(number % 2 == 0 for numbers in given.values() for number in numbers), fault)
     believed = {epoch: {number // EPOCH - 2 for number in numbers} for epoch, numbers in given.items()}
     label = "which epochs the data set believes in, in epoch {}"
     return _compared(orders) | {label.format(epoch): sorted(told) for epoch, told in believed.items()}
@@ -218,8 +218,8 @@ def uneven(case: dict[str, Any], train_uneven: Callable[..., Any]) -> dict[str, 
     weights: list[torch.Tensor] = []  # after each step
 
     def step() -> None:
-        words = f"in step {len(weights)} parameters have no gradient: hand in zeros where a rank has no data"
-        refuse(any(parameter.grad is None for parameter in parameters), words)
+        fault = f"in step {len(weights)} parameters have no gradient: hand in zeros where a rank has no data"
+        refuse(any(parameter.grad is None for parameter in parameters), fault)
         gradients.append(parameters_to_vector(parameter.grad for parameter in parameters))
         for parameter, moving in zip(parameters, momentum, strict=True):
             parameter.data -= 0.5 * moving.mul_(0.9).add_(parameter.grad)
@@ -237,19 +237,19 @@ def uneven(case: dict[str, Any], train_uneven: Callable[..., Any]) -> dict[str, 
             yield batch
 
     modes = {"the modes of the model": nn.ModuleList([model[1], model[3]])}
-    words = "A rank without data still takes part, with zeros, while anybody has data"
-    with leaves(batches=batches, **modes), explained(words), watched() as wire:
+    fault = "A rank without data still takes part, with zeros, while anybody has data"
+    with leaves(batches=batches, **modes), explained(fault), watched() as wire:
         returned = from_array(train_uneven(model, optimizer, stream()))
     ahead = max((place - done for place, done in enumerate(drawn)), default=0)
-    words = "train_uneven reads its batches before it takes its steps, and a data set does not fit into memory"
-    refuse(ahead > 1, words, measured=f"{ahead} batches ahead", expected="at most 1")
+    fault = "train_uneven reads its batches before it takes its steps, and a data set does not fit into memory"
+    refuse(ahead > 1, fault, measured=f"{ahead} batches ahead", expected="at most 1")
     turns = max(len(weights), *map(len, every))
     most = turns * (len(parameters) + 1) + 1
-    words = "more collectives than needed: beside the gradients one a step, and one at the end, tell who has data"
-    refuse(len(wire.calls) > most, words, measured=len(wire.calls), expected=f"at most {most}")
+    fault = "more collectives than needed: beside the gradients one a step, and one at the end, tell who has data"
+    refuse(len(wire.calls) > most, fault, measured=len(wire.calls), expected=f"at most {most}")
     most = (turns + 1) * (sum(parameter.nbytes for parameter in parameters) + 16)
-    words = "more bytes than needed: the gradients, and two numbers a step"
-    refuse(wire.sent() > most, words, measured=wire.sent(), expected=f"at most {most}")
+    fault = "more bytes than needed: the gradients, and two numbers a step"
+    refuse(wire.sent() > most, fault, measured=wire.sent(), expected=f"at most {most}")
     return {
         "how many steps the optimizer takes, until no rank has data": len(weights),
         "the number of steps that is returned": returned,

@@ -106,13 +106,13 @@ def _dealt(samplers: Sequence[Any], source: Source, epoch: int | None = None) ->
     refuse(source.reads, "the sampler reads samples of the data set: it needs the length alone, and gives indices")
     for sampler, share in zip(samplers, shares, strict=True):
         strange = [index for index in share if type(index) is not int or not 0 <= index < len(source)]
-        words = f"a sampler gives plain ints from 0 to {len(source) - 1} (.tolist() makes ints of a tensor or an array)"
-        refuse(strange, words, measured=f"{strange[:1]}")
-        words = "the second time, the sampler gives other indices: each __iter__ begins anew, its generator as well"
-        refuse(list(itertools.islice(sampler, MOST)) != share, words)
+        fault = f"a sampler gives plain ints from 0 to {len(source) - 1} (.tolist() makes ints of a tensor or an array)"
+        refuse(strange, fault, measured=f"{strange[:1]}")
+        fault = "the second time, the sampler gives other indices: each __iter__ begins anew, its generator as well"
+        refuse(list(itertools.islice(sampler, MOST)) != share, fault)
         pairs = list(itertools.islice(zip(sampler, sampler, strict=False), MOST))
-        words = "two iterators of one sampler disturb each other: where it is belongs to each iterator, not to self"
-        refuse(pairs != list(zip(share, share, strict=True)), words)
+        fault = "two iterators of one sampler disturb each other: where it is belongs to each iterator, not to self"
+        refuse(pairs != list(zip(share, share, strict=True)), fault)
     return shares
 
 
@@ -151,14 +151,14 @@ def training(case: dict[str, Any], TrainingSampler: Callable[..., Any]) -> dict[
     every, total = [unset, *epochs.values()], share * ranks
     sizes, times = max([*map(len, shares)] for shares in every), [_times(shares, samples) for shares in every]
     least, most = min(times)[0], max(most for _, most in times)
-    words = "the ranks have different numbers of samples: a rank with fewer ends its epoch while the others wait for it"
-    refuse(any(len({*map(len, shares)}) > 1 for shares in every), words, measured=sizes, expected=[share] * ranks)
+    fault = "the ranks have different numbers of samples: a rank with fewer ends its epoch while the others wait for it"
+    refuse(any(len({*map(len, shares)}) > 1 for shares in every), fault, measured=sizes, expected=[share] * ranks)
     mixed = sizes == [share] * ranks and least == 0 and most > 1 and len({frozenset(one) for one in unset}) > 1
-    words = "samples are missing, and others come more than once: all ranks make the same order, and then deal it out"
-    refuse(mixed, words)
+    fault = "samples are missing, and others come more than once: all ranks make the same order, and then deal it out"
+    refuse(mixed, fault)
     if sizes == lengths == [share] * ranks and [least, most] == [total // samples, -(-total // samples)]:
-        words = "a new sampler in another process gives epoch 1 another order: then no run can be resumed"
-        refuse(new != epochs[1], words)
+        fault = "a new sampler in another process gives epoch 1 another order: then no run can be resumed"
+        refuse(new != epochs[1], fault)
         refuse(unset != epochs[0], "before the first set_epoch, the epoch is 0")
         refuse(usual != named, "without its last arguments the sampler is not that of seed=0, drop_last=False")
         if samples >= MANY:
@@ -178,13 +178,13 @@ def _shuffled(samples: int, drop_last: bool, epochs: dict[int, Shares]) -> None:
     alike = [pair for pair in itertools.combinations(sorted(epochs), 2) if epochs[pair[0]] == epochs[pair[1]]]
     refuse(alike, "set_epoch does not change the order: two epochs are alike", measured=alike[:1])
     kept = any(len({frozenset(share) for share in shares}) == 1 for shares in zip(*every, strict=True))
-    words = "a rank keeps the samples that it had, and only shuffles them: shuffle first, deal then"
-    refuse(kept and len(every[0]) > 1, words)
+    fault = "a rank keeps the samples that it had, and only shuffles them: shuffle first, deal then"
+    refuse(kept and len(every[0]) > 1, fault)
     counts = [Counter(itertools.chain(*shares)) for shares in every]
     odd = {frozenset(index for index in range(samples) if count[index] != 1) for count in counts}
     what = "left out: they are never trained on" if drop_last else "repeated: they weigh twice as much"
-    words = f"in every epoch the same samples are {what}. Shuffle first, {'drop' if drop_last else 'pad'} then"
-    refuse(len(odd) == 1 and odd != {frozenset()}, words)
+    fault = f"in every epoch the same samples are {what}. Shuffle first, {'drop' if drop_last else 'pad'} then"
+    refuse(len(odd) == 1 and odd != {frozenset()}, fault)
 
 
 def draw_evaluation(rng: random.Random, number: int) -> dict[str, Any]:
@@ -215,9 +215,9 @@ def play_accuracy(case: dict[str, Any], accuracy: Callable[..., Any]) -> dict[st
         result = accuracy(*counts[dist.get_rank()])
     refuse(not isinstance(result, float), "accuracy returns no plain float", measured=kind_of(result))
     if same(result, sum(correct for correct, _ in counts) / sum(seen for _, seen in counts)):
-        words = "two numbers need one collective of at most 16 bytes: put them into one tensor"
+        fault = "two numbers need one collective of at most 16 bytes: put them into one tensor"
         told = f"{len(wire.calls)} collectives, {wire.sent()} bytes"
-        refuse(len(wire.calls) > 1 or wire.sent() > 16, words, measured=told)
+        refuse(len(wire.calls) > 1 or wire.sent() > 16, fault, measured=told)
         narrow = {call["dtype"] for call in wire.calls} & {"float32", "float16", "bfloat16"}
         refuse(narrow, f"counts travel as {' '.join(narrow)}, which has no room for 16,777,217, say: take int64")
     return {"the accuracy": result}
@@ -270,15 +270,15 @@ def _given(RankStream: Callable[..., Any], case: dict[str, Any], rank: int, work
             given.append(sample)
             read.append(len(source.reads))
         lost = [f"source[{i}], {source.samples[i]}" for i in source.reads if source.samples[i] not in given]
-        words = "samples are read that are not given, and reading is what costs: work out which are its own, read those"
-        refuse(lost, words, measured=lost[:1])
+        fault = "samples are read that are not given, and reading is what costs: work out which are its own, read those"
+        refuse(lost, fault, measured=lost[:1])
         refuse(len(source.reads) > len({*source.reads}), "a sample is read more than once: reading is what costs")
         early = any(reads > place for place, reads in enumerate(read, start=1))
         refuse(early, "a sample is read before somebody asks for it: let __iter__ read one, and yield it")
         again = Counter(itertools.islice(stream, MOST))
-        words = "the second epoch has other samples than the first: each __iter__ begins anew, with the same share"
-        refuse(again != Counter(given), words)
+        fault = "the second epoch has other samples than the first: each __iter__ begins anew, with the same share"
+        refuse(again != Counter(given), fault)
         pairs = [*itertools.islice(zip(stream, stream, strict=False), MOST)]
-        words = "two iterators of one stream disturb each other: what __iter__ counts belongs to it, not to self"
-        refuse([Counter(side) for side in zip(*pairs, strict=True)] != [again, again] * bool(given), words)
+        fault = "two iterators of one stream disturb each other: what __iter__ counts belongs to it, not to self"
+        refuse([Counter(side) for side in zip(*pairs, strict=True)] != [again, again] * bool(given), fault)
     return [source.samples.index(sample) for sample in given]

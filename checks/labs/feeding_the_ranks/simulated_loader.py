@@ -52,11 +52,11 @@ class Machine:
     def refuse(self, workers: int) -> None:
         """Raise Wrong if so many workers a rank do not fit."""
         node, most = f"{self.ranks} ranks × {workers} workers", f"at most {self.free_bytes / 1e9:g} GB"
-        words = f"{workers} workers a rank do not fit into memory: the kernel ends a process"
+        fault = f"{workers} workers a rank do not fit into memory: the kernel ends a process"
         full = workers * self.ranks * self.worker_bytes > self.free_bytes
-        refuse(full, words, measured=f"{node} × {self.worker_bytes / 1e9:g} GB", expected=most)
-        words = "the cores are shared by all ranks of the node, and each rank has workers of its own"
-        refuse(workers * self.ranks > self.cores, words, measured=node, expected=f"at most {self.cores} cores")
+        refuse(full, fault, measured=f"{node} × {self.worker_bytes / 1e9:g} GB", expected=most)
+        fault = "the cores are shared by all ranks of the node, and each rank has workers of its own"
+        refuse(workers * self.ranks > self.cores, fault, measured=node, expected=f"at most {self.cores} cores")
 
     def true_seconds(self, workers: int) -> float:
         """Seconds from batch to batch in the long run."""
@@ -158,8 +158,8 @@ def workers(case: dict[str, Any], choose_workers: Callable[..., Any]) -> dict[st
     machine: Machine = case["machine"]
     size = machine.cores, machine.ranks, machine.worker_bytes, machine.free_bytes
     result = from_array(choose_workers(machine.measure, *size))
-    words, batches = "measuring takes longer than it saves", sum(machine.log)
-    refuse(batches > 2_000, words, measured=f"{batches:,} batches", expected="at most 2,000")
+    fault, batches = "measuring takes longer than it saves", sum(machine.log)
+    refuse(batches > 2_000, fault, measured=f"{batches:,} batches", expected="at most 2,000")
     chosen = number(result, whole=True)
     refuse(chosen is None, "choose_workers returns a whole number of workers", measured=kind_of(result))
     machine.refuse(chosen)

@@ -38,13 +38,13 @@ def hidden_means(case: dict[str, Any], train_and_log: Callable[..., Any]) -> dic
     with loop.watched(STAYS):
         result = train_and_log(loop.model, loop.optimizer, loop.batches)
     hooks = [hook for part in loop.model.modules() for hook in (part._forward_hooks | part._forward_pre_hooks).values()]
-    words = "the model still has a hook when the function returns, and goes on collecting: handle.remove()"
-    refuse(set(hooks) - {_of_somebody_else}, words)
-    words = "a hook of somebody else is gone. Take away your own only: handle.remove()"
-    refuse(len(hooks) < len(loop.model), words)
+    fault = "the model still has a hook when the function returns, and goes on collecting: handle.remove()"
+    refuse(set(hooks) - {_of_somebody_else}, fault)
+    fault = "a hook of somebody else is gone. Take away your own only: handle.remove()"
+    refuse(len(hooks) < len(loop.model), fault)
     means = [number(mean) for mean in result] if isinstance(result, list | tuple) else [None]
-    words = "train_and_log returns a list of plain numbers, floats: .item() makes one of a tensor"
-    refuse(None in means, words, measured=kind_of(result))
+    fault = "train_and_log returns a list of plain numbers, floats: .item() makes one of a tensor"
+    refuse(None in means, fault, measured=kind_of(result))
     return {"the weights after the training": loop.weights(), "the means, one for each step": torch.tensor(means)}
 
 

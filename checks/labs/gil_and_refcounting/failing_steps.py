@@ -54,6 +54,6 @@ def broken_batches(case: dict[str, Any], train_through_errors: Callable[..., Any
         if not other:
             raise
         return batches
-    words = "only a ValueError means a broken batch; any other error must come out, at once"
-    refuse(other, words, measured="no error", expected=other)
+    fault = "only a ValueError means a broken batch; any other error must come out, at once"
+    refuse(other, fault, measured="no error", expected=other)
     return batches | {"the list of pairs, number and text": pairs, "the weights after the training": loop.weights()}

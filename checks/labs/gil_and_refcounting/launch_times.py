@@ -62,8 +62,8 @@ def play(case: dict[str, Any], step_time: Callable[..., Any]) -> dict[str, Any]:
 def play_limit(case: dict[str, Any], smallest_graph: Callable[..., Any]) -> dict[str, Any]:
     with leaves(kernels=case["kernels"]):
         found = smallest_graph(*case.values())
-    words = "smallest_graph returns a whole number, or None"
-    refuse(found is not None and number(found, whole=True) is None, words, measured=kind_of(found))
+    fault = "smallest_graph returns a whole number, or None"
+    refuse(found is not None and number(found, whole=True) is None, fault, measured=kind_of(found))
     return {"the number of kernels in a graph": found}
 
 

@@ -62,22 +62,22 @@ class Loop:
             yield
             self.optimizer.zero_grad()
             left = torch.simgpu.memory_allocated(0) - before
-        words = "each batch is trained on once, also after a broken one"
-        refuse(len(self.alive) != len(self.batches), words, measured=f"{len(self.alive)} steps")
+        fault = "each batch is trained on once, also after a broken one"
+        refuse(len(self.alive) != len(self.batches), fault, measured=f"{len(self.alive)} steps")
         settled = self.alive[SETTLED:]
         steps = len(settled) - 1
         gpu, tensors, host = (max(kind) - kind[0] for kind in zip(*settled, strict=True)) if settled else (0, 0, 0)
         number = f"a tensor with one number stays for each step and takes {BLOCK} bytes: keep plain numbers"
-        words = number if gpu <= steps * BLOCK else what_stays
-        refuse(gpu > 0, words, measured=f"{gpu:,} bytes more in {steps} steps", expected="0 bytes")
-        words = "the GPU's memory does not grow, but the host's does: tensors pile up"
-        refuse(tensors > 0, words, measured=f"{tensors} tensors more in {steps} steps", expected=0)
-        words = "no tensor stays, but plain numbers pile up in the host's memory, in lists say"
-        refuse(host > NOISE, words, measured=f"{host:,} more in {steps} steps", expected="next to none")
-        words = f"{what_stays}: some of it is still there when the function has returned"
-        refuse(left > 0, words, measured=f"{left:,} bytes", expected="0 bytes")
-        words = "calls gc.collect(), which looks at every object there is: let nothing hold what is not needed"
-        refuse(asked, words, measured=f"{len(asked) // 2} calls", expected=0)
+        fault = number if gpu <= steps * BLOCK else what_stays
+        refuse(gpu > 0, fault, measured=f"{gpu:,} bytes more in {steps} steps", expected="0 bytes")
+        fault = "the GPU's memory does not grow, but the host's does: tensors pile up"
+        refuse(tensors > 0, fault, measured=f"{tensors} tensors more in {steps} steps", expected=0)
+        fault = "no tensor stays, but plain numbers pile up in the host's memory, in lists say"
+        refuse(host > NOISE, fault, measured=f"{host:,} more in {steps} steps", expected="next to none")
+        fault = f"{what_stays}: some of it is still there when the function has returned"
+        refuse(left > 0, fault, measured=f"{left:,} bytes", expected="0 bytes")
+        fault = "calls gc.collect(), which looks at every object there is: let nothing hold what is not needed"
+        refuse(asked, fault, measured=f"{len(asked) // 2} calls", expected=0)
 
     def weights(self) -> Tensor:
         return torch.cat([weight.detach().cpu().flatten() for weight in self.model.parameters()])

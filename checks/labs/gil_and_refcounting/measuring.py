@@ -52,10 +52,10 @@ def measure(case: dict[str, Any], added_references: Callable[..., Any]) -> dict[
     with asleep():
         result = added_references(noting)
         refuse(not given, "the situation is never called")
-        words = "the situation runs more than once: the second run may hold what the first has added"
-        refuse(len(given) > 1, words, measured=f"{len(given)} calls", expected="1")
+        fault = "the situation runs more than once: the second run may hold what the first has added"
+        refuse(len(given) > 1, fault, measured=f"{len(given)} calls", expected="1")
         fine = number(result, whole=True) is not None
         refuse(not fine, "added_references returns one whole number", measured=kind_of(result))
-        words = "the tensor is still there when added_references has returned: a name outside, or a cycle, holds it"
-        refuse(given[0]() is not None and name not in STAYS, words)
+        fault = "the tensor is still there when added_references has returned: a name outside, or a cycle, holds it"
+        refuse(given[0]() is not None and name not in STAYS, fault)
     return {"references": result}

@@ -44,13 +44,13 @@ def predict(predictions: Any) -> dict[str, Any]:
 
 def _compare(predictions: Callable[[], Any]) -> None:
     predicted, right = predictions(), truth()
-    words = "predictions returns a dict from names of functions to numbers"
-    refuse(not isinstance(predicted, Mapping), words, measured=kind_of(predicted))
+    fault = "predictions returns a dict from names of functions to numbers"
+    refuse(not isinstance(predicted, Mapping), fault, measured=kind_of(predicted))
     for name in right:
         refuse(name not in predicted, f"{name} has no prediction")
-    words = "every number is one too large: only what the function adds counts, not the name that was there"
-    refuse(all(predicted[name] == added + 1 for name, added in right.items()), words)
+    fault = "every number is one too large: only what the function adds counts, not the name that was there"
+    refuse(all(predicted[name] == added + 1 for name, added in right.items()), fault)
     correct = sum(predicted[name] == added for name, added in right.items())
     for name, added in right.items():
-        words = f"{correct} of {len(right)} are right. {name} adds {added}, not {predicted[name]}: {WHY[name]}"
-        refuse(predicted[name] != added, words)
+        fault = f"{correct} of {len(right)} are right. {name} adds {added}, not {predicted[name]}: {WHY[name]}"
+        refuse(predicted[name] != added, fault)

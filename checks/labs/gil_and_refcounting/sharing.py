@@ -48,20 +48,20 @@ def processes(case: dict[str, Any], run_parallel: Callable[..., Any]) -> dict[st
             if not fails or process_items.WAITS in str(error):
                 raise
         else:
-            words = "an item raises an error, and run_parallel returns as if nothing had happened: let it come out"
-            refuse(fails, words)
+            fault = "an item raises an error, and run_parallel returns as if nothing had happened: let it come out"
+            refuse(fails, fault)
         threads, left = torch.get_num_threads(), process_items.end_children(3.0)
         if isinstance(function, process_items.InStep):
             _refuse_work(case, items, function)
-    words = "the process that calls has lost its threads: set the number in the workers only"
-    refuse(threads != THREADS, words, measured=threads, expected=THREADS)
-    words = "processes are left behind when run_parallel has returned: end them, and wait for them"
-    refuse(left, words, measured=left, expected=0)
+    fault = "the process that calls has lost its threads: set the number in the workers only"
+    refuse(threads != THREADS, fault, measured=threads, expected=THREADS)
+    fault = "processes are left behind when run_parallel has returned: end them, and wait for them"
+    refuse(left, fault, measured=left, expected=0)
     refuse(not (fails or isinstance(results, list)), "run_parallel returns a list", measured=kind_of(results))
     texts = [shorten(result, 40) for result in results or ()]
     right = [str(item * item / 8) for item in items] if isinstance(function, process_items.InStep) else texts
-    words = "the results come in the order in which they are ready, not in that of the items"
-    refuse(texts != right and sorted(texts) == sorted(right), words, measured=texts[:4], expected=right[:4])
+    fault = "the results come in the order in which they are ready, not in that of the items"
+    refuse(texts != right and sorted(texts) == sorted(right), fault, measured=texts[:4], expected=right[:4])
     return {"the results, one for each item": texts}
 
 
@@ -70,19 +70,19 @@ def _refuse_work(case: dict[str, Any], items: list[int], function: process_items
     notes, workers = [json.loads(path.read_text()) for path in function.folder.glob("*.*")], case["workers"]
     here = [note["thread"] for note in notes if note["pid"] == function.caller]
     how = f"in {len({*here})} threads, which share one GIL" if len({*here}) > 1 else "one after the other"
-    words = f"the process that calls does the work itself, {how}: start processes"
-    refuse(here, words, measured=f"{len(here)} items", expected="0 items")
+    fault = f"the process that calls does the work itself, {how}: start processes"
+    refuse(here, fault, measured=f"{len(here)} items", expected="0 items")
     times = collections.Counter(note["item"] for note in notes)
-    words = "not every item is computed once (they need not divide evenly among the workers)"
-    refuse(times != dict.fromkeys(items, 1), words, measured=f"{len(notes)} calls for {len(times)} of {len(items)}")
+    fault = "not every item is computed once (they need not divide evenly among the workers)"
+    refuse(times != dict.fromkeys(items, 1), fault, measured=f"{len(notes)} calls for {len(times)} of {len(items)}")
     shares = sorted(collections.Counter(note["pid"] for note in notes).values(), reverse=True)
-    words = "the items are not shared out evenly among as many processes as there are workers"
+    fault = "the items are not shared out evenly among as many processes as there are workers"
     wrong = len(shares) != workers or shares[0] > math.ceil(len(items) / workers)
     refuse(
-        wrong, words, measured=f"shares of {shares}", expected=f"{workers} shares, none over n / workers, rounded up"
+        wrong, fault, measured=f"shares of {shares}", expected=f"{workers} shares, none over n / workers, rounded up"
     )
     alone = function.alone.exists()
     refuse(alone, "the processes do not work at the same time: start all before you wait for the first")
     threads = max(note["torch threads"] for note in notes)
-    words = "each process uses several threads of torch, and they fight for cores: torch.set_num_threads(1) in each"
-    refuse(threads > 1, words, measured=f"{threads} threads", expected="1 thread")
+    fault = "each process uses several threads of torch, and they fight for cores: torch.set_num_threads(1) in each"
+    refuse(threads > 1, fault, measured=f"{threads} threads", expected="1 thread")

@@ -111,8 +111,8 @@ def account(case: dict[str, Any], account: Callable[..., Any]) -> dict[str, Any]
             before = [one.grad if one.grad is None else one.grad.clone() for one in model.parameters()]
             loss = lambda: LOSSES[case["loss"]](model(inputs[0]), inputs[1])  # noqa: E731
             told = account(model, inputs, loss, case["state"] + bool(more))
-            words = "the model's gradients change: their bytes can be predicted without a backward pass"
-            refuse(not same([one.grad for one in model.parameters()], before), words)
+            fault = "the model's gradients change: their bytes can be predicted without a backward pass"
+            refuse(not same([one.grad for one in model.parameters()], before), fault)
         fine = isinstance(told, dict) and set(told) == set(KINDS)
         refuse(not fine, f"account returns a dict with the keys {', '.join(KINDS)}", measured=shorten(told))
         found |= {f"the bytes of the {kind}{more}": from_array(told[kind]) for kind in KINDS}

@@ -86,9 +86,9 @@ def checkpointed(case: dict[str, Any], checkpointed: Callable[..., Any]) -> dict
     before, x, results, found = _held(gpu, chain, tensors), tensors[0], 0, dict[str, Any]()
     for piece in chain:
         x = checkpointed(lambda *given, piece=piece: piece(*given), x, *tensors[1:])
-        words = "checkpointed returns what the function returns, a tensor that autograd can go back from"
+        fault = "checkpointed returns what the function returns, a tensor that autograd can go back from"
         fine = isinstance(x, Tensor) and x.grad_fn is not None
-        refuse(not fine, words, measured="a tensor without a graph" if isinstance(x, Tensor) else kind_of(x))
+        refuse(not fine, fault, measured="a tensor without a graph" if isinstance(x, Tensor) else kind_of(x))
         results += gpus.rounded(x.nbytes)
     found["the result of three functions, one after the other"] = x.detach().cpu()
     found["the runs of each function in the forward pass"] = [piece.runs for piece in chain]

@@ -107,22 +107,22 @@ def scaler(case: dict[str, Any], LossScaler: Callable[..., Any]) -> dict[str, An
         if step == case.get("saved_after_step"):
             state = scaler.state_dict()
             fine = isinstance(state, dict) and not any(isinstance(one, Tensor | list) for one in state.values())
-            words = "state_dict returns a dict of plain numbers, which a file can hold"
-            refuse(not fine, words, measured=shorten(state, 60))
+            fault = "state_dict returns a dict of plain numbers, which a file can hold"
+            refuse(not fine, fault, measured=shorten(state, 60))
             kept = copy.deepcopy(state)
         elif state is not None and step == case["saved_after_step"] + 1:
             scaler = LossScaler(2.0, 3.0, 0.1, 99)
             scaler.load_state_dict(state)
-    words = "the dict that state_dict has returned, or load_state_dict was given, changes in later steps: make a copy"
-    refuse(state != kept, words)
+    fault = "the dict that state_dict has returned, or load_state_dict was given, changes in later steps: make a copy"
+    refuse(state != kept, fault)
     return found
 
 
 def _scaled(scaler: Any, loss: Any) -> tuple[Tensor, float]:
     """The scaled loss, and the loss."""
     before, scaled = loss.item(), scaler.scale(loss)
-    words = "scale returns the loss times the scale, a tensor from which backward can go back"
+    fault = "scale returns the loss times the scale, a tensor from which backward can go back"
     fine = isinstance(scaled, Tensor) and scaled.requires_grad
-    refuse(not fine, words, measured="a tensor without a graph" if isinstance(scaled, Tensor) else kind_of(scaled))
+    refuse(not fine, fault, measured="a tensor without a graph" if isinstance(scaled, Tensor) else kind_of(scaled))
     refuse(not same(loss.item(), before), "scale changes the loss itself, which is still needed: return a new tensor")
     return scaled, before

@@ -2,14 +2,13 @@
 
 cutting.py   balanced_stages: where to cut, and each stage on its GPU
 order.py     order_1f1b: who does what, in which order
-steps.py     what both steps on simulated GPUs have to do; gpipe is filling.py, one_f_one_b is turns.py
+steps.py     gpipe and one_f_one_b: a step on simulated GPUs
 ranks.py     on_real_ranks: a stage on each rank, by messages
 """
 
 from checks.labs.model_parallelism.cutting import balanced_stages
-from checks.labs.model_parallelism.filling import gpipe
 from checks.labs.model_parallelism.order import order_1f1b
 from checks.labs.model_parallelism.ranks import on_real_ranks
-from checks.labs.model_parallelism.turns import one_f_one_b
+from checks.labs.model_parallelism.steps import gpipe, one_f_one_b
 
 EXERCISES = [balanced_stages, gpipe, order_1f1b, one_f_one_b, on_real_ranks]

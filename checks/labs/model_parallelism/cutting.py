@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from checks.engine import Reference, exercise, gpus, judge, leaves, refuse
 from checks.engine.plain import from_array, kind_of, number, shorten
 from checks.points import passed
 
-BEST, SUM = "    best = []\n", "sum(costs[begin:end])"
+BEST = "    best = []\n"
 COST = "sum(parameter.nbytes for parameter in piece.parameters())"
 OFFICIAL = Reference("model_parallelism", "balance make_stages", {
     "a piece's cost is how many numbers it has, not how many bytes": {".nbytes": ".numel()"},
@@ -23,15 +24,6 @@ OFFICIAL = Reference("model_parallelism", "balance make_stages", {
         {"in piece.parameters()": "in piece.parameters() if parameter.requires_grad"},
     "every stage gets as many pieces, whatever they cost: the largest stage sets the pace":
         {BEST: f"    return [len(costs) // p + (i < len(costs) % p) for i in range(p)]\n{BEST}"},
-    "stages are filled up one after the other to the average: what is left over falls to the last one":
-        {BEST: "    sizes, cost = [1], costs[0]\n    for left, one in enumerate(costs[1:], 1):\n"
-         "        full = cost + one > sum(costs) / p and len(sizes) < p\n"
-         "        if full or len(costs) - left <= p - len(sizes):\n            sizes, cost = [*sizes, 0], 0\n"
-         f"        sizes[-1], cost = sizes[-1] + 1, cost + one\n    return sizes\n{BEST}"},
-    "stages differ as little as they can, and the largest one could be smaller":
-        {f"max({SUM} for begin, end in stages)": f"max({SUM} for begin, end in stages) - min({SUM} "
-         "for begin, end in stages)"},
-    "costs are added up as floats, which round large ones": {SUM: f"float({SUM})"},
 })  # fmt: skip
 COSTS = [{"costs": costs, "p": p} for costs, p in (
     ([5, 1, 1, 1], 2), ([1, 1, 9], 2), ([7, 2, 2, 2, 2, 7], 3), ([4, 5, 5, 5, 9, 6], 3), ([5, 8, 3, 3, 2, 3, 4, 8], 4),
@@ -40,9 +32,9 @@ COSTS = [{"costs": costs, "p": p} for costs, p in (
 MODELS: list[dict[str, Any]] = [  # which pieces are in float64, or frozen; how many numbers of buffers they have
     {"p": 2, "numbers": [500, 100, 100]},
     {"p": 2, "numbers": [200, 200, 300], "float64": [0]},
-    {"p": 2, "numbers": [200, 200, 300], "buffers": [600, 0, 0]},
+    {"p": 2, "numbers": [200, 200, 300], "buffers": {0: 600}},
     {"p": 2, "numbers": [400, 200, 300], "frozen": [0]},
-    {"p": 4, "numbers": [300, 0, 200, 200, 100, 700], "float64": [2], "buffers": [0, 0, 0, 0, 900, 0], "frozen": [3]},
+    {"p": 4, "numbers": [300, 0, 200, 200, 100, 700], "float64": [2], "buffers": {4: 900}, "frozen": [3]},
     {"p": 1, "numbers": [100, 200]},
 ]
 
@@ -65,52 +57,41 @@ def play(case: dict[str, Any], balance: Callable[..., Any], make_stages: Callabl
 def _cut(costs: list[int], p: int, balance: Callable[..., Any]) -> dict[str, Any]:
     with leaves(costs=costs):
         result = from_array(balance(costs, p))
-    counts: list[Any] = [None]
-    if isinstance(result, list | tuple):
-        counts = [number(from_array(one), whole=True) for one in result]
-    refuse(None in counts, "balance does not return a list of whole numbers", measured=shorten(result))
-    refuse(len(counts) != p, "balance does not return one number for each stage", measured=shorten(counts))
-    refuse(min(counts) < 1, "a stage has no piece", measured=shorten(counts))
-    words = "the numbers of pieces do not add up to all pieces"
-    refuse(sum(counts) != len(costs), words, measured=sum(counts), expected=len(costs))
-    largest = max(sum(costs[sum(counts[:i]) : sum(counts[: i + 1])]) for i in range(p))
+    counts = [number(from_array(one), whole=True) for one in result] if isinstance(result, list | tuple) else [None]
+    fine = None not in counts and len(counts) == p and min(counts) >= 1 and sum(counts) == len(costs)
+    fault = "balance does not return a whole number for each stage, at least 1, which add up to all pieces"
+    refuse(not fine, fault, measured=shorten(result), expected=f"{p} numbers, {len(costs)} in all")
+    largest = max(sum(costs[begin:end]) for begin, end in pairwise([0, *accumulate(counts)]))
     return {"the cost of the largest stage": f"{largest:,}"}  # (a text, so that large ones are compared exactly)
 
 
 def _placed(case: dict[str, Any], make_stages: Callable[..., Any]) -> dict[str, Any]:
     simgpu.cluster(gpus_per_node=case["p"], gpu="toy")
     torch.manual_seed(1)
-    wide, frozen = case.get("float64", ()), case.get("frozen", ())
-    sizes = enumerate(zip(case["numbers"], case.get("buffers", [0] * len(case["numbers"])), strict=True))
-    pieces = [Piece(size, i in wide, buffer, i in frozen) for i, (size, buffer) in sizes]
+    wide, frozen, buffers = case.get("float64", ()), case.get("frozen", ()), case.get("buffers", {})
+    pieces = [Piece(size, i in wide, buffers.get(i, 0), i in frozen) for i, size in enumerate(case["numbers"])]
     x = torch.randn(5, dtype=torch.float64)
     expected, given = nn.Sequential(*pieces)(x), list(pieces)
     with gpus.seen() as seen:
         made = make_stages(given, case["p"])
     fine = isinstance(made, list | tuple | nn.ModuleList) and all(isinstance(stage, nn.Module) for stage in made)
-    refuse(not fine, "make_stages does not return a list of stages, each an nn.Module", measured=kind_of(made))
-    refuse(len(made) != case["p"], "there is not one stage for each GPU", measured=len(made), expected=case["p"])
-    inside = [[pieces.index(one) for one in stage.modules() if one in pieces] for stage in made]
-    order = [one for stage in inside for one in stage]
-    missing = sorted(set(range(len(pieces))) - set(order))
-    words = "is in no stage: it is left out or copied, or stands in a plain list, where nn.Module does not see it"
-    refuse(missing, f"piece {missing and missing[0]} itself {words}")
-    refuse(order != sorted(set(order)), "the pieces are not in their order, each in one stage", measured=inside)
+    fault = "make_stages does not return a list of stages, each an nn.Module, one for each GPU"
+    refuse(not fine or len(made) != case["p"], fault, measured=kind_of(made))
+    inside = [pieces.index(one) for stage in made for one in stage.modules() if one in pieces]
+    fault = "the stages do not have the pieces themselves, each once and in order (a copy? a plain list in a module?)"
+    refuse(inside != [*range(len(pieces))], fault, measured=inside)
     refuse(given != pieces, "make_stages changes the list that it is given: work on a copy of it")
-    room = [0] * case["p"]
-    for i, stage in enumerate(made):
-        tensors = [*stage.parameters(), *stage.buffers()]
-        places = sorted({gpus.place(one) for one in tensors} - {f"GPU {i}"})
+    result, tensors = x, [[*stage.parameters(), *stage.buffers()] for stage in made]
+    for i, own in enumerate(tensors):
+        places = sorted({gpus.place(one) for one in own} - {f"GPU {i}"})
         refuse(places, f"stage {i} is not on its GPU", measured=places, expected=f"GPU {i}")
-        room[i] = sum(gpus.rounded(one.nbytes) for one in tensors)
-    for i, peak in enumerate(seen["peak"]):
-        words = f"GPU {i} held more than its own stage for a while: move each stage straight from the CPU to its GPU"
-        refuse(peak > room[i], words, measured=f"{peak:,} bytes", expected=f"{room[i]:,} bytes")
-    result = x
     for i, stage in enumerate(made):
+        room = sum(gpus.rounded(one.nbytes) for one in tensors[i])
+        fault = f"GPU {i} held more than its own stage for a while: move each stage straight from the CPU to its GPU"
+        refuse(seen["peak"][i] > room, fault, measured=f"{seen['peak'][i]:,} bytes", expected=f"{room:,} bytes")
         result = stage(result.to(f"simgpu:{i}"))
-    words = "run one after the other, the stages give another result than the model"
-    refuse(not torch.allclose(result.cpu(), expected), words)
+    fault = "run one after the other, the stages give another result than the model"
+    refuse(not torch.allclose(result.cpu(), expected), fault)
     return {"bytes of the largest stage": f"{max(sum(one.nbytes for one in stage.parameters()) for stage in made):,}"}
 
 

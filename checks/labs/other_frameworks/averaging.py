@@ -77,10 +77,10 @@ def mpi(case: dict[str, Any], average: Callable[..., None]) -> dict[str, Any]:
     names, most = [name for name, _ in calls], sum(4 * one.numel() for one in first if one.grad is not None)
     pickled = next((name for name in names if name[0].islower()), "")
     refuse(pickled, f"{pickled} pickles what it sends: {pickled.title()} sends the memory as it is")
-    words = "more than one collective for one model: pack all gradients together, and let Allreduce share the work"
-    refuse(len(names) > 1, words, measured=", ".join(names))
-    words, given = "the collective is given more bytes than the gradients have", calls[0][1] if calls else 0
-    refuse("gather" not in str(names) and given > most, words, measured=given, expected=most)
+    fault = "more than one collective for one model: pack all gradients together, and let Allreduce share the work"
+    refuse(len(names) > 1, fault, measured=", ".join(names))
+    fault, given = "the collective is given more bytes than the gradients have", calls[0][1] if calls else 0
+    refuse("gather" not in str(names) and given > most, fault, measured=given, expected=most)
     left = [one for one in requests if isinstance(one, MPI.Request) and not isinstance(one, MPI.Prequest) and one]
     refuse(left, "a request is never waited for: call Wait() before its buffer is used")
     gradients = [one.grad if one.grad is None else one.grad.clone() for one in first]

@@ -10,16 +10,11 @@ import torch.distributed as dist
 from checks.engine import Reference, exercise, refuse
 from checks.labs.parameter_server_and_all_reduce import summing
 
-PLACE = "    buffer = tensor.new_empty(len(tensor) if extra"
 FIRST = "    rounds, part, distance = [], tensor, power // 2\n"
 ADD = "        keep += buffer[: len(keep)]\n"
 BACK = "        dist.recv(give, partner)\n        sending.wait()\n"
-GIVE = "    if extra:\n        dist.send(tensor, rank + power)"
-HOME = "        dist.recv(tensor, rank - power)\n"
 OFFICIAL = Reference("parameter_server_and_all_reduce", "halving_all_reduce", {
-    summing.RENAMED:
-        {PLACE: "    tensor = tensor.clone()\n" + PLACE},
-    summing.AVERAGE: {GIVE: "    tensor.copy_(tensor / size)\n" + GIVE},
+    **summing.mistakes("    if rank >= power:", "size"),
     "the way back is missing: each rank has finished its own part only": {"reversed(rounds)": "()"},
     "the way back takes the rounds in the order of the way there: go through them backwards":
         {"reversed(rounds)": "rounds"},
@@ -33,16 +28,8 @@ OFFICIAL = Reference("parameter_server_and_all_reduce", "halving_all_reduce", {
         {"halves if rank < partner else halves[::-1]": "halves"},
     "what comes overwrites the half that is kept: add it": {ADD: "        keep.copy_(buffer[: len(keep)])\n"},
     "the numbers of the ranks from P on are missing: rank r − P adds them first": {"        tensor += buffer\n": ""},
-    "the ranks from P on have not got the sum: it comes back at the end": {HOME: "", GIVE: ""},
     "the last elements are not added: the length does not divide evenly, and no part holds them":
         {FIRST: FIRST.replace("[], tensor,", "[], tensor[: len(tensor) // power * power],")},
-    summing.INTEGERS:
-        {"    if rank >= power:": "    given, tensor = tensor, tensor if tensor.is_floating_point() else "
-         "tensor.double()\n    if rank >= power:", HOME: HOME + "        given.copy_(tensor)\n",
-         GIVE: GIVE + "\n    given.copy_(tensor)"},
-    summing.ROUNDED:
-        {ADD: "        keep.copy_(keep.float() + buffer[: len(keep)].float() if keep.is_floating_point() else "
-              "keep + buffer[: len(keep)])\n"},
 })  # fmt: skip
 CASES = summing.CASES[:5] + summing.CASES[-1:]
 
@@ -50,34 +37,29 @@ CASES = summing.CASES[:5] + summing.CASES[-1:]
 @exercise(OFFICIAL, CASES, title="Halving and doubling", difficulty=3, minutes=30, ranks=(8, 6, 1))
 def halving(case: dict[str, Any], halving_all_reduce: Callable[..., Any]) -> dict[str, Any]:
     """Judge ``halving_all_reduce(tensor)``: recursive halving and doubling, with ranks beyond a power of two."""
-    rank, ranks, size = dist.get_rank(), dist.get_world_size(), summing.item(case)
-    power, whole = 1 << (ranks.bit_length() - 1), case["length"] * size
-    slack = power * size  # bytes: halves may be cut at any of P chunks
-    extra = rank + power < ranks
+    rank, ranks = dist.get_rank(), dist.get_world_size()
     tensor, sent, held = summing.summed(case, halving_all_reduce)
+    power, whole = 1 << (ranks.bit_length() - 1), tensor.nbytes
+    slack = power * tensor.itemsize  # halves may be cut at any of P chunks
     if held and ranks > 1:
         rounds = power.bit_length() - 1 if rank < power else 0
-        partners = [rank ^ (1 << bit) for bit in range(rounds)] + [rank + power] * extra
-        partners = partners or [rank - power]
-        wrong = [peer for peer, nbytes in sent if nbytes and peer not in partners]
-        words = f"a message goes to a rank that is none of rank {rank}'s partners, {partners}"
-        refuse(wrong, words, measured=wrong and wrong[0])
-        inside = [(peer, nbytes) for peer, nbytes in sent if peer < power and nbytes and rank < power]
-        due = [whole / 2 ** (one + 1) for one in range(rounds)]
+        partners = {rank ^ (1 << bit) for bit in range(rounds)}
+        inside = [(peer, nbytes) for peer, nbytes in sent if nbytes and peer in partners]
+        others = [(peer, nbytes) for peer, nbytes in sent if nbytes and peer not in partners]
+        extra = [(peer, whole) for peer in (rank - power, rank + power) if whole and 0 <= peer < ranks]
+        fault = f"rank {rank}, whose partners in the rounds are {sorted(partners)}, sends something else to others"
+        refuse(others != extra, f"{fault} than what goes between ranks r and r − P", measured=others, expected=extra)
+        due = [whole / 2 ** (number + 1) for number in range(rounds)]
         due += due[::-1]
-        told = ", ".join(f"{nbytes:,} to rank {peer}" for peer, nbytes in inside)
-        figures = {"measured": told, "expected": ", ".join(f"{nbytes:,.0f}" for nbytes in due)}
-        words = "more than half of the tensor is sent in a round: keep one half, send the other one"
-        refuse(rounds and any(nbytes > whole / 2 + slack for _, nbytes in inside), words, **figures)
-        if case["length"] >= power**2:  # (else some halves may be empty, and nobody has to send these)
+        figures = {"measured": inside, "expected": [round(nbytes) for nbytes in due]}
+        fault = "more than half of the tensor is sent in a round: keep one half, send the other one (to whom, bytes)"
+        refuse(any(nbytes > whole / 2 + slack for _, nbytes in inside), fault, **figures)
+        if len(tensor) >= power**2:  # (else some halves may be empty, and nobody has to send these)
             fits = len(inside) == len(due) and all(abs(a - b) <= slack for (_, a), b in zip(inside, due, strict=True))
-            words = "the messages are not S/2, then S/4, … until each rank has finished its part, and the same way back"
-            refuse(not fits, words, **figures)
-            ways = inside[:rounds], inside[rounds:]
-            words = "one partner comes in two rounds on the same way"
-            refuse(any(len({peer for peer, _ in way}) < rounds for way in ways), words, **figures)
-        others = len([peer for peer, nbytes in sent if nbytes]) - len(inside)
-        refuse(others > 1, "a whole tensor is sent more than once", measured=others, expected=1)
-        half = whole // 2 + size + slack
-        summing.lean(held, *((whole, "a whole tensor") if extra else (half, "half of the tensor")))
+            fits = fits and {peer for peer, _ in inside[:rounds]} == {peer for peer, _ in inside[rounds:]} == partners
+            fault = "the messages are not S/2, S/4, … to each partner, and the same way back (to whom, bytes)"
+            refuse(not fits, fault, **figures)
+        half = whole // 2 + tensor.itemsize + slack
+        limit, fault = (whole, "a whole tensor") if extra and rank < power else (half, "half of the tensor")
+        summing.lean(case, held, limit, fault)
     return {"the tensor": tensor}

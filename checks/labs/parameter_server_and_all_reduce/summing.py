@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -14,24 +13,17 @@ from checks.engine.watching import messages, waits
 
 LARGE, COUNTED = 100_000, 1_000  # elements from which Python's memory is counted, and tensors
 SMALL, EDGE = 512, 3  # bytes that are nothing; elements around a tensor
-NOTHING = {"tensors": 0, "python": 0}
 _SIZES = [(120, "float64"), (29, "float64"), (120, "int64"), (2, "float32"), (LARGE + 13, "float64"),
           (1_000, "float64"), (29, "int32"), (0, "float32")]  # fmt: skip
 CASES = [{"length": length, "type": kind, "seed": number} for number, (length, kind) in enumerate(_SIZES)]
 
-RENAMED = "the tensor is what it was before: work in place. `tensor = …` inside a function only renames"
-AVERAGE = "it is the average: an all-reduce gives the sum"
-INTEGERS = "integers do not stay integers: a float has not enough digits for them"
-ROUNDED = "numbers in float64 are added in float32"
 
-
-def mistakes(first: str, last: str, ranks: str) -> dict[str, dict[str, str]]:
-    """Those of any all-reduce, by its first statement and its last, and by what it calls the number of ranks."""
-    floats = "    given, tensor = tensor, tensor if tensor.is_floating_point() else tensor.double()\n"
+def mistakes(first: str, ranks: str) -> dict[str, dict[str, str]]:
+    """Those of any all-reduce, by its first statement, and by what it calls the number of ranks."""
+    words = "the tensor is what it was before: work in place. `tensor = …` inside a function only renames"
     return {
-        RENAMED: {first: "    tensor = tensor.clone()\n" + first},
-        AVERAGE: {last: last + f"\n    tensor.copy_(tensor / {ranks})"},
-        INTEGERS: {first: floats + first, last: last + "\n    given.copy_(tensor)"},
+        words: {first: f"    tensor = tensor.clone()\n{first}"},
+        "it is the average: an all-reduce gives the sum": {first: f"    tensor.copy_(tensor / {ranks})\n{first}"},
     }
 
 
@@ -45,13 +37,8 @@ def summed(
     every = [_numbers(case, rank) for rank in range(dist.get_world_size())]
     base = torch.ones(case["length"] + 2 * EDGE, dtype=every[0].dtype)
     tensor = base[EDGE:-EDGE].copy_(every[dist.get_rank()])
-    with (
-        watched(allowed=("send", "recv")) as seen,
-        leaves(),
-        memory.held(base, python=case["length"] >= LARGE)
-        if case["length"] >= COUNTED
-        else nullcontext(NOTHING) as held,
-    ):
+    large = case["length"] >= LARGE
+    with watched(allowed=("send", "recv")) as seen, leaves(), memory.held(base, python=large) as held:
         all_reduce(tensor)
     waits(seen.calls)
     around = torch.cat([base[:EDGE], base[-EDGE:]])
@@ -61,12 +48,20 @@ def summed(
     return tensor, messages(seen.calls), held if all(right) else None
 
 
-def lean(held: dict[str, int], limit: int, words: str) -> None:
-    """Refuse who has held more bytes than the limit beside the tensor. ``words``: the limit, for a sentence."""
-    sentence = f"more is held beside the tensor than {words} (in bytes): add in place (chunk += received), copy nothing"
-    refuse(held["tensors"] > limit + SMALL, sentence, measured=held["tensors"], expected=f"at most {limit}")
-    sentence = f"more is held in arrays, lists or bytes than {words} (in bytes): numpy's arrays count as well"
-    refuse(held["python"] > limit + SMALL, sentence, measured=held["python"], expected=f"at most {limit}")
+def to_the_right(sent: list[tuple[int, int]]) -> None:
+    """Refuse messages to another rank than the next one."""
+    right = (dist.get_rank() + 1) % dist.get_world_size()
+    wrong = [peer for peer, _ in sent if peer != right]
+    fault = "a message goes to another rank than the next one in the ring: rank r sends to rank r + 1"
+    refuse(wrong, fault, measured=wrong and wrong[0], expected=right)
+
+
+def lean(case: dict[str, Any], held: dict[str, int], limit: int, words: str) -> None:
+    """Refuse who has held more bytes than the limit beside a tensor. ``words``: the limit, for a sentence."""
+    sentence = f"more is held beside the tensor than {words} (in bytes; in tensors, or in arrays, lists and bytes): "
+    sentence += "add in place (chunk += received), copy nothing"
+    most = max(held.values()) if case["length"] >= COUNTED else 0
+    refuse(most > limit + SMALL, sentence, measured=most, expected=f"at most {limit}")
 
 
 def _numbers(case: dict[str, Any], rank: int) -> torch.Tensor:
@@ -76,8 +71,3 @@ def _numbers(case: dict[str, Any], rank: int) -> torch.Tensor:
         return torch.randn(case["length"], generator=generator, dtype=dtype)
     most = 2 ** (8 * dtype.itemsize - 5)
     return torch.randint(most // 2, most, (case["length"],), generator=generator).to(dtype)
-
-
-def item(case: dict[str, Any]) -> int:
-    """Bytes of an element."""
-    return getattr(torch, case["type"]).itemsize

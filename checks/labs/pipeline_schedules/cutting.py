@@ -60,10 +60,10 @@ def cut(case: dict[str, Any], cut: Callable[..., Any]) -> dict[str, Any]:
     slowest, (held, fullest) = max(time for time, _ in stages), max((held, s) for s, (_, held) in enumerate(stages))
     if slowest > NEAR * case["best"]:
         return {"the slowest stage's time": slowest}
-    words = (
+    fault = (
         f"stage {fullest} needs more than the memory that there is (with activations of {p - fullest} micro-batches)"
     )
-    refuse(held > case["memory"], words, measured=held, expected=f"at most {case['memory']}")
+    refuse(held > case["memory"], fault, measured=held, expected=f"at most {case['memory']}")
     return {"the slowest stage's time": case["best"]}
 
 

@@ -75,9 +75,9 @@ def _counted(half: Callable[[], Any], widths: list[int], name: str) -> Any:
     with FlopCounterMode(display=False) as counter:
         result = half()
     once = sum(2 * 6 * a * b for a, b in itertools.pairwise(widths))
-    words = f"{name} does more than one matrix product for a layer (in units of one for each layer)"
+    fault = f"{name} does more than one matrix product for a layer (in units of one for each layer)"
     used = counter.get_total_flops() / once
-    refuse(used > 1.001, words, measured=round(used, 2), expected=1)
+    refuse(used > 1.001, fault, measured=round(used, 2), expected=1)
     return result
 
 

@@ -34,11 +34,11 @@ def schedule(case: dict[str, Any], schedule: Callable[..., Any]) -> dict[str, An
         bound, waiting = p - rank if v == 1 else 2 * (p - 1 - rank) + (v - 1) * p + 1, 0
         for action in row:
             waiting += 1 if action[1] == "F" else -1
-            words = f"on rank {rank}, {waiting} forward passes wait for their backward pass after {_name(action)}"
-            refuse(waiting > bound, f"{words}: too many go ahead of the first backward passes", expected=bound)
+            fault = f"on rank {rank}, {waiting} forward passes wait for their backward pass after {_name(action)}"
+            refuse(waiting > bound, f"{fault}: too many go ahead of the first backward passes", expected=bound)
     took = max(ends.values())
-    words = "the step takes longer than the target: in this order, ranks wait for others while they have other work"
-    refuse(took > longest, words, measured=took, expected=f"at most {longest}")
+    fault = "the step takes longer than the target: in this order, ranks wait for others while they have other work"
+    refuse(took > longest, fault, measured=took, expected=f"at most {longest}")
     return {"all": "done"}
 
 

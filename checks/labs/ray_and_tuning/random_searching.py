@@ -86,8 +86,8 @@ def judge_draws(search: Search, configs: Sequence[dict[str, Any]]) -> None:
     refuse(strange, "a batch size is not in the list", measured=strange, expected=search.batch_sizes)
     refuse(number != search.trials, BUDGET, measured=f"{number:,} trainings", expected=f"{search.trials:,}")
     refuse(len({*rates}) == 1 < number, ALL_THE_SAME)
-    words = "learning rates come again: draw each from the whole range"
-    refuse(len({*rates}) < 0.9 * number, words, measured=f"{len({*rates})} different ones", expected=number)
+    fault = "learning rates come again: draw each from the whole range"
+    refuse(len({*rates}) < 0.9 * number, fault, measured=f"{len({*rates})} different ones", expected=number)
     places = [min(max(place(search, lr), 0), 0.999) for lr in rates]
     fifths = [int(5 * value) for value in places]
     highest = f"{fifths.count(4) / number:.0%} in the highest fifth of the exponents"
@@ -123,8 +123,8 @@ def pair(result: Any) -> tuple[dict[str, Any], float]:
     """A configuration and its loss; refused if the result is none."""
     fine = isinstance(result, tuple | list) and len(result) == 2 and isinstance(result[0], dict)
     fine = fine and isinstance(result[1], int | float) and set(result[0]) == {"lr", "batch_size"}
-    words = "return two things: the best configuration (a dict with lr and batch_size), and its loss"
-    refuse(not fine, words, measured=str(result)[:100])
+    fault = "return two things: the best configuration (a dict with lr and batch_size), and its loss"
+    refuse(not fine, fault, measured=str(result)[:100])
     return result[0], float(result[1])
 
 

@@ -59,11 +59,11 @@ def search(answer: Any, cases: Sequence[Search]) -> None:
             judge_draws(one, [trial.config for trial in trials])
             judge_best(trials, result)
             processes = len({call.pid for call in calls})
-            words = "each trial starts a process of its own, which takes longer than the trial: reuse_actors=True"
-            refuse(processes > PROCESSES, words, measured=f"{processes} processes", expected=f"at most {PROCESSES}")
+            fault = "each trial starts a process of its own, which takes longer than the trial: reuse_actors=True"
+            refuse(processes > PROCESSES, fault, measured=f"{processes} processes", expected=f"at most {PROCESSES}")
             drawn.append({(round(place(one, call.config["lr"]), 9), call.config["batch_size"]) for call in calls})
-            words = "two searches with the same seed try different configurations: what draws them must get the seed "
-            refuse(len(drawn) == 2 and drawn[0] != drawn[1], f"{words}(BasicVariantGenerator(random_state=…))")
+            fault = "two searches with the same seed try different configurations: what draws them must get the seed "
+            refuse(len(drawn) == 2 and drawn[0] != drawn[1], f"{fault}(BasicVariantGenerator(random_state=…))")
     few, many = ({lr for lr, _ in each} for each in drawn[1:])
     refuse(few <= many, "another seed makes the same draws: is the seed that is given used?")
 
@@ -81,34 +81,34 @@ def _searched(answer: Callable[..., Any], one: Search, folder: str) -> tuple[Any
         failure = outcome  # its cause may be in the notes
     calls = [SimpleNamespace(**note) for note in notes.read(path)]
     own = sum(call.pid == os.getpid() for call in calls)
-    words = "trainings run in your function's own process, outside any trial: let Tune run them"
-    refuse(own, words, measured=f"{own} of {len(calls)}")
+    fault = "trainings run in your function's own process, outside any trial: let Tune run them"
+    refuse(own, fault, measured=f"{own} of {len(calls)}")
     errors = [file.read_text(encoding="utf-8").strip().splitlines()[-1] for file in Path(folder).rglob("error.txt")]
     refuse(errors, f"a trial has raised {''.join(errors[:1])[:200]}")
     if failure:
         raise failure from failure.__cause__
     rays.still_running()
-    words = "Tune's record of the trials must be in storage: let Tune run them, RunConfig(storage_path=storage)"
-    refuse(not any(Path(folder).rglob("experiment_state-*.json")), words)
+    fault = "Tune's record of the trials must be in storage: let Tune run them, RunConfig(storage_path=storage)"
+    refuse(not any(Path(folder).rglob("experiment_state-*.json")), fault)
     return result, calls
 
 
 def _judge_stopped(one: Search, calls: Sequence[Any], trials: Sequence[Any], folder: Path) -> None:
     """How far each trial is trained."""
-    words = "trainings begin anew, without the checkpoint that they had: give train what it has returned "
-    words += "(ASHAScheduler stops a trial or lets it go on, other schedulers pause it)"
-    refuse(len({str(trial.config) for trial in trials}) < len(trials), words)
+    fault = "trainings begin anew, without the checkpoint that they had: give train what it has returned "
+    fault += "(ASHAScheduler stops a trial or lets it go on, other schedulers pause it)"
+    refuse(len({str(trial.config) for trial in trials}) < len(trials), fault)
     totals, most, steps = [trial.total for trial in trials], one.most_epochs, max(call.epochs for call in calls)
-    words = "the longest trial has other epochs than are asked for: is max_t most_epochs, and does the trial end there?"
-    refuse(max(totals) != most, words, measured=max(totals), expected=most)
-    words = "a trial trains one epoch at a time and reports after each, so that it can be stopped there"
+    fault = "the longest trial has other epochs than are asked for: is max_t most_epochs, and does the trial end there?"
+    refuse(max(totals) != most, fault, measured=max(totals), expected=most)
+    fault = "a trial trains one epoch at a time and reports after each, so that it can be stopped there"
     reports = sum(file.read_text(encoding="utf-8").count("\n") for file in folder.glob("*/*/result.json"))
     figures = {"measured": f"{steps} epochs in one call, {reports} reports", "expected": f"1, {sum(totals)} reports"}
-    refuse(steps > 1 or reports < sum(totals), words, **figures)
-    words = "no trial is stopped early: is there a scheduler, and does each trial report after each epoch?"
-    refuse(min(totals) == most and one.trials > 1, words, measured=f"{sum(totals)} epochs")
-    words = "trials are stopped at other epochs than those of the rungs: reduction_factor=3 and grace_period=1"
-    refuse(not {*totals} <= {*RUNGS}, words, measured=sorted({*totals}), expected=RUNGS)
+    refuse(steps > 1 or reports < sum(totals), fault, **figures)
+    fault = "no trial is stopped early: is there a scheduler, and does each trial report after each epoch?"
+    refuse(min(totals) == most and one.trials > 1, fault, measured=f"{sum(totals)} epochs")
+    fault = "trials are stopped at other epochs than those of the rungs: reduction_factor=3 and grace_period=1"
+    refuse(not {*totals} <= {*RUNGS}, fault, measured=sorted({*totals}), expected=RUNGS)
     best = min(trials, key=lambda trial: curve(trial.config, most))
-    words = "the best trial is stopped, and worse ones go on: which mode does the scheduler get?"
-    refuse(best.total < most, words, measured=f"after epoch {best.total}", expected=f"{most} epochs")
+    fault = "the best trial is stopped, and worse ones go on: which mode does the scheduler get?"
+    refuse(best.total < most, fault, measured=f"after epoch {best.total}", expected=f"{most} epochs")

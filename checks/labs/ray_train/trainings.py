@@ -45,15 +45,15 @@ def train(ray_train: Any) -> None:
             refuse(not seen, f"epoch is never called in a worker{why}")
             figures, early = {"measured": finished, "expected": len(LOSSES)}, "it ends before its epochs are trained"
             refuse(not any("killed" in note for note in seen), f"{early}{why}", **figures)
-            words = f"a worker is killed, no accident is to be forgiven, and no error comes out: {FORGIVE}"
-            refuse(not accidents and not failure, words)
-            words = f"a worker is killed, {accidents} accident is to be forgiven, and an error comes out: {FORGIVE}"
-            refuse(accidents and failure, f"{words}{why}", **figures)
+            fault = f"a worker is killed, no accident is to be forgiven, and no error comes out: {FORGIVE}"
+            refuse(not accidents and not failure, fault)
+            fault = f"a worker is killed, {accidents} accident is to be forgiven, and an error comes out: {FORGIVE}"
+            refuse(accidents and failure, f"{fault}{why}", **figures)
             refuse(accidents and finished < len(LOSSES), early, **figures)
-            words = "Ray Train's record of the run must be in storage: RunConfig(storage_path=storage)"
-            refuse(not any(Path(folder).rglob(MARK)), words)
-        words = "what it returns is not the loss of the last epoch"
-        refuse(returned != LOSSES[-1], words, measured=str(returned)[:60], expected=LOSSES[-1])
+            fault = "Ray Train's record of the run must be in storage: RunConfig(storage_path=storage)"
+            refuse(not any(Path(folder).rglob(MARK)), fault)
+        fault = "what it returns is not the loss of the last epoch"
+        refuse(returned != LOSSES[-1], fault, measured=str(returned)[:60], expected=LOSSES[-1])
 
 
 def _raised(failure: Outcome | None) -> str:

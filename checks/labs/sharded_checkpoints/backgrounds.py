@@ -125,8 +125,8 @@ def holds(path: Path, states: tuple[bytes, bytes]) -> None:
     content, expected, later = map(places, (torch.load(path), *map(pickle.loads, states)))
     wrong = [place for place in expected | content if not same(content.get(place), expected.get(place))]
     after = [place for place in wrong if same(content.get(place), later.get(place))]
-    words = f"the file holds {after and after[0]} as the training has changed it after the call: copy it before save"
-    refuse(after, f"{words} returns, deep inside too")
+    fault = f"the file holds {after and after[0]} as the training has changed it after the call: copy it before save"
+    refuse(after, f"{fault} returns, deep inside too")
     refuse(wrong, f"the file does not hold {wrong and wrong[0]} as it was at the call")
 
 
@@ -160,8 +160,8 @@ def play(case: dict[str, Any], AsyncSaver: Any) -> None:
         refuse(not soon(lambda: disk.half.is_set() or died), "save has returned, and no thread here calls write")
         refuse(died, f"the thread dies of {died and died[0].exc_value!r}")
         refuse(disk.path == str(first), "write gets the final name, and half a file is no checkpoint: rename it then")
-        words = "write gets a name in another folder: that may be another file system, where a rename is a copy"
-        refuse(os.path.dirname(disk.path) != str(first.parent), words)
+        fault = "write gets a name in another folder: that may be another file system, where a rename is a copy"
+        refuse(os.path.dirname(disk.path) != str(first.parent), fault)
         seen = list[int]()
         first_end = threading.Timer(seconds, lambda: (seen.append(len(copies(state))), disk.may_end.release()))
         first_end.start()
@@ -179,10 +179,10 @@ def play(case: dict[str, Any], AsyncSaver: Any) -> None:
         refuse(not second.exists(), "after wait() there is no file under the name")
         holds(first, states)
         holds(second, states_too)
-        words = "for a moment the former file is gone, and the new one has no name yet: os.replace it, without removing"
-        refuse(older and (str(first), False) in renamed, words)
-        words = "the final name gets a copy, and a copy can be half done: rename what was written"
-        refuse(os.stat(second).st_ino != disk.inode, words)
+        fault = "for a moment the former file is gone, and the new one has no name yet: os.replace it, without removing"
+        refuse(older and (str(first), False) in renamed, fault)
+        fault = "the final name gets a copy, and a copy can be half done: rename what was written"
+        refuse(os.stat(second).st_ino != disk.inode, fault)
         left = sorted({*os.listdir(second.parent)} - {first.name, second.name})
         refuse(left, "after wait() another file is left", measured=", ".join(left))
         refuse(not soon(lambda: not copies(state)), "after wait() the copy is still held: drop it when it is written")

@@ -112,14 +112,14 @@ def saving(save: Any, folder: str) -> dict[str, Any]:
     local = [SHARDS * sum(one.to_local().nbytes for one in model.parameters())] * dist.get_world_size()
     dist.all_gather_object(local, local[0])
     files = [one for one in Path(folder).rglob("*") if one.is_file()]
-    words = "after save the folder has no .metadata, without which DCP cannot load: dcp.save writes it"
-    refuse(not any(one.name == ".metadata" for one in files), words)
+    fault = "after save the folder has no .metadata, without which DCP cannot load: dcp.save writes it"
+    refuse(not any(one.name == ".metadata" for one in files), fault)
     _compare("save may change nothing but its folder, and changes", state, whole(model, optimizer))
-    words = "save brings a rank what the others have: each writes its own shards, and nobody collects"
-    _at_most(sum(local) // 4 + FRAMES, count.received, words)
+    fault = "save brings a rank what the others have: each writes its own shards, and nobody collects"
+    _at_most(sum(local) // 4 + FRAMES, count.received, fault)
     sizes = [one.stat().st_size for one in files]
-    words = "the files hold more than the state: each rank writes what it has, once, and all write one checkpoint"
-    _at_most(sum(local) + SETTINGS + FRAMES // 2 * len(local), sum(sizes), words)
+    fault = "the files hold more than the state: each rank writes what it has, once, and all write one checkpoint"
+    _at_most(sum(local) + SETTINGS + FRAMES // 2 * len(local), sum(sizes), fault)
     _at_most(max(local) + SETTINGS + FRAMES // 2, max(sizes), "one file holds more than one rank's shards")
     return {"state": state, "bytes": sum(local)}
 

@@ -50,8 +50,8 @@ def reshard(case: dict[str, Any], load_rows: Callable[..., Any]) -> dict[str, An
     for rank in range(reshard.loaded):
         store = make_store(whole, reshard)
         found = load_rows(store, rank, reshard.loaded)
-        words = "load_rows returns a dictionary from names to tensors"
-        refuse(not isinstance(found, dict), words, measured=kind_of(found))
+        fault = "load_rows returns a dictionary from names to tensors"
+        refuse(not isinstance(found, dict), fault, measured=kind_of(found))
         strange = [f"{name}: {kind_of(one)}" for name, one in found.items() if not isinstance(one, torch.Tensor)]
         refuse(strange, "in the dictionary is something that is not a tensor", measured=", ".join(strange[:3]))
         values[f"the names on rank {rank}"] = sorted(map(str, found))

@@ -59,19 +59,19 @@ def _fails(AsyncSaver: Any, folder: Path, error: BaseException, by: str, older: 
     disk.error = None
     told = _heard(saver.wait if by == "wait" else lambda: saver.save(state, str(folder / "next.pt")))
     refuse(not told, f"{what} the next {by}() says nothing: whatever the thread catches, the next call raises")
-    words = f"{what} the next {by}() raises something else: raise that very exception"
-    refuse(told is not error, words, measured=repr(told), expected=repr(error))
+    fault = f"{what} the next {by}() raises something else: raise that very exception"
+    refuse(told is not error, fault, measured=repr(told), expected=repr(error))
     again, files = _heard(saver.wait), _files(folder)
     refuse(disk.begun > 1, f"{what} the save() that tells of it begins to write: it is to begin nothing")
     lost = files.get(path.name) != before.get(path.name)
     refuse(lost, f"{what} the final name has another file than before: what is half written is no checkpoint")
-    words = f"{what} the half-written file stays and takes up room: remove it"
-    refuse(files != before, words, measured=", ".join(sorted(files.keys() - before.keys())))
+    fault = f"{what} the half-written file stays and takes up room: remove it"
+    refuse(files != before, fault, measured=", ".join(sorted(files.keys() - before.keys())))
     later = [again, _heard(lambda: saver.save(state, str(path))), _heard(saver.wait)]
     refuse(error in later, f"{what} it comes out a second time: whoever has heard it saves on")
-    words = f"{what} when that was told, saving does not work any more"
-    refuse([*filter(None, later)], words, measured=repr([*filter(None, later)]))
-    refuse(not path.exists() or not same(torch.load(path), state), f"{words}: the next file is missing or another")
+    fault = f"{what} when that was told, saving does not work any more"
+    refuse([*filter(None, later)], fault, measured=repr([*filter(None, later)]))
+    refuse(not path.exists() or not same(torch.load(path), state), f"{fault}: the next file is missing or another")
 
 
 def _files(folder: Path) -> dict[str, bytes]:

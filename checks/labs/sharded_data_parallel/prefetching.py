@@ -1,13 +1,10 @@
-"""Check of ``run``: the next unit's all-gather is on its way while this one computes.
-
-The units write down what is done with them. A small simulation puts that on a timeline, by the rules of streams: an
-all-gather begins when the network is free and when what was launched before it has ended; ``wait()`` makes what is
-launched afterwards wait.
-"""
+"""Check of ``run``: the next unit's all-gather is on its way while this one computes, on a simulated timeline."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -26,47 +23,50 @@ OFFICIAL = Reference("sharded_data_parallel", "run", {
          NEXT: "        if number + 2 < len(units):\n            works.append(units[number + 2].gather())\n"},
     "the output is not that of all units, one after the other: hand on what a unit returns": {COMPUTE: "unit(x)\n"},
 })  # fmt: skip
-CASES = [
-    {"units": 6, "gather_ms": 1.0, "compute_ms": 2.0, "seed": 1},
-    {"units": 1, "gather_ms": 1.0, "compute_ms": 1.0, "seed": 2},
-    {"units": 2, "gather_ms": 1.0, "compute_ms": 3.0, "seed": 3},
-    {"units": 17, "gather_ms": 3.0, "compute_ms": 1.0, "seed": 4},
-]
+_MS = [(6, 1.0, 2.0), (1, 1.0, 1.0), (2, 1.0, 3.0), (17, 3.0, 1.0)]
+CASES = [{"units": count, "gather_ms": gather, "compute_ms": compute} for count, gather, compute in _MS]
 
 
-class Work:
-    """An all-gather that is on its way."""
+@dataclass
+class Timeline:
+    """By the rules of streams: an all-gather begins when the network is free and when what was launched before it has
+    ended; ``wait()`` makes what is launched afterwards wait. In milliseconds; ``most`` units were there at once."""
 
-    def __init__(self, unit: Unit) -> None:
-        self.wait = unit.wait
+    gather_ms: float
+    compute_ms: float
+    gpu: float = 0.0
+    network: float = 0.0
+    there: int = 0
+    most: int = 2
 
 
 class Unit:
     """A layer whose parameters are gathered, used and freed."""
 
-    def __init__(self, number: int, log: list[tuple[str, int]]) -> None:
-        self.number, self.log, self.state = number, log, "away"
-        self.used = False
+    def __init__(self, number: int, line: Timeline) -> None:
+        self.number, self.line, self.state, self.used, self.over = number, line, "away", False, 0.0
 
-    def gather(self) -> Work:
+    def gather(self) -> Any:
         """Begin to gather the parameters."""
         refuse(self.state != "away" or self.used, f"unit {self.number} is gathered twice: once is enough")
-        self.state = "on its way"
-        self.log.append(("gather", self.number))
-        return Work(self)
+        self.state, line = "on its way", self.line
+        line.there += 1
+        line.most = max(line.most, line.there)
+        line.network = self.over = max(line.network, line.gpu) + line.gather_ms
+        return SimpleNamespace(wait=self._wait)
 
-    def wait(self) -> None:
-        self.log.append(("wait", self.number))
+    def _wait(self) -> None:
+        self.line.gpu = max(self.line.gpu, self.over)
         self.state = "there" if self.state == "on its way" else self.state
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Compute with the parameters."""
         refuse(self.used, f"unit {self.number} computes more than once: once is enough")
         refuse(self.state == "away", f"unit {self.number} computes, and its parameters are not gathered")
-        words = f"unit {self.number} computes before anybody has waited for its all-gather: it may read anything"
-        refuse(self.state == "on its way", words)
+        fault = f"unit {self.number} computes before anybody has waited for its all-gather: it may read anything"
+        refuse(self.state == "on its way", fault)
         self.used = True
-        self.log.append(("compute", self.number))
+        self.line.gpu += self.line.compute_ms
         return x * (0.5 + self.number % 7) + 1
 
     def free(self) -> None:
@@ -74,42 +74,20 @@ class Unit:
         refuse(not self.used, f"unit {self.number} is freed before it has computed")
         refuse(self.state == "away", f"unit {self.number} is freed, and it is not there: it was freed before")
         self.state = "away"
-        self.log.append(("free", self.number))
+        self.line.there -= 1
 
 
 @exercise(OFFICIAL, CASES, title="Prefetch", difficulty=2, minutes=20)
 def prefetch(case: dict[str, Any], run: Callable[..., Any]) -> dict[str, Any]:
     """Judge ``run(units, x)``: in time of a simulated GPU, and in units that are gathered at once."""
-    log: list[tuple[str, int]] = []
-    units = [Unit(number, log) for number in range(case["units"])]
-    x = torch.randn(3, generator=torch.Generator().manual_seed(case["seed"]))
+    line = Timeline(case["gather_ms"], case["compute_ms"])
+    units = [Unit(number, line) for number in range(case["units"])]
+    x = torch.arange(3.0)
     with leaves(x=x):
         y = run(units, x)
     used = sum(unit.used for unit in units)
     refuse(used < len(units), "not every unit has computed", measured=used, expected=len(units))
     left = [unit.number for unit in units if unit.state != "away"]
     refuse(left, "units are gathered and not freed after their use", measured=f"units {left}")
-    there, most = 0, 0
-    for what, _ in log:
-        there += (what == "gather") - (what == "free")
-        most = max(most, there)
-    return {
-        "the output": y,
-        "units that are gathered at the same time": max(most, 2),
-        "simulated": f"{timeline(log, case['gather_ms'], case['compute_ms']):g} ms",
-    }
-
-
-def timeline(log: Sequence[tuple[str, int]], gather: float, compute: float) -> float:
-    """Milliseconds until all is done."""
-    gpu = network = 0.0
-    over: dict[int, float] = {}
-    for what, number in log:
-        if what == "gather":
-            network = max(network, gpu) + gather
-            over[number] = network
-        elif what == "wait":
-            gpu = max(gpu, over.get(number, 0.0))
-        elif what == "compute":
-            gpu += compute
-    return max(gpu, network)
+    took = f"{max(line.gpu, line.network):g} ms"
+    return {"the output": y, "units that are gathered at the same time": line.most, "simulated": took}

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from checks.engine import Reference, exercise, leaves, memory, refuse, watched
 from checks.engine.plain import kind_of
@@ -16,24 +14,18 @@ from checks.engine.watching import explained
 from checks.labs.sharded_data_parallel import layers
 
 REDUCE, RESULT = "    dist.reduce_scatter_single(shard, whole, dist.ReduceOp.AVG)\n", "    return shard\n"
-CUT = "    shard.copy_(whole.chunk(ranks)[dist.get_rank()])\n"
 WHOLE, CLEAR = "[*flat, flat[0].new_zeros(padding)]", "parameter.grad = None"
 NEW = "whole.new_empty(whole.numel() // ranks)"
 OFFICIAL = Reference("sharded_data_parallel", "reduce_gradients", {
     "the shard is the sum over the ranks: divide by the world size": {", dist.ReduceOp.AVG": ""},
-    "the shard is cut out of this rank's own gradient: nothing of the others has arrived": {REDUCE: CUT},
     "an all-reduce brings every rank the whole gradient, of which it keeps a shard: a reduce-scatter is enough":
-        {REDUCE: "    dist.all_reduce(whole, dist.ReduceOp.AVG)\n" + CUT},
-    "a rank gets the shard of another one: rank r owns part r":
-        {REDUCE: "    whole = whole.roll(shard.numel())\n" + REDUCE},
-    "the whole gradient is still there, in `.grad`: set it to None, or nothing is saved": {CLEAR: "pass"},
+        {REDUCE: "    dist.all_reduce(whole, dist.ReduceOp.AVG)\n"
+                 "    shard.copy_(whole.chunk(ranks)[dist.get_rank()])\n"},
+    "gradients are still there: set `.grad` to None, or nothing is saved (zeros take as much memory)": {CLEAR: "pass"},
     "the padding is in front: it comes at the end": {WHOLE: "[flat[0].new_zeros(padding), *flat]"},
     "there is padding where none is needed": {"% ranks\n": "% ranks or ranks\n"},
     "what is left over is cut off: add zeros at the end instead":
         {f"torch.cat({WHOLE})": "torch.cat(flat)\n    whole = whole[: len(whole) // ranks * ranks]"},
-    "each parameter travels by itself: put all gradients into one flat tensor first":
-        {REDUCE: "    for one in flat:\n        part = torch.cat([one, one.new_zeros(-one.numel() % ranks)])\n"
-                 "        dist.reduce_scatter_single(part.new_empty(len(part) // ranks), part)\n" + REDUCE},
     "a later call writes into the shard that this one has returned: give each its own memory":
         {NEW: f"vars(reduce_gradients).setdefault('kept', {NEW})"},
 })  # fmt: skip
@@ -47,40 +39,29 @@ CASES = [
 @exercise(OFFICIAL, CASES, title="Reduce-scatter the gradients", difficulty=1, minutes=20, ranks=(3, 2, 4))
 def reduce_gradients(case: dict[str, Any], reduce_gradients: Callable[..., Any]) -> dict[str, Any]:
     """Judge ``reduce_gradients(parameters)``, which returns this rank's shard of the mean gradient."""
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    shapes = layers.draw_shapes(case["seed"], ranks, case["padding"] == "some", case["parameters"] == "one")
-    parameters = [nn.Parameter(torch.ones(shape, dtype=getattr(torch, case["type"]))) for shape in shapes]
+    rank, ranks, seen, returned = dist.get_rank(), dist.get_world_size(), dict[str, Any](), []
+    parameters = layers.parameters(case, ranks, case["seed"])
     whole = layers.joined(parameters, ranks).nbytes
-    seen, returned = {}, []
     for step in ("", " in a second call"):
         layers.draw_gradients(parameters, case["seed"] + 100 * len(step) + rank)
-        if rank == case["seed"] % ranks:  # all zero, and travels all the same; then as in a training that goes wrong
+        if rank == case["seed"] % ranks:  # all zero, and travels all the same
             parameters[0].grad.zero_()
-            if step:
-                parameters[-1].grad[-1] = (math.nan, math.inf)[case["seed"] % 2]
         storages = [memory.StorageWeakRef(one.grad.untyped_storage()) for one in parameters]
-        words = "All ranks hand in all gradients, also of zeros, with the padding"
-        with leaves(), explained(words), watched() as wire:
-            shard = reduce_gradients(parameters)
-        refuse(len(parameters) != len(shapes), "the list of parameters has changed: leave it as it was")
-        refuse(shard is None, "the result is missing: return this rank's shard")
+        fault = "All ranks hand in all gradients, also of zeros, with the padding"
+        numbers = [one.detach() for one in parameters]
+        with leaves(parameters=numbers), explained(fault), watched() as wire:
+            shard = reduce_gradients(list(parameters))
         refuse(not isinstance(shard, torch.Tensor), "the result is no tensor", measured=kind_of(shard))
         left = sum(one.grad is not None for one in parameters)
-        zeros = all(not one.grad.any() for one in parameters if one.grad is not None)
-        calls = sorted({call["name"] for call in wire.calls})
         returned.append(shard)
         seen |= {
+            f"what is handed in{step}": layers.handed_in(wire),
             f"the shard{step}": shard.detach().clone(),
-            f"the type of the shard{step}": str(shard.dtype),
-            f"what is called{step}": f"{len(wire.calls)} of {' and '.join(calls) or 'nothing'}",
-            f"the bytes that are handed in{step}": wire.sent(),
-            f"the parameters{step}": torch.cat([one.detach().flatten() for one in parameters]),
-            f"gradients that are still there{step}": f"{left}, {'zeros' if zeros else 'whole'}" if left else "none",
+            f"gradients that are still there{step}": left,
         }
-        if not left:
-            words = "after the call the gradients are still held, in a global or an attribute: let them go"
-            refuse(memory.is_kept(*storages), words)
+        fault = "after the call the gradients are still held, in a global or an attribute: let them go"
+        refuse(not left and memory.is_kept(*storages), fault)
         storage = shard.untyped_storage().nbytes()
-        words = "the shard is a view into a larger tensor, all of which stays in memory with it: clone() it"
-        refuse(storage >= whole and shard.nbytes < whole, words, measured=f"{storage} bytes", expected=shard.nbytes)
+        fault = "the shard is a view into a larger tensor, all of which stays in memory with it: clone() it"
+        refuse(storage >= whole and shard.nbytes < whole, fault, measured=f"{storage} bytes", expected=shard.nbytes)
     return seen | {"the first shard, after the second call": returned[0].detach().clone()}

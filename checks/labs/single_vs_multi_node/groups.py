@@ -38,17 +38,17 @@ def groups_of_nodes(case: dict[str, Any], make_groups: Callable[..., Any]) -> di
     with explained(RULE), watched() as seen:
         made = make_groups(case["nodes"], case["per_node"])
     two = isinstance(made, list | tuple) and len(made) == 2
-    words = "make_groups returns two groups: that of my node, and that across the nodes"
-    refuse(not two, words, measured=kind_of(made))
+    fault = "make_groups returns two groups: that of my node, and that across the nodes"
+    refuse(not two, fault, measured=kind_of(made))
     asked = sum(call["name"] == "new_group" for call in seen.calls)
-    words = "more groups are made than one for each node and one for each local rank"
-    refuse(asked > most, words, measured=asked, expected=most)
+    fault = "more groups are made than one for each node and one for each local rank"
+    refuse(asked > most, fault, measured=asked, expected=most)
     return {f"the {name} group": _members(one, name) for name, one in zip(("node", "cross"), made, strict=True)}
 
 
 def _members(group: Any, name: str) -> Any:
     if group is dist.GroupMember.NON_GROUP_MEMBER:
         return "a group that this rank is not in"
-    words = f"the {name} group that make_groups returns is no process group, as dist.new_group gives it"
-    refuse(not isinstance(group, dist.ProcessGroup), words, measured=kind_of(group))
+    fault = f"the {name} group that make_groups returns is no process group, as dist.new_group gives it"
+    refuse(not isinstance(group, dist.ProcessGroup), fault, measured=kind_of(group))
     return sorted(dist.get_process_group_ranks(group))

@@ -59,8 +59,8 @@ def play_places(case: dict[str, Any], coordinates_of: Callable[..., Any]) -> dic
     for rank in range(sum(counts)):
         result = _called(coordinates_of, rank, counts)
         three = isinstance(result, list | tuple) and len(result) == 3
-        words = "coordinates_of returns three numbers: node rank, local rank, world size"
-        refuse(not three, words, measured=shorten(result))
+        fault = "coordinates_of returns three numbers: node rank, local rank, world size"
+        refuse(not three, fault, measured=shorten(result))
         found[f"coordinates_of({rank}, counts)"] = place = [from_array(part) for part in result]
         _whole(place, "coordinates_of returns three whole numbers")
     return found

@@ -68,8 +68,8 @@ def sequence_norm(case: dict[str, Any], sequence_norm: Callable[..., Any]) -> di
         return y
 
     seen = passes.train(norm, x, {"weight": weight})
-    words = f"for the backward pass autograd keeps more than {MOST} times the memory of x: norm first, then gather"
-    refuse(most > MOST, words, measured=f"{most:.1f} times")
+    fault = f"for the backward pass autograd keeps more than {MOST} times the memory of x: norm first, then gather"
+    refuse(most > MOST, fault, measured=f"{most:.1f} times")
     return seen
 
 
@@ -114,8 +114,8 @@ def whole_model(case: dict[str, Any], cut: Callable[..., Any]) -> dict[str, Any]
     with watched() as forward:
         y = model(tokens)
     part = torch.Size([case["batch"], length // ranks, 32])
-    words = "what a block gets is not this rank's part of the sequence"
-    refuse(any(shape != part for shape in between), words, measured=[*between[0]], expected=[*part])
+    fault = "what a block gets is not this rank's part of the sequence"
+    refuse(any(shape != part for shape in between), fault, measured=[*between[0]], expected=[*part])
     mine = passes.tensor(local(y), (case["batch"], length, 40), "what a rank has of the scores")
     upstream = torch.randn(mine.shape, dtype=mine.dtype)
     with watched() as backward:
@@ -127,8 +127,8 @@ def whole_model(case: dict[str, Any], cut: Callable[..., Any]) -> dict[str, Any]
         (backward, "backward", 2 * layers + 1, (2 * layers + 1) * (x + x // ranks)),
     ):
         found, right = passes.handed_in(wire.calls), f"{gathers} all-gathers and {2 * layers + 1} reduce-scatters"
-        words = f"{way}, more collectives than needed: q, k and v share one all-gather, gate and up too"
-        refuse(len(wire.calls) > gathers + 2 * layers + 1, words, measured=found, expected=right)
+        fault = f"{way}, more collectives than needed: q, k and v share one all-gather, gate and up too"
+        refuse(len(wire.calls) > gathers + 2 * layers + 1, fault, measured=found, expected=right)
         refuse(wire.sent() > most, f"{way}, more bytes than needed", measured=found, expected=f"{most} bytes")
     for name, one in parameters.items():
         gradient = one.grad.full_tensor() if hasattr(one.grad, "full_tensor") else one.grad

@@ -113,15 +113,15 @@ def parallel_attention(case: dict[str, Any], ParallelAttention: Callable[..., An
     parameters = {name: getattr(attention, name, None) for name in whole}
     for name, shape in (("qkv", [3 * width // ranks, width]), ("out", [width, width // ranks])):
         one = parameters[name]
-        words = f"the object has no nn.Parameter called `{name}`, this rank's part of the weight"
-        refuse(not isinstance(one, Parameter), words)
-        words = f"`{name}` has another shape than what the heads of this rank need"
-        refuse(list(one.shape) != shape, words, measured=list(one.shape), expected=shape)
+        fault = f"the object has no nn.Parameter called `{name}`, this rank's part of the weight"
+        refuse(not isinstance(one, Parameter), fault)
+        fault = f"`{name}` has another shape than what the heads of this rank need"
+        refuse(list(one.shape) != shape, fault, measured=list(one.shape), expected=shape)
     storages = {name: StorageWeakRef(one.untyped_storage()) for name, one in whole.items()}
     del whole
     for name, storage in storages.items():
-        words = f"the object keeps the whole `{name}`: a view keeps all of it in memory, so clone() your part"
-        refuse(memory.is_kept(storage), words)
+        fault = f"the object keeps the whole `{name}`: a view keeps all of it in memory, so clone() your part"
+        refuse(memory.is_kept(storage), fault)
     seen: dict[str, Any] = {f"`{name}`, this rank's part": one.detach().clone() for name, one in parameters.items()}
     sizes = {"x": batch, "another x": 2}
     x = {name: torch.randn(n, length, width, dtype=dtype).requires_grad_() for name, n in sizes.items()}

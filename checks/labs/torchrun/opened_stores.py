@@ -35,10 +35,10 @@ def taken_port(case: dict[str, Any], open_store: Callable[..., Any]) -> dict[str
         chosen = is_master and int(port) and named.get("master_listen_fd") is None
         if chosen and len(taken) < 3:  # somebody else was quicker
             taken.append(int(port))
-            words = f"port {int(port)} is not free any more. Whoever chooses a port cannot know that. Give port 0"
-            raise dist.DistNetworkError(f"EADDRINUSE: {words}: the system chooses a free one; store.port tells which")
-        words = "a client goes to port 0, where nobody is: rank 0 must tell the others its store.port"
-        refuse(not is_master and not int(port), words)
+            fault = f"port {int(port)} is not free any more. Whoever chooses a port cannot know that. Give port 0"
+            raise dist.DistNetworkError(f"EADDRINUSE: {fault}: the system chooses a free one; store.port tells which")
+        fault = "a client goes to port 0, where nobody is: rank 0 must tell the others its store.port"
+        refuse(not is_master and not int(port), fault)
         make(store, host_name, int(port), world_size, is_master, *given, **named)
         served.extend([store] * is_master)
 
@@ -49,8 +49,8 @@ def taken_port(case: dict[str, Any], open_store: Callable[..., Any]) -> dict[str
     strangers = ", ".join(kind_of(store) for store in stores if not isinstance(store, dist.TCPStore))
     refuse(strangers, "open_store does not return a TCPStore of its own on every rank", measured=strangers)
     # A store lives as long as somebody holds it. Here hold it: the list, and the call that counts.
-    words = "the store that was opened ends when open_store returns, for nobody holds it any more: return it"
-    refuse(any(sys.getrefcount(served[number]) <= 2 for number in range(len(served))), words)
+    fault = "the store that was opened ends when open_store returns, for nobody holds it any more: return it"
+    refuse(any(sys.getrefcount(served[number]) <= 2 for number in range(len(served))), fault)
     keys = [f"program {number} of rank {holder}" for number in range(2) for holder in range(ranks)]
     for number, store in enumerate(stores):
         store.set(f"program {number} of rank {rank}", "")

@@ -41,13 +41,13 @@ def neighbours(case: dict[str, Any], shift: Callable[..., Any]) -> dict[str, Any
         refuse(not isinstance(shifted[-1], torch.Tensor), "shift returns a tensor", measured=kind_of(shifted[-1]))
         if not same(shifted[-1], arriving):
             continue  # it is told what is wrong with it
-        words = "what comes back shares its memory with the tensor that was given: whoever changes one changes both"
+        fault = "what comes back shares its memory with the tensor that was given: whoever changes one changes both"
         shared = shifted[-1].untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
-        refuse(tensor.numel() and shared, words)
+        refuse(tensor.numel() and shared, fault)
         name = next((call["name"] for call in seen.calls if call["name"] not in ("send", "recv")), "")
         refuse(name, f"calls {name}: each rank has one tensor for one neighbour, and this moves more. Repair the order")
         waits(seen.calls)
-        words = "a rank does not send its tensor once, to rank + 1, in one message (in bytes, by receiver)"
+        fault = "a rank does not send its tensor once, to rank + 1, in one message (in bytes, by receiver)"
         expected = [((rank + 1) % ranks, tensor.nbytes)] if ranks > 1 else []
-        refuse(messages(seen.calls) != expected, words, measured=str(messages(seen.calls)), expected=str(expected))
+        refuse(messages(seen.calls) != expected, fault, measured=str(messages(seen.calls)), expected=str(expected))
     return {"what comes back from each call": shifted}

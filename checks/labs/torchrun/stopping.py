@@ -66,12 +66,12 @@ def stop_early(case: dict[str, Any], train_until: Callable[..., Any]) -> dict[st
         refuse(not 0 < epoch <= most, "validate() is called before an epoch was trained, or after more than `most`")
         return float(case["means"][epoch - 1][dist.get_rank()] * samples), samples
 
-    words = "The ranks do not stop after the same epoch: whatever decides must be the same number on all of them"
-    with explained(words), watched() as seen:
+    fault = "The ranks do not stop after the same epoch: whatever decides must be the same number on all of them"
+    with explained(fault), watched() as seen:
         returned = train_until(most, case["good"], train_epoch, validate)
     epochs = calls.count("train_epoch")
-    words = "train_epoch() and validate() are not called in turn, once each in an epoch"
-    refuse(calls != ["train_epoch", "validate"] * epochs, words, measured=calls[:4])
+    fault = "train_epoch() and validate() are not called in turn, once each in an epoch"
+    refuse(calls != ["train_epoch", "validate"] * epochs, fault, measured=calls[:4])
     deciding = [call for call in seen.calls if call["shape"] != [3]]
     at_most(deciding, 2 * epochs, 16, f"{epochs} epochs were trained, and a sum and a number fit into one tensor")
     return {"the epochs that were trained": epochs, "the number that comes back": from_array(returned)}

@@ -74,12 +74,12 @@ def _judge(text: str, nodes: int, gpus: int) -> None:
         refuse(True, f"{where}: on node {node} nothing is started: {said}", details=processes.tail(logs[node]))
     seen = sorted((worker["NODE"], worker["LOCAL_RANK"], worker["WORLD_SIZE"]) for worker in first)
     right = [(node, local, nodes * gpus) for node in range(nodes) for local in range(gpus)]
-    words = f"{where}: each node starts a worker for each of its GPUs, and all workers of all nodes are one world"
+    fault = f"{where}: each node starts a worker for each of its GPUs, and all workers of all nodes are one world"
     measured = f"{len(seen)} workers, WORLD_SIZE {', '.join(sorted({str(world) for _, _, world in seen}))}"
-    refuse(seen != right, words, measured=measured, expected=f"{len(right)} workers, WORLD_SIZE {len(right)}")
+    refuse(seen != right, fault, measured=measured, expected=f"{len(right)} workers, WORLD_SIZE {len(right)}")
     given = next((worker["words"] for worker in workers if worker["words"] != WORDS), WORDS)
     refuse(given != WORDS, f'{where}: the program gets each word for itself: "$@"', measured=str(given))
     refuse(nodes == 1 and len(workers) < 2 * gpus, f"{where}: nothing is started anew after a failure: --max-restarts")
     for node, code in enumerate(codes):
-        words = f"{where}: the workers have ended well, and what was typed on node {node} has not"
-        refuse(code != 0, words, measured=f"exit code {code}", details=processes.tail(logs[node]))
+        fault = f"{where}: the workers have ended well, and what was typed on node {node} has not"
+        refuse(code != 0, fault, measured=f"exit code {code}", details=processes.tail(logs[node]))

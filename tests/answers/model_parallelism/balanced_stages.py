@@ -54,7 +54,7 @@ right("each tensor's data is moved", {
     '            one.data = one.data.to(f"simgpu:{i}")\n    return stages',
 })  # fmt: skip
 
-wrong("empty stages", "a stage has no piece", {
+wrong("empty stages", "a whole number for each stage, at least 1", {
     CUTS: "itertools.combinations_with_replacement(range(len(costs)), p - 1)"
 })  # fmt: skip
 wrong("sorts the costs", "changes `costs`", {"    best = []\n": "    costs.sort()\n    best = []\n"})

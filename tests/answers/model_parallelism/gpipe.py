@@ -48,7 +48,7 @@ def one_backward():
 
 wrong("detached at the border", "stage 0 gets no gradients", {"x.to(f": "x.detach().to(f"})
 wrong("item each time", "a number goes to the host", {KEEP: KEEP + "\n        losses[-1].item()"})
-wrong("forward computed again", "runs forward more than once", {KEEP: KEEP + "\n        stage(x)"})
+wrong("forward computed again", "the passes of GPU", {KEEP: KEEP + "\n        stage(x)"})
 wrong("copies after all forwards", "the bubble is too large", {
     LOOP + "        for i, stage in enumerate(stages):\n            " + MOVE + "\n        " + KEEP + "\n":
     "    xs, ys = list(batch.tensor_split(micro_batches)), targets.tensor_split(micro_batches)\n"

@@ -32,10 +32,10 @@ def by_the_moment():
     return (schedule_1f1b,)
 
 
-wrong("more stages than micro-batches", "something else than F0", {"min(p - 1 - stage, m)": "p - 1 - stage"})
-wrong("no cool-down", "left out", {LAST: "return order"})
+wrong("more stages than micro-batches", "the list", {"min(p - 1 - stage, m)": "p - 1 - stage"})
+wrong("no cool-down", "the list", {LAST: "return order"})
 wrong("pairs", "not a list of texts", {LAST: "return [(one[0], int(one[1:])) for one in order]"})
-wrong("cool-down twice", "done twice", {LAST: LAST + " + order[-1:]"})
+wrong("cool-down twice", "the list", {LAST: LAST + " + order[-1:]"})
 wrong("remembered, and handed out", "returns the same list", {
     "def schedule_1f1b": "known = {}\n\n\ndef schedule_1f1b",
     LAST: f"return known.setdefault((stage, p, m), {LAST[7:]})",

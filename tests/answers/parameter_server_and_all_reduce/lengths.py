@@ -58,9 +58,9 @@ right("in float64, and all messages are waited for at the end", {
 wrong("a collective", "calls all_gather, and send and recv is all", {
     SEND + RECEIVE + WAIT: "        dist.all_gather(lengths, lengths[rank].clone())\n"
 })  # fmt: skip
-wrong("one step too many", "sends other than N − 1 messages", {"range(size - 1)": "range(size if size > 1 else 0)"})
+wrong("one step too many", "sends other messages than N − 1", {"range(size - 1)": "range(size if size > 1 else 0)"})
 wrong("never waits", "never waits for", {SEND + RECEIVE + WAIT: SEND + RECEIVE})
-wrong("raises too early", "only when all lengths have gone round", {
+wrong("raises too early", "it would wait for ever", {
     RECEIVE + WAIT: RECEIVE + WAIT + "        if lengths[(rank - step - 1) % size] != tensor.numel():\n"
     "            raise ValueError('other')\n"
 })  # fmt: skip

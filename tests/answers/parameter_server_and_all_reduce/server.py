@@ -59,9 +59,6 @@ def log():
 
 UPDATE = "self.weights = self.weights - self.lr"
 GIVE = "        return self.weights\n"
-wrong("one too narrow", "the bound is one too narrow", {"> self.bound": ">= self.bound"})
-wrong("one too wide", "a worker goes on that is more than `bound` steps ahead", {"> self.bound": "> self.bound + 1"})
-wrong("synchronous", "is that synchronous training", {"> self.bound": "> 0"})
 wrong(
     "hands out its own",
     "give each worker a copy",
