@@ -59,7 +59,7 @@ OFFICIAL = Reference("buckets_and_overlap", "Bucketed", {
     "the mean does not arrive in `.grad`": {"p.grad.copy_(part.view_as(p))": "pass"},
 })  # fmt: skip
 CASES = [
-    {"cap": 160, "branches_reversed_on_odd_ranks": False, "seed": 3},  # here each mistake shows
+    {"cap": 72, "branches_reversed_on_odd_ranks": False, "seed": 3},  # here each mistake shows
     {"cap": 40, "branches_reversed_on_odd_ranks": True, "seed": 1},
 ]
 
