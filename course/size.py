@@ -15,13 +15,13 @@ FLOORS = ("checks", "lessons", "course", "simgpu", "utils")
 PREFIXES = tuple(f"{name}." for name in FLOORS)
 """How the names of their modules begin."""
 BUDGETS = {
-    ("utils",): 9_240,
-    ("simgpu",): 10_820,  # from 10,590: costs by the schemas' names, and its tests have 1,900 lines less
-    ("checks",): 17_090,
+    ("utils",): 8_800,
+    ("simgpu",): 10_210,
+    ("checks",): 14_250,
     ("lessons", "course"): 7_700,
     ("tests/answers",): 6_700,
-    ("tests",): 26_000,
-    ("benchmarks", "scripts", "publish", "*.py"): 6_740,
+    ("tests",): 25_700,
+    ("benchmarks", "scripts", "publish", "*.py"): 6_500,
 }
 """Lines that these have together at most. A budget only falls; one that rises names what was deleted for it."""
 GENERATED = "checks/reference"

@@ -116,6 +116,12 @@ _ON_DEMAND = {
 """What takes time to import, and only ranks need. (After a comma what they replace in it.)"""
 
 
+def forget_fake_tensors() -> None:
+    """Torch remembers on which GPU a tensor of shapes alone comes out, and "simgpu" may be another one by now."""
+    if module := sys.modules.get("torch._subclasses.fake_tensor"):
+        module.FakeTensorMode.cache_clear()
+
+
 def __getattr__(name: str) -> Any:
     if name not in _ON_DEMAND:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

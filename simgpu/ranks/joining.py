@@ -169,5 +169,6 @@ def made(
     make = functools.partial(RankCluster, rank=rank, world_size=world_size, world_nodes=nodes, each=each, store=store)
     cluster = api.cluster(1, world_size // nodes, gpu, network=network, make=make, **options)
     changes.connect()
+    _torch.forget_fake_tensors()
     assert isinstance(cluster, RankCluster)
     return cluster

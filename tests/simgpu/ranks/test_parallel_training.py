@@ -273,6 +273,12 @@ def test_an_optimizer_over_many_shards_asks_torch_about_one_of_each_kind(world, 
         assert longest == 4  # of 36 parameters: widths 16 and 64, and two kinds of matrices
 
 
+def test_a_new_cluster_on_which_this_rank_has_another_gpu(world):
+    """Torch remembers, for operators on DTensors, where tensors of shapes alone come out."""
+    world.run(many_parameters, "fused")
+    assert max(difference for difference, _ in world.run(sharded, {"mesh": (2, 2)})) < 1e-6
+
+
 PLAN = {"up": ColwiseParallel(), "down": RowwiseParallel()}
 
 
