@@ -34,6 +34,7 @@ def test_the_first_cell_on_four_ranks(kernel):
 
 
 def test_the_last_value_is_the_cells_result_and_keeps_its_shape(kernel):
+    kernel.run("%ranks stop")  # those of other tests
     outputs = kernel.run("%%ranks -n 4\ntorch.full((2, 2), rank % 2)")
     assert [output["output_type"] for output in outputs] == ["execute_result"]
     even, odd = "ranks 0, 2: tensor([[0, 0],", "ranks 1, 3: tensor([[1, 1],"
