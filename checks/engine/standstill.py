@@ -27,6 +27,7 @@ STILL = 20  # so many looks without any change: a machine that is too busy for t
 STILL_ELSEWHERE = 200  # … where a rank may wait for something else than ranks
 COMPUTING = 0.1  # of a core: a wait needs less, also one that asks a store again and again
 HUNG = "hung"  # the file that the first rank writes which sees it
+WAITS = [str(Path(__file__).with_name(name)) for name in ("messages.py", "wire.py")]  # where checks wait for messages
 _exit = os._exit  # an answer may run with another one
 End = dict[str, Any]  # how one rank ended: "state" (waits, returned, raised), "line", "code", "call", "text", "value"
 
@@ -155,7 +156,7 @@ class Watch(threading.Thread):
         """At which instruction the main thread is, and whether the check's own wait for a message is there."""
         with looking:
             frame = sys._current_frames()[self._main]
-            spot = id(frame), frame.f_lasti, Path(frame.f_code.co_filename).parent == Path(__file__).parent
+            spot = id(frame), frame.f_lasti, frame.f_code.co_filename in WAITS
             del frame
         return spot
 

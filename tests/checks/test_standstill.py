@@ -14,9 +14,10 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from checks import Wrong
-from checks.engine import standstill
+from checks.engine import memory, standstill
 from checks.engine.answers import Answer
 from checks.engine.processes import StoodStill, run, run_to_the_ends
 from checks.engine.standstill import Watch, table, who_waits
@@ -46,6 +47,18 @@ def _one_raises(answer) -> None:
 def test_a_rank_that_takes_long_is_waited_for():
     ends = run_to_the_ends(_long_work, 2.5, ranks=2)
     assert [(end["state"], end["value"]) for end in ends] == [("returned", 0), ("returned", 1)]
+
+
+def _check_looks_for_memory() -> bool:
+    """As on a busy machine: the check waits until nothing holds a tensor any more."""
+    memory._looks_left = 700
+    tensor = torch.ones(3)
+    return memory.is_kept(StorageWeakRef(tensor.untyped_storage()))
+
+
+def test_ranks_in_which_a_check_waits_for_memory_do_not_stand_still():
+    ends = run_to_the_ends(_check_looks_for_memory, ranks=2)
+    assert [(end["state"], end["value"]) for end in ends] == [("returned", True), ("returned", True)]
 
 
 def _last_look_is_slow() -> int:
