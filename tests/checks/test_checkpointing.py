@@ -19,13 +19,11 @@ def test_each_part_changes_in_a_step_and_goes_on_from_a_state_that_is_loaded():
     parts = task.new()
     for number in range(19):  # into the second epoch
         task.step(number, parts)
-    states = {name: {key: torch.as_tensor(value).clone() if name == "model" else value for key, value in
-                     part.state_dict().items()} for name, part in parts.items()}  # fmt: skip
-    states["optimizer"] = copy.deepcopy(states["optimizer"])
+    states = copy.deepcopy({name: part.state_dict() for name, part in parts.items()})
     generators, ends = (torch.get_rng_state(), random.getstate()), []
     for _ in range(2):
         for name, part in parts.items():
-            part.load_state_dict(states[name])
+            part.load_state_dict(copy.deepcopy(states[name]))  # (an optimizer goes on with these tensors)
         torch.set_rng_state(generators[0])
         random.setstate(generators[1])
         before = [repr(part.state_dict()) for part in parts.values()]
