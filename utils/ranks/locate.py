@@ -27,6 +27,7 @@ _DISTRIBUTED = f"torch{os.sep}distributed{os.sep}"
 _NOT_A_CALL = {"wrapper", "_call_impl", "_wrapped_call_impl"}
 _POINT_TO_POINT = re.compile(r"(?:send|recv) (\d+)(?:->|<-)(\d+)")
 
+LOOKS = 3  # on a busy machine, who computes may be without a core for a tenth of a second
 POLLING = 0.005  # seconds of a core that a wait may use in a tenth of a second, as that for workers in a TCPStore does
 Frames = list[tuple[FrameType, int]]
 looking = threading.Lock()  # whoever holds frames of a running thread holds its tensors too: who counts these waits
@@ -104,11 +105,15 @@ def stands_still(thread: int, seconds: float = 0.1) -> tuple[bool, bool]:
     Who sleeps, or waits in C++ as DDP does in backward(), computes nothing; who waits for a GPU stays, but computes:
     CUDA asks again and again.
     """
-    frame, used = sys._current_frames()[thread], seconds_of_core(thread)
+    frame = sys._current_frames()[thread]
     at = frame.f_lasti
-    time.sleep(seconds)
-    stays = sys._current_frames().get(thread) is frame and frame.f_lasti == at
-    return stays, stays and seconds_of_core(thread) - used < POLLING
+    for _ in range(LOOKS):
+        used = seconds_of_core(thread)
+        time.sleep(seconds)
+        stays = sys._current_frames().get(thread) is frame and frame.f_lasti == at
+        if not stays or seconds_of_core(thread) - used >= POLLING:
+            return stays, False
+    return True, True
 
 
 def imports_torch(frame: FrameType | None) -> bool:
