@@ -53,12 +53,6 @@ class Wrong(Exception):
     def text(self) -> str:
         return f"{self.sentence} ({self.figures})" if self.figures else self.sentence
 
-    def saying(self, sentence: str) -> Wrong:
-        """The same with another sentence."""
-        wrong = Wrong(sentence, details=self.details)
-        wrong.figures = self.figures
-        return wrong
-
     @property
     def record(self) -> dict[str, str]:
         """As plain text, for the way from one process to another; ``raised_from`` is the way back."""

@@ -166,7 +166,8 @@ def _play(case: Case, train: Any, official: Reference, ranks: int) -> None:
                 run(live, train, case, [{"right": right} | life for life in lives], ranks=ranks)
             except Wrong as wrong:
                 if not (killed and isinstance(wrong, Died)):
-                    raise wrong.saying(before + wrong.sentence) from None
+                    wrong.sentence = before + wrong.sentence
+                    raise
 
         go("", {"folder": whole, "pause": PAUSE * (ranks - 1)})
         sure, done, before, log = 0, 0, "", Path(place, "reached")

@@ -40,7 +40,8 @@ def saving(save: Any) -> dict[str, Any]:
             with tempfile.TemporaryDirectory(prefix="check-") as place:
                 _play(case, Path(place).resolve(), save)
         except Wrong as wrong:
-            raise wrong.saying(case["how"] + wrong.sentence) from None
+            wrong.sentence = case["how"] + wrong.sentence
+            raise
     return {"kills": f"at {CASES[0]['bytes']} bytes and before each step with files, each time old or new"}
 
 
